@@ -1,0 +1,64 @@
+# `make` lists the targets. Everything runs in .venv, which is built from requirements.lock when it is needed.
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help run test check bench lock clean lint types imports unit tests other-pythons
+
+BIN := .venv/bin
+# The stamp's name holds the place, because an environment does not survive being moved or copied.
+READY := .venv/ready-in$(subst /,-,$(CURDIR))
+heading = @printf '\n\033[1m── %s\033[0m\n' "$(1)"
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+run: $(READY) ## show Postroom at work, on SQLite
+	@$(BIN)/postroom demo
+
+test: lint types imports tests other-pythons ## everything, with real servers (what CI runs)
+
+check: lint types imports unit ## lint, types, import contracts, unit tests: under a minute
+
+bench: $(READY) ## measure
+	@$(BIN)/python -m benchmarks
+
+lock: $(READY) ## resolve requirements.lock again (newest versions: make lock OPTIONS=--upgrade)
+	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --group dev \
+		--generate-hashes --custom-compile-command 'make lock' --output-file requirements.lock $(OPTIONS)
+
+clean: ## remove environments, caches and reports
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* \
+		htmlcov build dist
+	find src tests scripts benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+lint: $(READY)
+	$(call heading,ruff)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: $(READY)
+	$(call heading,mypy)
+	@$(BIN)/mypy $(wildcard src tests scripts benchmarks)
+
+imports: $(READY)
+	$(call heading,import contracts)
+	@$(BIN)/lint-imports --no-logo
+
+unit: $(READY)
+	$(call heading,unit tests)
+	@$(BIN)/python -m pytest -q tests/unit
+
+tests: $(READY)
+	$(call heading,all tests)
+	@$(BIN)/python -m pytest --cov --cov-report=term
+	$(call heading,the rules are covered in full)
+	@$(BIN)/coverage report --include='src/postroom/rules/*' --fail-under=100
+
+other-pythons: $(READY)
+	$(call heading,unit tests on the other Pythons)
+	@$(BIN)/python scripts/other_pythons.py
+
+$(READY): requirements.lock pyproject.toml scripts/environment.sh
+	@echo 'postroom: building .venv'
+	@scripts/environment.sh .venv $(PYTHON)
+	@rm -f .venv/ready-in* && touch '$@'

@@ -1,0 +1,32 @@
+"""Postroom: what a service commits, the world receives; and each effect happens once."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from postroom.inbox import Inbox
+    from postroom.message import Message
+    from postroom.outbox import Outbox
+    from postroom.rules.backoff import RetryPolicy
+
+__all__ = ["Inbox", "Message", "Outbox", "RetryPolicy"]
+
+_HOMES = {
+    "Inbox": "postroom.inbox",
+    "Message": "postroom.message",
+    "Outbox": "postroom.outbox",
+    "RetryPolicy": "postroom.rules.backoff",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used, so that a program pays only for what it uses."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'postroom' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,110 @@
+"""Payloads as bytes: JSON for objects, text and bytes as they are, and a canonical form to digest."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from postroom.errors import PayloadNotEncodable
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+BINARY = "application/octet-stream"
+
+
+class Encoded(NamedTuple):
+    """A payload as it is stored and sent, and the form of it that a digest is taken of."""
+
+    body: bytes | None
+    content_type: str
+    canonical: bytes | None
+
+
+def encode(payload: object, content_type: str | None = None) -> Encoded:
+    """The payload as bytes. Bytes and text pass through; ``None`` is a tombstone; all else becomes JSON.
+
+    Raises `PayloadNotEncodable`, which names the type that has no JSON form, never its value.
+    """
+    match payload:
+        case None:
+            return Encoded(None, content_type or BINARY, None)
+        case bytes() | bytearray() | memoryview():
+            body = bytes(payload)
+            return Encoded(body, content_type or BINARY, body)
+        case str():
+            body = _utf8(payload)
+            return Encoded(body, content_type or TEXT, body)
+        case _:
+            body = _json(payload)
+            return Encoded(body, content_type or JSON, _json(payload, canonical=True))
+
+
+def digest(*parts: str | bytes | None) -> str:
+    """SHA-256 over the parts, each preceded by its length, so that no two lists of parts run together."""
+    digested = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digested.update(b"-;" if data is None else b"%d:%b;" % (len(data), data))
+    return digested.hexdigest()
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise PayloadNotEncodable(
+            "the payload is a str with a lone surrogate, which UTF-8 cannot hold: pass bytes instead"
+        ) from error
+
+
+def _json(payload: object, *, canonical: bool = False) -> bytes:
+    try:
+        body = msgspec.json.encode(payload, enc_hook=_jsonable, order="sorted" if canonical else None)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise PayloadNotEncodable(
+            f"the payload of type {type(payload).__name__} cannot become JSON ({_reason(error)}): pass a dict, "
+            "dataclass, msgspec Struct or pydantic model of JSON values, or encode it yourself and pass bytes"
+        ) from None
+    if b"null" in body and _holds_non_finite(payload):
+        raise PayloadNotEncodable(
+            "the payload holds a float that is NaN or infinite, which JSON does not know: use None or a string"
+        )
+    return body
+
+
+def _jsonable(value: Any) -> object:
+    """What msgspec does not know: pydantic models, and other UUID classes."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if type(value).__name__ == "UUID":
+        return str(value)
+    raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
+
+
+def _reason(error: Exception) -> str:
+    """The error in our own words where the library's would quote the payload."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply or refers to itself"
+    if isinstance(error, UnicodeEncodeError):
+        return "it holds a lone surrogate"
+    return str(error) if isinstance(error, TypeError) else "a value is out of JSON's range"
+
+
+def _holds_non_finite(value: object) -> bool:
+    """Msgspec writes NaN and infinities as null; data must not change without a word."""
+    match value:
+        case float():
+            return not math.isfinite(value)
+        case Mapping():
+            return any(map(_holds_non_finite, value.values()))
+        case list() | tuple() | set() | frozenset():
+            return any(map(_holds_non_finite, value))
+        case msgspec.Struct():
+            return any(_holds_non_finite(getattr(value, field)) for field in value.__struct_fields__)
+        case _:
+            fields = getattr(value, "__dataclass_fields__", ())
+            return any(_holds_non_finite(getattr(value, field, None)) for field in fields)

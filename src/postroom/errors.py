@@ -1,0 +1,102 @@
+"""The exceptions that Postroom raises, all below one root.
+
+::
+
+    PostroomError
+    ├── InvalidMessage          (ValueError)  a field of a message is wrong; nothing was written
+    │   ├── PayloadTooLarge                   the payload exceeds the size limit
+    │   └── PayloadNotEncodable               the payload cannot become JSON
+    ├── IdempotencyConflict                   the idempotency key belongs to another message
+    ├── DuplicateMessage                      a message with this id is already there
+    ├── UnusableConnection                   the connection handed in cannot be used
+    │   ├── UnsupportedConnection (TypeError) not a connection kind that Postroom knows
+    │   ├── WrongMethod           (TypeError) an async connection in a sync method, or the reverse
+    │   └── NotInTransaction                  autocommit: the message would commit alone
+    ├── InvalidSetting          (ValueError)  a setting has a wrong value
+    │   └── InvalidIdentifier                 a schema or table prefix is not an identifier
+    ├── UnsupportedDatabase     (ValueError)  the database URL names something unknown
+    ├── DriverMissing           (ImportError) the database's driver is not installed
+    ├── DatabaseUnreachable                   the database does not answer
+    └── SchemaError                           the tables are not what this version needs
+        ├── SchemaMissing                     `postroom init` has not been run
+        ├── SchemaOutdated                    `postroom init` must be run again
+        └── SchemaNewer                       made by a newer Postroom
+"""
+
+from __future__ import annotations
+
+
+class PostroomError(Exception):
+    """The root of all that Postroom raises on purpose."""
+
+
+class InvalidMessage(PostroomError, ValueError):
+    """A field of a message is wrong. Nothing was written; the transaction is as it was."""
+
+
+class PayloadTooLarge(InvalidMessage):
+    """The encoded payload exceeds the size limit. Nothing was written."""
+
+
+class PayloadNotEncodable(InvalidMessage):
+    """The payload cannot become JSON. Nothing was written."""
+
+
+class IdempotencyConflict(PostroomError):
+    """The idempotency key was used for a message with another digest. Nothing was written."""
+
+
+class DuplicateMessage(PostroomError):
+    """A message with this id is already in the outbox. Nothing was written."""
+
+
+class UnusableConnection(PostroomError):
+    """The connection handed in cannot be used. Nothing was written."""
+
+
+class UnsupportedConnection(UnusableConnection, TypeError):
+    """Not a connection of a kind that Postroom knows."""
+
+
+class WrongMethod(UnusableConnection, TypeError):
+    """An async connection was handed to a sync method, or the reverse."""
+
+
+class NotInTransaction(UnusableConnection):
+    """The connection is in autocommit, where a message would commit without the business rows."""
+
+
+class InvalidSetting(PostroomError, ValueError):
+    """A setting has a wrong value."""
+
+
+class InvalidIdentifier(InvalidSetting):
+    """A schema name or table prefix is not a plain identifier."""
+
+
+class UnsupportedDatabase(PostroomError, ValueError):
+    """The database URL names a database that Postroom does not support."""
+
+
+class DriverMissing(PostroomError, ImportError):
+    """The driver for the database is not installed."""
+
+
+class DatabaseUnreachable(PostroomError):
+    """The database does not answer."""
+
+
+class SchemaError(PostroomError):
+    """Postroom's tables in the database are not what this version needs."""
+
+
+class SchemaMissing(SchemaError):
+    """Postroom's tables are not there: `postroom init` makes them."""
+
+
+class SchemaOutdated(SchemaError):
+    """Postroom's tables are of an older version: `postroom init` upgrades them."""
+
+
+class SchemaNewer(SchemaError):
+    """Postroom's tables were made by a newer Postroom than this one."""

@@ -1,0 +1,224 @@
+"""Message: the envelope of one fact that a service tells the world."""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TypedDict
+
+import msgspec
+import uuid_utils.compat
+
+from postroom import encoding
+from postroom.errors import InvalidMessage
+
+MAX_TEXT = 255
+"""The longest topic, type, key, aggregate or idempotency key, in characters."""
+
+Key = str | int | uuid.UUID
+
+
+class Fields(TypedDict, total=False):
+    """What a message may carry beside its topic and payload."""
+
+    key: Key | None
+    type: str | None
+    aggregate_type: str | None
+    aggregate_id: Key | None
+    headers: Mapping[str, str] | None
+    id: uuid.UUID | str | None
+    idempotency_key: str | None
+    deliver_at: datetime | None
+    expires_at: datetime | None
+    content_type: str | None
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An immutable message. Make one with `Message.new`, which validates; the bare constructor does not."""
+
+    id: uuid.UUID
+    topic: str
+    payload: bytes | None
+    content_type: str
+    type: str | None = None
+    key: str | None = None
+    aggregate_type: str | None = None
+    aggregate_id: str | None = None
+    headers: Mapping[str, str] = {}
+    idempotency_key: str | None = None
+    digest: str | None = None
+    deliver_at: datetime | None = None
+    expires_at: datetime | None = None
+    created_at: datetime | None = None
+    """When the database recorded it, by the database's clock; None until it is read back."""
+    duplicate: bool = False
+    """True where `add` found the idempotency key in use by this same message and wrote nothing."""
+
+    @classmethod
+    def new(  # noqa: PLR0913 - a message has that many fields, all but two by name
+        cls,
+        topic: str,
+        payload: object = None,
+        *,
+        key: Key | None = None,
+        type: str | None = None,
+        aggregate_type: str | None = None,
+        aggregate_id: Key | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: uuid.UUID | str | None = None,
+        idempotency_key: str | None = None,
+        deliver_at: datetime | None = None,
+        expires_at: datetime | None = None,
+        content_type: str | None = None,
+    ) -> Message:
+        """A validated message with its id, digest and trace context. Raises `InvalidMessage`, naming the field.
+
+        ``key``: messages with the same key leave in the order they were added. ``idempotency_key``: recorded once.
+        ``deliver_at``: not before then. ``expires_at``: not after then. ``payload``: see `postroom.encoding.encode`.
+        """
+        _text("topic", topic)
+        for name, value in (("type", type), ("aggregate_type", aggregate_type), ("content_type", content_type)):
+            if value is not None:
+                _text(name, value)
+        encoded = encoding.encode(payload, content_type)
+        message = cls(
+            id=_id(id),
+            topic=topic,
+            payload=encoded.body,
+            content_type=encoded.content_type,
+            type=type,
+            key=_key("key", key),
+            aggregate_type=aggregate_type,
+            aggregate_id=_key("aggregate_id", aggregate_id),
+            headers=_headers(headers),
+            idempotency_key=_key("idempotency_key", idempotency_key),
+            deliver_at=_moment("deliver_at", deliver_at),
+            expires_at=_moment("expires_at", expires_at),
+        )
+        if message.deliver_at and message.expires_at and message.expires_at <= message.deliver_at:
+            raise InvalidMessage(
+                f"expires_at {message.expires_at} is not after deliver_at {message.deliver_at}: it could never leave"
+            )
+        return msgspec.structs.replace(message, digest=message._digest(encoded.canonical))
+
+    def _digest(self, canonical_payload: bytes | None) -> str:
+        """What makes two messages the same request: where they go and what they say, not their id or headers."""
+        return encoding.digest(
+            self.topic,
+            self.type,
+            self.aggregate_type,
+            self.aggregate_id,
+            self.key,
+            self.content_type,
+            canonical_payload,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of payload and headers."""
+        headers = sum(len(name) + len(value) for name, value in self.headers.items())
+        return len(self.payload or b"") + headers
+
+    def json(self) -> Any:
+        """The payload decoded from JSON."""
+        return msgspec.json.decode(self.payload or b"null")
+
+    def __repr__(self) -> str:
+        """Without the payload and the headers, which do not belong in logs."""
+        return f"Message(id={self.id!s}, topic={self.topic!r}, key={self.key!r}, {self.size} bytes)"
+
+
+def _text(name: str, value: object, *, control_characters: bool = False) -> str:
+    """A non-empty, storable text of at most 255 characters."""
+    if not isinstance(value, str):
+        raise InvalidMessage(f"{name} must be a str, not {type(value).__name__}")
+    if not value:
+        raise InvalidMessage(f"{name} is empty: give it at least one character, or leave it out where it is optional")
+    if len(value) > MAX_TEXT:
+        raise InvalidMessage(f"{name} has {len(value)} characters ({value[:20]!r}…): at most {MAX_TEXT} are allowed")
+    return _storable(name, value, control_characters=control_characters)
+
+
+_UNSTORABLE = {
+    False: re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]"),  # topics and headers become part of protocols' heads
+    True: re.compile("[\x00\ud800-\udfff]"),
+}
+
+
+def _storable(name: str, value: str, *, control_characters: bool) -> str:
+    """Refuse NUL, lone surrogates, which UTF-8 cannot hold, and, unless allowed, other control characters."""
+    wrong = _UNSTORABLE[control_characters].search(value)
+    if wrong:
+        raise InvalidMessage(f"{name} holds the character {wrong[0]!r}, which cannot be stored or sent: remove it")
+    return value
+
+
+def _key(name: str, value: object) -> str | None:
+    """Ordering and idempotency keys: text, whole numbers and UUIDs, as text."""
+    if value is None:
+        return None
+    is_key = isinstance(value, str | int | uuid.UUID) or type(value).__name__ == "UUID"  # uuid_utils has its own
+    if isinstance(value, bool) or not is_key:
+        raise InvalidMessage(f"{name} must be a str, int or UUID, not {type(value).__name__}")
+    return _text(name, str(value), control_characters=True)
+
+
+def _id(value: object) -> uuid.UUID:
+    """A time-ordered id (UUIDv7), or the one given."""
+    if value is None:
+        return uuid_utils.compat.uuid7()
+    try:
+        return uuid.UUID(str(value))
+    except ValueError:
+        raise InvalidMessage(f"id must be a UUID, not {str(value)[:60]!r}: leave it out to have one made") from None
+
+
+def _moment(name: str, value: object) -> datetime | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise InvalidMessage(f"{name} must be a datetime, not {type(value).__name__}")
+    if value.tzinfo is None:
+        raise InvalidMessage(
+            f"{name} {value.isoformat()} has no time zone: use datetime.now(UTC) or .replace(tzinfo=…)"
+        )
+    try:
+        moment = value.astimezone(UTC)
+    except OverflowError:
+        moment = None
+    if moment is None or not 1000 <= moment.year <= 9998:  # noqa: PLR2004 - what every database can hold
+        raise InvalidMessage(f"{name} {value.isoformat()} is outside the years 1000 to 9998")
+    return moment
+
+
+def _headers(given: Mapping[str, str] | None) -> dict[str, str]:
+    headers = dict(given) if given else {}
+    for name, value in headers.items():
+        _text("a header's name", name)
+        if not isinstance(value, str):
+            raise InvalidMessage(f"header {name!r} must be a str, not {type(value).__name__}")
+        _storable(f"header {name!r}", value, control_characters=False)
+    return _with_trace_context(headers)
+
+
+def _with_trace_context(headers: dict[str, str]) -> dict[str, str]:
+    """W3C trace context of the current span. An application that never loaded OpenTelemetry has none."""
+    if "opentelemetry.trace" not in sys.modules or "traceparent" in headers:
+        return headers
+    from opentelemetry.trace.propagation.tracecontext import (
+        TraceContextTextMapPropagator,
+    )
+
+    TraceContextTextMapPropagator().inject(headers)
+    return headers
+
+
+def valid_key(name: str, value: object) -> str:
+    """A text, whole number or UUID as storable text of 1 to 255 characters; raises `InvalidMessage`."""
+    key = _key(name, value)
+    if key is None:
+        raise InvalidMessage(f"{name} is None: give a str, int or UUID")
+    return key

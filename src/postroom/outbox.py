@@ -1,0 +1,101 @@
+"""Outbox: add a message in the caller's transaction, so that it commits with the business rows or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Unpack
+
+from postroom.errors import InvalidMessage, PayloadTooLarge
+from postroom.message import Fields, Message
+from postroom.settings import Settings
+from postroom.store.connections import async_kind, sync_kind
+from postroom.store.db_errors import explained
+from postroom.store.names import Names
+from postroom.store.steps import arun, run
+from postroom.store.writing import WRITERS, Writer
+
+Mask = Callable[[str, Any], Any]
+
+
+class Outbox:
+    """Records messages. It never commits, never opens a transaction of its own, never talks to a broker.
+
+    ``schema``, ``table_prefix`` and ``max_payload_bytes`` default to the settings. ``mask(topic, payload)`` is called
+    with each payload before it is encoded, and returns what is stored instead: the place to remove personal data.
+    """
+
+    def __init__(
+        self,
+        *,
+        schema: str | None = None,
+        table_prefix: str | None = None,
+        max_payload_bytes: int | None = None,
+        mask: Mask | None = None,
+    ) -> None:
+        self._settings = Settings.load(schema=schema, table_prefix=table_prefix, max_payload_bytes=max_payload_bytes)
+        self._mask = mask
+        self._writers: dict[str, Writer] = {}
+
+    def add(
+        self,
+        connection: object,
+        topic: str,
+        payload: object = None,
+        **fields: Unpack[Fields],
+    ) -> Message:
+        """Record one message in the connection's open transaction, and return it.
+
+        The fields: key, type, aggregate_type, aggregate_id, headers, id, idempotency_key, deliver_at, expires_at,
+        content_type; see `Message.new`.
+        Messages with the same key leave in the order they were added. Raises `InvalidMessage`, `IdempotencyConflict`,
+        `DuplicateMessage` or `UnusableConnection`; then nothing was written, and the transaction can be used on.
+        """
+        message = Message.new(topic, self._masked(topic, payload), **fields)
+        [recorded] = self._add(connection, [message], "outbox.add")
+        return recorded
+
+    async def aadd(self, connection: object, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Message:
+        """`add` for an async connection; it takes the same fields."""
+        message = Message.new(topic, self._masked(topic, payload), **fields)
+        [recorded] = await self._aadd(connection, [message], "outbox.aadd")
+        return recorded
+
+    def add_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
+        """Record many messages, made with `Message.new`, in a few statements. All of them, or none where it raises."""
+        return self._add(connection, list(messages), "outbox.add_many")
+
+    async def aadd_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
+        """`add_many` for an async connection."""
+        return await self._aadd(connection, list(messages), "outbox.aadd_many")
+
+    def _add(self, connection: object, messages: list[Message], method: str) -> list[Message]:
+        self._accept(messages)
+        kind = sync_kind(connection, method)
+        return run(explained(self._writer(kind.dialect).add(messages)), kind.execute)
+
+    async def _aadd(self, connection: object, messages: list[Message], method: str) -> list[Message]:
+        self._accept(messages)
+        kind = await async_kind(connection, method)
+        return await arun(explained(self._writer(kind.dialect).add(messages)), kind.execute)
+
+    def _masked(self, topic: str, payload: object) -> object:
+        return self._mask(topic, payload) if self._mask else payload
+
+    def _accept(self, messages: list[Message]) -> None:
+        limit = self._settings.max_payload_bytes
+        for message in messages:
+            if getattr(message, "digest", None) is None:
+                raise InvalidMessage(
+                    f"add_many takes messages made with Message.new(topic, …), not {type(message).__name__}"
+                )
+            if message.size > limit:
+                raise PayloadTooLarge(
+                    f"the message for {message.topic!r} has {message.size:,} bytes of payload and headers, the limit is "
+                    f"{limit:,}: send a reference to the data instead, or raise max_payload_bytes"
+                )
+
+    def _writer(self, dialect: str) -> Writer:
+        if dialect not in self._writers:
+            names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
+            self._writers[dialect] = WRITERS[dialect](names)
+        return self._writers[dialect]

@@ -1,0 +1,63 @@
+"""Order by key: which lane a key belongs to, and what of a batch may be sent when."""
+
+import hashlib
+from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import TypeVar
+
+LANES = 16
+"""A power of two. It may change only while no message with a key is unsent."""
+
+NO_LANE = -1
+"""The lane of messages without a key; they are leased one by one."""
+
+Item = TypeVar("Item")
+
+
+def key_hash(key: str) -> int:
+    """Return the first 64 bits of the MD5 of the key in UTF-8, big-endian and signed.
+
+    Every database can compute the same number in SQL. 64 bits, so that no stranger's dead
+    message holds this key's messages back by a shared hash.
+    """
+    digest = hashlib.md5(key.encode("utf-8"), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def lane_of(hashed_key: int) -> int:
+    """Return the lane, 0 to `LANES - 1`, of a key with this `key_hash`."""
+    return hashed_key & (LANES - 1)
+
+
+def waves(items: Iterable[Item], key_of: Callable[[Item], Hashable | None]) -> list[list[Item]]:
+    """Split a batch into waves in which every key occurs at most once.
+
+    Sent one wave after the other, each confirmed before the next, no message overtakes
+    another of its key. The batch's order is kept inside a wave, everything goes in the
+    earliest wave it can, and items without a key (`None`) all go in the first.
+    """
+    result: list[list[Item]] = []
+    next_wave: dict[Hashable, int] = {}
+    for item in items:
+        key = key_of(item)
+        number = 0
+        if key is not None:
+            number = next_wave.get(key, 0)
+            next_wave[key] = number + 1
+        if number == len(result):
+            result.append([])
+        result[number].append(item)
+    return result
+
+
+def unsent_after_failure(
+    items: Iterable[Item],
+    key_of: Callable[[Item], Hashable | None],
+    failed_keys: Collection[Hashable | None],
+) -> list[Item]:
+    """Return those of the batch's remaining `items` that must be dropped unsent.
+
+    They are the ones whose key is among `failed_keys`, the keys of which an earlier
+    message failed or was lost. Without a key nothing stands behind anything. With lanes
+    for keys it answers the same for a lost lane.
+    """
+    return [item for item in items if (key := key_of(item)) is not None and key in failed_keys]

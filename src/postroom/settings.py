@@ -1,0 +1,99 @@
+"""All settings, validated: flag > environment > postroom.toml > [tool.postroom] in pyproject.toml > default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from postroom.errors import InvalidSetting
+
+MEGABYTE = 1024 * 1024
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each field is a setting; `ENVIRONMENT` holds the name of its environment variable.
+
+    A variable's value may also be in a file that ``<variable>_FILE`` names, as secrets are handed to containers.
+    """
+
+    database: str | None = None
+    schema: str | None = None
+    table_prefix: str | None = None
+    max_payload_bytes: Annotated[int, msgspec.Meta(ge=1)] = MEGABYTE
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Settings:
+        """The settings in force. Overrides that are None do not count. Raises `InvalidSetting`, naming the source."""
+        values: dict[str, Any] = {}
+        for source, found in (*_files(Path.cwd()), *_environment(os.environ), ("an argument", overrides)):
+            given = {name: value for name, value in found.items() if value is not None}
+            _convert(source, given)
+            values |= given
+        return msgspec.convert(values, cls, strict=False)
+
+
+ENVIRONMENT = {
+    "database": "POSTROOM_DATABASE",
+    "schema": "POSTROOM_SCHEMA",
+    "table_prefix": "POSTROOM_TABLE_PREFIX",
+    "max_payload_bytes": "POSTROOM_MAX_PAYLOAD_BYTES",
+}
+
+Source = tuple[str, Mapping[str, Any]]
+
+
+def _convert(source: str, values: Mapping[str, Any]) -> None:
+    """Refuse values of the wrong type or range, naming where they come from."""
+    for name, value in values.items():
+        try:
+            msgspec.convert({name: value}, Settings, strict=False)
+        except msgspec.ValidationError as error:
+            if name not in Settings.__struct_fields__:
+                known = ", ".join(Settings.__struct_fields__)
+                raise InvalidSetting(f"{source}: there is no setting {name!r}; known are {known}") from None
+            shown = "(hidden)" if name == "database" else repr(value)
+            reason = str(error).partition(" - at ")[0]
+            raise InvalidSetting(f"{source}: {name} = {shown} is not valid: {reason}") from None
+
+
+def _files(folder: Path) -> list[Source]:
+    """The settings files of the working directory, weakest first."""
+    found: list[Source] = []
+    pyproject = _toml(folder / "pyproject.toml").get("tool", {}).get("postroom", {})
+    for source, values in (
+        ("pyproject.toml [tool.postroom]", pyproject),
+        ("postroom.toml", _toml(folder / "postroom.toml")),
+    ):
+        found.append((source, {name.replace("-", "_"): value for name, value in values.items()}))
+    return found
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSetting(f"{path.name} cannot be read: {error}") from None
+
+
+def _environment(variables: Mapping[str, str]) -> list[Source]:
+    found: list[Source] = []
+    for name, variable in ENVIRONMENT.items():
+        if variable in variables:
+            found.append((f"environment variable {variable}", {name: variables[variable]}))
+        elif f"{variable}_FILE" in variables:
+            path = Path(variables[f"{variable}_FILE"])
+            try:
+                found.append((f"file of {variable}_FILE", {name: path.read_text(encoding="utf-8").strip()}))
+            except OSError as error:
+                raise InvalidSetting(
+                    f"environment variable {variable}_FILE: {path} cannot be read: {error.strerror}"
+                ) from None
+    return found

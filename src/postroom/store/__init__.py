@@ -1,0 +1,1 @@
+"""SQL, once: schema, statements, what differs by dialect, the caller's connections."""

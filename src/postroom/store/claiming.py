@@ -1,0 +1,117 @@
+"""Claiming: a lease for each message without a key, and what to do with those that must not be sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.rules.failures import Reason
+from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits, split_batch
+from postroom.rules.ordering import NO_LANE
+from postroom.store.dialect import whole_numbers
+from postroom.store.leases import Claim, Claimed, Dead, Expired, GivenBack, Order, Settlement, new_token
+from postroom.store.operations import DEFAULT_QUEUE, columns, is_missing
+from postroom.store.settling import Settling
+from postroom.store.steps import Query, Row, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from postroom.store.names import Names
+
+
+class Claiming(Settling):
+    """Select for update, skipping what is locked, then update: one short transaction. PostgreSQL: one statement."""
+
+    def __init__(
+        self,
+        names: Names,
+        queue: str = DEFAULT_QUEUE,
+        order: Order = Order.HOLD,
+        limits: ClaimLimits = DEFAULT_CLAIM_LIMITS,
+    ) -> None:
+        super().__init__(names, queue)
+        self.limits = limits
+        self.blocking = "IN (2, 3)" if order is Order.HOLD else "= 2"
+
+    def claim(
+        self, worker: str, limit: int, seconds: float, *, token: int | None = None, after: int = 0, due: bool = True
+    ) -> Steps[Claim]:
+        """Lease messages without a key, oldest first, skipping those that others hold.
+
+        Committed when it returns. What is past its expiry, has no message or was claimed too often is settled here
+        and not handed out. `after` starts the scan behind a position; `due` also looks at scheduled and failed ones.
+        """
+        token = token or new_token()
+        lease = {"queue": self.queue, "worker": worker, "seconds": float(seconds), "token": token}
+        rows: list[Row] = []
+        if due:
+            rows += yield from self._lease_due({**lease, "limit": limit})
+        if len(rows) < limit:
+            rows += yield from self._lease_ready({**lease, "limit": limit - len(rows), "after": after})
+        claimed = [self._claimed(row, token) for row in sorted(rows, key=lambda row: row[0])]
+        expired = {row[0] for row in rows if row[4]}
+        return (yield from self._sift(claimed, expired))
+
+    def _claimed(self, row: Row, token: int, claims: int = 0) -> Claimed:
+        return Claimed(row[0], row[1], token, row[2], row[3] + claims, self.message(row[5:]))
+
+    def _sift(self, claimed: Sequence[Claimed], expired: Collection[int]) -> Steps[Claim]:
+        """Settle what must not be sent, give back what must not be sent now, return the rest."""
+        settled: list[Settlement] = []
+        sendable: list[Claimed] = []
+        for one in claimed:
+            if is_missing(one):
+                settled.append(
+                    Dead(one, Reason.MESSAGE_MISSING, "the message of this delivery is gone", attempted=False)
+                )
+            elif one.position in expired:
+                settled.append(Expired(one))
+            else:
+                sendable.append(one)
+        split = split_batch([one.claims for one in sendable], self.limits, [one.message.key for one in sendable])
+        problem = "claimed again and again and never settled: its worker may have died of it"
+        settled += [Dead(sendable[index], Reason.LEASE_EXPIRED, problem, attempted=False) for index in split.dead]
+        # A lane's messages have no lease of their own to give back.
+        given_back = [GivenBack(sendable[index]) for index in split.give_back if not sendable[index].ordered]
+        lost = yield from self.settle([*settled, *given_back])
+        gone = {one.position for one in lost}
+        messages = [sendable[index] for index in split.send]
+        return Claim(messages, [one for one in settled if one.claimed.position not in gone], len(claimed))
+
+    def _lease_ready(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
+        """Lease rows that are ready; each comes as position, lane, attempts, claims, expired and the message columns."""
+        return (yield from self.transaction(self._lease, "state = 0 AND position > :after", "position", lease))
+
+    def _lease_due(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
+        return (
+            yield from self.transaction(self._lease, f"state IN (1, 2) AND due <= {self.now}", "due, position", lease)
+        )
+
+    def _lease(self, which: str, order: str, lease: dict[str, object]) -> Steps[Sequence[Row]]:
+        found = yield Query(
+            f"SELECT state, position FROM {self.delivery} WHERE queue = :queue AND lane = {NO_LANE} AND {which} "
+            f"AND leased_until <= {self.now} ORDER BY {order} LIMIT :limit{self.dialect.skip_locked}",
+            lease,
+        )
+        states: dict[int, list[int]] = {}
+        for state, position in found.rows:
+            states.setdefault(state, []).append(position)
+        for state, positions in states.items():
+            yield Query(
+                f"UPDATE {self.delivery} SET state = 0, token = :token, owner = :worker, claims = claims + 1, "
+                f"leased_until = {self.dialect.later(':seconds')} WHERE state = {int(state)} AND queue = :queue "
+                f"AND lane = {NO_LANE} AND position IN ({whole_numbers(positions)})",
+                lease,
+            )
+        return (yield from self._rows([position for _, position in found.rows]))
+
+    def _rows(self, positions: Sequence[int]) -> Steps[Sequence[Row]]:
+        if not positions:
+            return []
+        result = yield Query(
+            f"SELECT d.position, d.lane, d.attempts, d.claims, coalesce(m.expires_at <= {self.now}, 0), {columns('m')} "
+            f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
+            f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {NO_LANE} AND d.position IN ({whole_numbers(positions)})",
+            {"queue": self.queue},
+        )
+        return result.rows

@@ -1,0 +1,115 @@
+"""The caller's connection, recognised by the names of its classes, so that no driver is imported here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from postroom.errors import NotInTransaction, UnsupportedConnection, WrongMethod
+from postroom.store import async_connections as asynchronous
+from postroom.store import sync_connections as synchronous
+
+if TYPE_CHECKING:
+    from postroom.store.async_connections import AsyncKind
+    from postroom.store.sync_connections import Kind, SyncKind
+
+SYNC_KINDS: dict[str, type[SyncKind]] = {
+    "sqlite3.Connection": synchronous.Sqlite3,
+    "psycopg.Connection": synchronous.Psycopg,
+    "psycopg2.extensions.connection": synchronous.Psycopg2,
+    "pymysql.connections.Connection": synchronous.PyMySQL,
+    "django.db.backends.base.base.BaseDatabaseWrapper": synchronous.Django,
+    "django.utils.connection.ConnectionProxy": synchronous.Django,
+    "sqlalchemy.engine.base.Connection": synchronous.SQLAlchemyConnection,
+    "sqlalchemy.orm.session.Session": synchronous.SQLAlchemySession,
+    "sqlalchemy.orm.scoping.scoped_session": synchronous.SQLAlchemySession,
+}
+ASYNC_KINDS: dict[str, type[AsyncKind]] = {
+    "asyncpg.connection.Connection": asynchronous.Asyncpg,
+    "asyncpg.pool.PoolConnectionProxy": asynchronous.Asyncpg,
+    "psycopg.AsyncConnection": asynchronous.PsycopgAsync,
+    "aiosqlite.core.Connection": asynchronous.Aiosqlite,
+    "asyncmy.connection.Connection": asynchronous.AsyncMySQL,
+    "aiomysql.connection.Connection": asynchronous.AsyncMySQL,
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": asynchronous.SQLAlchemyAsyncConnection,
+    "sqlalchemy.ext.asyncio.session.AsyncSession": asynchronous.SQLAlchemyAsyncSession,
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": asynchronous.SQLAlchemyAsyncSession,
+}
+
+
+def sync_kind(connection: object, method: str) -> SyncKind:
+    """The caller's connection, ready to run statements in its open transaction.
+
+    Raises `UnusableConnection` in one of its forms, naming the remedy. `method` is what the caller called.
+    """
+    kind = _lookup(SYNC_KINDS, connection)
+    if kind is None:
+        if _lookup(ASYNC_KINDS, connection):
+            raise WrongMethod(f"{_name(connection)} is an async connection: use `await {_twin(method)}(…)`")
+        raise UnsupportedConnection(_unsupported(connection))
+    found = kind(connection)
+    _refuse_autocommit(found)
+    return found
+
+
+async def async_kind(connection: object, method: str) -> AsyncKind:
+    """The same for an async connection."""
+    kind = _lookup(ASYNC_KINDS, connection)
+    if kind is None:
+        if _lookup(SYNC_KINDS, connection):
+            raise WrongMethod(f"{_name(connection)} is a sync connection: use `{_twin(method)}(…)` without await")
+        raise UnsupportedConnection(_unsupported(connection))
+    found = kind(connection)
+    await found.prepare()
+    _refuse_autocommit(found)
+    return found
+
+
+K = TypeVar("K")
+
+
+def driver_kind(connection: Any) -> Any:
+    """The kind of one of our own connections, sync or async."""
+    kind = _lookup({**SYNC_KINDS, **ASYNC_KINDS}, connection)
+    if kind is None:
+        raise UnsupportedConnection(_unsupported(connection))
+    return kind(connection)
+
+
+def _lookup(kinds: dict[str, K], connection: object) -> K | None:
+    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(connection).__mro__)
+    return next((kinds[name] for name in names if name in kinds), None)
+
+
+def _name(connection: object) -> str:
+    return f"{type(connection).__module__}.{type(connection).__qualname__}"
+
+
+def _twin(method: str) -> str:
+    """Add ↔ aadd, first_time ↔ afirst_time."""
+    owner, _, name = method.rpartition(".")
+    asynchronous = name in {"aadd", "aadd_many", "afirst_time"}
+    return f"{owner}.{name[1:] if asynchronous else 'a' + name}"
+
+
+def _refuse_autocommit(kind: Kind) -> None:
+    if kind.autocommits():
+        raise NotInTransaction(
+            f"the connection {_name(kind.connection)} is in autocommit with no open transaction, where a message would "
+            f"commit without the business rows: {kind.remedy}"
+        )
+
+
+def _unsupported(connection: object) -> str:
+    name = _name(connection)
+    if name.startswith("sqlalchemy.") and "Engine" in name:
+        return (
+            f"{name} is an engine, not a connection: use `with engine.begin() as connection:` and pass the connection"
+        )
+    if "ool" in name.rpartition(".")[2]:
+        return f"{name} is a pool, not a connection: take a connection from it and pass that"
+    if "ursor" in name.rpartition(".")[2]:
+        return f"{name} is a cursor, not a connection: pass the connection that it belongs to"
+    return (
+        f"{name} is not a connection that Postroom knows: pass an SQLAlchemy Session or Connection (or their async "
+        "forms), or a connection of psycopg, psycopg2, asyncpg, sqlite3, aiosqlite, PyMySQL, asyncmy, aiomysql or Django"
+    )

@@ -1,0 +1,61 @@
+"""What a database error means, whichever driver raised it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from postroom.errors import SchemaMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postroom.store.steps import Steps
+
+T = TypeVar("T")
+
+_MOST_TRIES = 10
+_ANOTHERS_SAKE = {"40P01", "40001", 1213}
+"""Deadlock and serialization failure on PostgreSQL, deadlock on MySQL: the transaction is undone and may run again."""
+_NO_SUCH_TABLE = {"42P01", "3F000", 1146}
+_DUPLICATE_ENTRY = 1062
+
+
+def code_of(error: BaseException) -> object:
+    """The SQLSTATE on PostgreSQL, the error number on MySQL; also of an error that SQLAlchemy has wrapped."""
+    original = getattr(error, "orig", None) or error
+    number = next(iter(original.args), None)
+    if isinstance(number, int):
+        return number
+    return getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+
+
+def is_duplicate_entry(error: BaseException) -> bool:
+    """A unique constraint of MySQL was violated."""
+    return code_of(error) == _DUPLICATE_ENTRY
+
+
+def is_missing_table(error: BaseException) -> bool:
+    return code_of(error) in _NO_SUCH_TABLE or "no such table" in str(error)
+
+
+def retrying(operation: Callable[[], Steps[T]]) -> Steps[T]:
+    """Run the operation; again, at once, where the database undid it for another's sake."""
+    for _ in range(_MOST_TRIES - 1):
+        try:
+            return (yield from operation())
+        except Exception as error:
+            if code_of(error) not in _ANOTHERS_SAKE:
+                raise
+    return (yield from operation())
+
+
+def explained(steps: Steps[T]) -> Steps[T]:
+    """The steps, with a missing table reported in words."""
+    try:
+        return (yield from steps)
+    except Exception as error:
+        if not is_missing_table(error):
+            raise
+        raise SchemaMissing(
+            "Postroom's tables are not in this database: run `postroom init`, or check schema and table prefix"
+        ) from error

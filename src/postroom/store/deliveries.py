@@ -1,0 +1,141 @@
+"""Deliveries: the whole lease protocol of one queue, on databases without statements of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.rules.ordering import NO_LANE, key_hash
+from postroom.store.dialect import whole_numbers
+from postroom.store.lanes import Lanes
+from postroom.store.leases import Claimed, Duplicate, GivenBack, Lane
+from postroom.store.operations import places
+from postroom.store.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+
+class Deliveries(Lanes):
+    """Claims, lanes and settlements, and what keeps them: renewal, and the way out of an unknown outcome."""
+
+    def renew(
+        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float
+    ) -> Steps[tuple[list[Claimed], list[Lane]]]:
+        """Extend leases of messages without a key and of lanes; returns those that are lost.
+
+        A row that somebody works on is passed over, so that it cannot block the heartbeat, and is not lost.
+        What this worker settled itself in the meantime is reported too: the caller knows.
+        """
+        renewed, renewed_lanes = yield from self._renew(claimed, lanes, float(seconds))
+        missing = [one for one in claimed if one.position not in renewed]
+        missing_lanes = [lane for lane in lanes if lane.number not in renewed_lanes]
+        still = yield from self._leased(missing)
+        still_lanes = yield from self._leased_lanes(missing_lanes)
+        return (
+            [one for one in missing if one.position not in still],
+            [lane for lane in missing_lanes if lane.number not in still_lanes],
+        )
+
+    def forget(self, token: int) -> Steps[None]:
+        """End every lease of a claim whose outcome is unknown, because the connection was lost as it committed."""
+        params = {"queue": self.queue, "token": token, "no_lane": NO_LANE}
+        yield Query(
+            f"UPDATE {self.delivery} SET token = 0, owner = '', leased_until = {self.dialect.never}, claims = claims - 1 "
+            f"WHERE state = 0 AND queue = :queue AND lane = :no_lane AND token = :token",
+            params,
+        )
+        yield Query(
+            f"UPDATE {self.lane} SET token = 0, owner = '', leased_until = {self.dialect.never}, read_to = 0 "
+            f"WHERE queue = :queue AND token = :token",
+            params,
+        )
+
+    def deduplicate(self, claimed: Sequence[Claimed]) -> Steps[tuple[list[Claimed], list[Duplicate]]]:
+        """Settle what was sent before, by topic and digest; returns what is left to send, and what was settled.
+
+        Best effort: two that are in flight at the same time are both sent. Of twins in one batch the first is sent,
+        the others are given back and will find its receipt. Counts what was sent since deduplication is switched on.
+        """
+        answers = yield from self._answers([content_hash(one) for one in claimed])
+        send: list[Claimed] = []
+        duplicates: list[Duplicate] = []
+        twins: list[GivenBack] = []
+        seen: set[tuple[str, str | None]] = set()
+        for one in claimed:
+            content = (one.message.topic, one.message.digest)
+            if one.message.digest is not None and content in answers:
+                duplicates.append(Duplicate(one, answers[content]))
+            elif one.message.digest is not None and content in seen:
+                twins.append(GivenBack(one))
+            else:
+                send.append(one)
+                seen.add(content)
+        lost = yield from self.settle([*duplicates, *(twin for twin in twins if not twin.claimed.ordered)])
+        gone = {one.position for one in lost}
+        return send, [one for one in duplicates if one.claimed.position not in gone]
+
+    def _answers(self, hashes: Collection[int]) -> Steps[dict[tuple[str, str | None], str | None]]:
+        """What the broker answered to content that was sent. The hash finds it, topic and digest decide."""
+        if not hashes:
+            return {}
+        found = yield Query(
+            f"SELECT m.topic, m.digest, r.answer FROM {self.receipt} r JOIN {self.outbox} m ON m.position = r.position "
+            f"WHERE r.dedup IN ({whole_numbers(sorted(set(hashes)))}) AND r.outcome = 'sent' ORDER BY r.position DESC"
+        )
+        return {(topic, digest): answer for topic, digest, answer in found.rows}
+
+    def _renew(
+        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float
+    ) -> Steps[tuple[set[int], set[int]]]:
+        """Extend what can be extended without waiting; returns positions and lanes."""
+        return (yield from self.transaction(self._extend, claimed, lanes, seconds))
+
+    def _extend(
+        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float
+    ) -> Steps[tuple[set[int], set[int]]]:
+        params = {"queue": self.queue, "seconds": seconds}
+        until = self.dialect.later(":seconds")
+        held = yield from self._leased(claimed, self.dialect.skip_locked)
+        if held:
+            mine = [one for one in claimed if one.position in held]
+            yield Query(
+                f"UPDATE {self.delivery} SET leased_until = {until} "
+                f"WHERE state = 0 AND queue = :queue AND {places(mine)}",
+                params,
+            )
+        held_lanes = yield from self._leased_lanes(lanes, self.dialect.skip_locked)
+        if held_lanes:
+            numbers = whole_numbers(sorted(held_lanes))
+            yield Query(
+                f"UPDATE {self.lane} SET leased_until = {until} WHERE queue = :queue AND lane IN ({numbers})", params
+            )
+        return held, held_lanes
+
+    def _leased(self, claimed: Sequence[Claimed], locking: str = "") -> Steps[set[int]]:
+        """Positions whose own lease holds."""
+        if not claimed:
+            return set()
+        found = yield Query(
+            f"SELECT position, token FROM {self.delivery} WHERE state = 0 AND queue = :queue AND {places(claimed)} "
+            f"AND leased_until > {self.now}{locking}",
+            {"queue": self.queue},
+        )
+        tokens: dict[int, int] = dict(found.rows)
+        return {one.position for one in claimed if tokens.get(one.position) == one.token}
+
+    def _leased_lanes(self, lanes: Sequence[Lane], locking: str = "") -> Steps[set[int]]:
+        """Numbers of lanes whose lease holds."""
+        if not lanes:
+            return set()
+        found = yield Query(
+            f"SELECT lane, token FROM {self.lane} WHERE queue = :queue "
+            f"AND lane IN ({whole_numbers([lane.number for lane in lanes])}) AND leased_until > {self.now}{locking}",
+            {"queue": self.queue},
+        )
+        tokens: dict[int, int] = dict(found.rows)
+        return {lane.number for lane in lanes if tokens.get(lane.number) == lane.token}
+
+
+def content_hash(claimed: Claimed) -> int:
+    """What a receipt is found by when the same content goes to the same topic again."""
+    return key_hash(f"{claimed.message.topic}\0{claimed.message.digest}")

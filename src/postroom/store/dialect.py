@@ -1,0 +1,139 @@
+"""What differs between databases in a word or two: clocks, moments, and lists of values."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_NEVER_YEAR = 1970
+
+
+class Dialect:
+    """Small SQL expressions. The statements that differ as a whole are in the modules named after a database."""
+
+    name: ClassVar[str]
+    now: ClassVar[str]
+    """The database's clock at the start of the statement."""
+    never: ClassVar[str]
+    """A moment before all others: the end of a lease that is not there."""
+    begin: ClassVar[str] = "BEGIN"
+    for_update: ClassVar[str] = " FOR UPDATE"
+    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"
+    replace_receipt: ClassVar[str] = (
+        "ON CONFLICT (position) DO UPDATE SET sent_at = excluded.sent_at, outcome = excluded.outcome, "
+        "attempts = excluded.attempts, answer = excluded.answer, dedup = excluded.dedup"
+    )
+    """What follows an INSERT of receipts, so that one that is there already cannot fail its batch for ever."""
+
+    def later(self, seconds: str) -> str:
+        """The clock moved on by the seconds that the parameter holds."""
+        raise NotImplementedError
+
+    def for_update_of(self, table: str) -> str:
+        """Lock the rows of one table of a join; of all, where the database cannot tell them apart."""
+        del table
+        return self.for_update
+
+    def seconds_since(self, moment: str) -> str:
+        """How many seconds of the database's clock ago a moment was."""
+        raise NotImplementedError
+
+    def moment(self, value: datetime | None) -> Any:
+        """A moment as a parameter."""
+        raise NotImplementedError
+
+    def read_moment(self, value: Any) -> datetime | None:
+        """A moment as the driver returned it; None for never."""
+        raise NotImplementedError
+
+
+class PostgreSQL(Dialect):
+    name = "postgresql"
+    now = "statement_timestamp()"
+    never = "'-infinity'"
+    begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+    def later(self, seconds: str) -> str:
+        return f"statement_timestamp() + make_interval(secs => {seconds}::float8)"
+
+    def for_update_of(self, table: str) -> str:
+        return f"{self.for_update} OF {table}"
+
+    def seconds_since(self, moment: str) -> str:
+        return f"extract(epoch FROM {self.now} - {moment})"
+
+    def moment(self, value: datetime | None) -> datetime | None:
+        return value
+
+    def read_moment(self, value: Any) -> datetime | None:
+        return value if isinstance(value, datetime) else None
+
+
+class MySQL(Dialect):
+    """MariaDB 10.6 and MySQL 8.0.1, or newer."""
+
+    name = "mysql"
+    now = "utc_timestamp(6)"
+    never = f"'{_NEVER_YEAR}-01-01 00:00:00'"  # MySQL has no minus infinity
+    begin = "START TRANSACTION"
+    replace_receipt = (
+        "ON DUPLICATE KEY UPDATE sent_at = VALUES(sent_at), outcome = VALUES(outcome), attempts = VALUES(attempts), "
+        "answer = VALUES(answer), dedup = VALUES(dedup)"
+    )
+
+    def later(self, seconds: str) -> str:
+        return f"utc_timestamp(6) + INTERVAL {seconds} SECOND"
+
+    def seconds_since(self, moment: str) -> str:
+        return f"timestampdiff(MICROSECOND, {moment}, {self.now}) / 1000000"
+
+    def moment(self, value: datetime | None) -> str | None:
+        return None if value is None else _utc(value).isoformat(" ", "microseconds")
+
+    def read_moment(self, value: Any) -> datetime | None:
+        if not isinstance(value, datetime) or value.year <= _NEVER_YEAR:
+            return None
+        return value.replace(tzinfo=UTC)
+
+
+class SQLite(Dialect):
+    name = "sqlite"
+    now = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+    never = "''"
+    begin = "BEGIN IMMEDIATE"  # a read that turns into a write would fail at once with SQLITE_BUSY
+    for_update = ""
+    skip_locked = ""
+
+    def later(self, seconds: str) -> str:
+        return f"strftime('%Y-%m-%d %H:%M:%f', 'now', {seconds} || ' seconds')"
+
+    def seconds_since(self, moment: str) -> str:
+        return f"(julianday({self.now}) - julianday({moment})) * 86400.0"
+
+    def moment(self, value: datetime | None) -> str | None:
+        return None if value is None else _utc(value).isoformat(" ", "milliseconds")
+
+    def read_moment(self, value: Any) -> datetime | None:
+        return datetime.fromisoformat(value).replace(tzinfo=UTC) if value else None
+
+
+DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (PostgreSQL, MySQL, SQLite)}
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def whole_numbers(values: Sequence[int]) -> str:
+    """A list for SQL's IN. Whole numbers need no escaping; an empty list becomes one that matches nothing."""
+    return ",".join(map(str, values)) or "NULL"
+
+
+def as_json(values: object) -> str:
+    return msgspec.json.encode(values).decode()

@@ -1,0 +1,153 @@
+"""Lanes: order by key. Who holds a lane's lease sends its messages, in order; no lease is written for each message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.rules.ordering import LANES
+from postroom.store.claiming import Claiming
+from postroom.store.dialect import whole_numbers
+from postroom.store.leases import Claim, Claimed, Lane, new_token
+from postroom.store.operations import columns, places
+from postroom.store.steps import Query, Row, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+
+class Lanes(Claiming):
+    """Take lanes, read them, release them."""
+
+    def take_lanes(
+        self, worker: str, seconds: float, limit: int = LANES, *, token: int | None = None
+    ) -> Steps[list[Lane]]:
+        """Lease free lanes. Committed when it returns: only a later statement may read what is in them."""
+        token = token or new_token()
+        lease = {"queue": self.queue, "worker": worker, "seconds": float(seconds), "token": token, "limit": limit}
+        found = yield from self._take_lanes(lease)
+        return [Lane(number, token, interrupted=previous != 0) for number, previous in found]
+
+    def read_lanes(
+        self,
+        lanes: Sequence[Lane],
+        limit: int,
+        seconds: float,
+        *,
+        after: Mapping[int, int] | None = None,
+        in_flight: Collection[int] = (),
+    ) -> Steps[Claim]:
+        """The next messages of lanes that are held, in order, at most `limit` of each lane; renews their leases.
+
+        Left out is what a failed or, under `hold`, dead message of its key stands before, and what is in flight.
+        `after` starts each lane's scan behind a position. Lanes whose lease was lost give nothing. Hand a lane in as
+        interrupted only at its first read: each such read counts as a claim of the messages it gives.
+        """
+        if not lanes:
+            return Claim([], [], 0)
+        token_of = {lane.number: lane.token for lane in lanes}
+        rows = yield from self._read_lanes(lanes, limit, float(seconds), after or {}, sorted(in_flight))
+        suspicious = {lane.number for lane in lanes if lane.interrupted}
+        claimed = [self._claimed(row, token_of[row[1]], claims=int(row[1] in suspicious)) for row in rows]
+        claim = yield from self._sift(sorted(claimed, key=lambda one: one.position), {row[0] for row in rows if row[4]})
+        yield from self._count_claims([one for one in claim.messages if one.lane in suspicious])
+        return claim
+
+    def promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
+        """Make what is due in these lanes ready; returns the lowest such position of each lane, to read from there."""
+        if not lanes:
+            return {}
+        return (yield from self._promote(lanes))
+
+    def release(self, lanes: Sequence[Lane]) -> Steps[None]:
+        """End the leases of lanes, where they are still held."""
+        for lane in lanes:
+            yield Query(
+                f"UPDATE {self.lane} SET token = 0, owner = '', leased_until = {self.dialect.never}, read_to = 0 "
+                f"WHERE queue = :queue AND lane = :lane AND token = :token",
+                {"queue": self.queue, "lane": lane.number, "token": lane.token},
+            )
+
+    def _count_claims(self, claimed: Sequence[Claimed]) -> Steps[None]:
+        """Count the claim of messages in a lane that was interrupted."""
+        if claimed:
+            yield Query(
+                f"UPDATE {self.delivery} SET claims = claims + 1 WHERE state = 0 AND queue = :queue AND {places(claimed)}",
+                {"queue": self.queue},
+            )
+
+    def _take_lanes(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
+        """Lease free lanes; each comes with the token of its last holder, 0 if that one released it."""
+        return (yield from self.transaction(self._lease_lanes, lease))
+
+    def _lease_lanes(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
+        found = yield Query(
+            f"SELECT lane, token FROM {self.lane} WHERE queue = :queue AND leased_until <= {self.now} "
+            f"ORDER BY lane LIMIT :limit{self.dialect.skip_locked}",
+            lease,
+        )
+        if found.rows:
+            yield Query(
+                f"UPDATE {self.lane} SET token = :token, owner = :worker, read_to = 0, "
+                f"leased_until = {self.dialect.later(':seconds')} "
+                f"WHERE queue = :queue AND lane IN ({whole_numbers([lane for lane, _ in found.rows])})",
+                lease,
+            )
+        return found.rows
+
+    def _read_lanes(
+        self, lanes: Sequence[Lane], limit: int, seconds: float, after: Mapping[int, int], in_flight: Sequence[int]
+    ) -> Steps[Sequence[Row]]:
+        return (yield from self.transaction(self._renew_and_read, lanes, limit, seconds, after, in_flight))
+
+    def _renew_and_read(
+        self, lanes: Sequence[Lane], limit: int, seconds: float, after: Mapping[int, int], in_flight: Sequence[int]
+    ) -> Steps[Sequence[Row]]:
+        live = yield from self._live_lanes([lane.number for lane in lanes])
+        held = [lane.number for lane in lanes if (lane.number, lane.token) in live]
+        if not held:
+            return []
+        busy = f"AND d.position NOT IN ({whole_numbers(in_flight)})" if in_flight else ""
+        each = " UNION ALL ".join(
+            f"SELECT * FROM ({self._lane_select(lane, after.get(lane, 0), busy)}) lane_{lane}" for lane in held
+        )
+        found = yield Query(each, {"queue": self.queue, "limit": limit})
+        furthest: dict[int, int] = dict.fromkeys(held, 0)
+        for row in found.rows:
+            furthest[row[1]] = max(furthest[row[1]], row[0])
+        for lane, position in furthest.items():
+            yield Query(
+                f"UPDATE {self.lane} SET leased_until = {self.dialect.later(':seconds')}, "
+                f"read_to = CASE WHEN read_to < :position THEN :position ELSE read_to END "
+                f"WHERE queue = :queue AND lane = :lane",
+                {"queue": self.queue, "lane": lane, "position": position, "seconds": seconds},
+            )
+        return found.rows
+
+    def _lane_select(self, lane: int, after: int, busy: str) -> str:
+        return (
+            f"SELECT d.position, d.lane, d.attempts, d.claims, coalesce(m.expires_at <= {self.now}, 0), {columns('m')} "
+            f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
+            f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
+            f"AND {self._unblocked()} ORDER BY d.position LIMIT :limit"
+        )
+
+    def _unblocked(self) -> str:
+        """Nothing that failed, or is dead and holds, stands before it on its key."""
+        return (
+            f"NOT EXISTS (SELECT 1 FROM {self.delivery} b WHERE b.queue = :queue AND b.key_hash = d.key_hash "
+            f"AND b.position < d.position AND b.state {self.blocking})"
+        )
+
+    def _promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
+        return (yield from self.transaction(self._make_ready, lanes))
+
+    def _make_ready(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
+        live = yield from self._live_lanes([lane.number for lane in lanes])
+        held = [lane.number for lane in lanes if (lane.number, lane.token) in live]
+        due = f"state IN (1, 2) AND queue = :queue AND lane IN ({whole_numbers(held)}) AND due <= :now"
+        [[now]] = (yield Query(f"SELECT {self.now}")).rows
+        params = {"queue": self.queue, "now": now}
+        found = yield Query(f"SELECT lane, min(position) FROM {self.delivery} WHERE {due} GROUP BY lane", params)
+        if found.rows:
+            yield Query(f"UPDATE {self.delivery} SET state = 0 WHERE {due}", params)
+        return dict(found.rows)

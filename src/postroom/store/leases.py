@@ -1,0 +1,125 @@
+"""The values that the lease protocol passes around: claims, lanes, and how a delivery was settled."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from postroom.message import Message
+from postroom.rules.ordering import NO_LANE
+
+TOKEN_BITS = 62
+
+
+def new_token() -> int:
+    """A fresh claim token. Random, so that a worker cannot settle even its own earlier, lost claim."""
+    return secrets.randbits(TOKEN_BITS) or 1
+
+
+class Order(StrEnum):
+    """What a dead message does to those behind it on its key. One that waits for its retry always holds them."""
+
+    HOLD = "hold"
+    SKIP = "skip"
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """A message under a lease: its own, or its lane's."""
+
+    position: int
+    lane: int
+    token: int
+    attempts: int
+    claims: int
+    message: Message
+
+    @property
+    def ordered(self) -> bool:
+        return self.lane != NO_LANE
+
+
+class Lane(msgspec.Struct, frozen=True, gc=False):
+    """A lane under a lease. `interrupted`: its last holder's lease ran out, so what it was sending is suspect."""
+
+    number: int
+    token: int
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The broker has it; `answer` is what the broker said (offset, sequence, id)."""
+
+    claimed: Claimed
+    answer: str | None = None
+    dedup: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The same content went to the same topic before; `answer` is what the broker said then."""
+
+    claimed: Claimed
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Its expiry passed before it was sent. No dead letter, and it blocks nothing."""
+
+    claimed: Claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The send failed; due again after `delay` seconds of the database's clock."""
+
+    claimed: Claimed
+    delay: float
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Never to be sent again by itself. `attempted`: a send failed, which counts as an attempt."""
+
+    claimed: Claimed
+    code: str
+    message: str
+    attempted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """Not sent: the lease ends now, and the claim does not count."""
+
+    claimed: Claimed
+
+
+Receipt = Sent | Duplicate | Expired
+Failure = Retry | Dead
+Settlement = Receipt | Failure | GivenBack
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a claim gave: messages to send, in order, and what it settled itself instead of handing out."""
+
+    messages: list[Claimed]
+    settled: list[Settlement]
+    found: int
+    """How many deliveries were due and free, handed out or not: zero means that there was nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a worker found in place of a lease it had lost, for the conflict's audit record."""
+
+    claimed: Claimed
+    status: str
+    owner: str
+    token: int

@@ -1,0 +1,136 @@
+"""What all operations on the tables share: names, the queue, transactions, and rows as messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from postroom.message import Message
+from postroom.store.db_errors import retrying
+from postroom.store.dialect import DIALECTS, Dialect, whole_numbers
+from postroom.store.steps import Query, Row, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from postroom.store.leases import Claimed
+    from postroom.store.names import Names
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEFAULT_QUEUE = "default"
+
+MESSAGE_COLUMNS = (
+    "id",
+    "topic",
+    "payload",
+    "content_type",
+    "type",
+    "ordering_key",
+    "aggregate_type",
+    "aggregate_id",
+    "headers",
+    "idempotency_key",
+    "digest",
+    "expires_at",
+    "created_at",
+)
+_NO_MESSAGE = Message(id=UUID(int=0), topic="", payload=None, content_type="")
+
+
+class Operations:
+    """Operations on one queue's rows. Each is a generator of statements; the ones without `_` make their own transaction."""
+
+    def __init__(self, names: Names, queue: str = DEFAULT_QUEUE) -> None:
+        self.dialect: Dialect = DIALECTS[names.dialect]()
+        self.tables = names.mapping()
+        self.queue = queue
+        self.outbox, self.delivery, self.receipt, self.lane = (
+            self.tables[name] for name in ("outbox", "delivery", "receipt", "lane")
+        )
+        self.now = self.dialect.now
+
+    def transaction(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
+        """Run an operation in a transaction of its own, again if the database ended it for another's sake."""
+        return (yield from retrying(lambda: self._transaction(operation(*args, **kwargs))))
+
+    def _transaction(self, steps: Steps[T]) -> Steps[T]:
+        yield Query(self.dialect.begin)
+        try:
+            result = yield from steps
+        except Exception:
+            yield Query("ROLLBACK")
+            raise
+        yield Query("COMMIT")
+        return result
+
+    def statement(self, text: str, params: Mapping[str, Any]) -> Steps[Sequence[Row]]:
+        """Run one statement that commits by itself, again if it lost a deadlock."""
+        return (yield from retrying(lambda: _single(Query(text, params))))
+
+    def message(self, row: Row) -> Message:
+        """A message from `MESSAGE_COLUMNS`; an empty one where the row is all NULL."""
+        if row[0] is None:
+            return _NO_MESSAGE
+        return Message(
+            id=row[0] if isinstance(row[0], UUID) else UUID(str(row[0])),
+            topic=row[1],
+            payload=row[2],
+            content_type=row[3],
+            type=row[4],
+            key=row[5],
+            aggregate_type=row[6],
+            aggregate_id=row[7],
+            headers=_headers(row[8]),
+            idempotency_key=row[9],
+            digest=row[10],
+            expires_at=self.dialect.read_moment(row[11]),
+            created_at=self.dialect.read_moment(row[12]),
+        )
+
+
+def _single(query: Query) -> Steps[Sequence[Row]]:
+    return (yield query).rows
+
+
+def columns(alias: str) -> str:
+    """The message columns for a SELECT, headers as text whatever their type."""
+    return ", ".join(f"{alias}.{column}" for column in MESSAGE_COLUMNS)
+
+
+class Place(Protocol):
+    """Anything that knows where its delivery is."""
+
+    @property
+    def lane(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+
+
+def places(claimed: Iterable[Place]) -> str:
+    """A condition that finds these deliveries by the primary key, beside state and queue."""
+    lanes: dict[int, list[int]] = {}
+    for one in claimed:
+        lanes.setdefault(one.lane, []).append(one.position)
+    return (
+        "("
+        + " OR ".join(
+            f"(lane = {lane} AND position IN ({whole_numbers(sorted(positions))}))"
+            for lane, positions in sorted(lanes.items())
+        )
+        + ")"
+    )
+
+
+def is_missing(claimed: Claimed) -> bool:
+    """Whether the delivery has no message."""
+    return claimed.message is _NO_MESSAGE
+
+
+def _headers(value: Any) -> dict[str, str]:
+    if not value:
+        return {}
+    return value if isinstance(value, dict) else msgspec.json.decode(value, type=dict[str, str])

@@ -1,0 +1,149 @@
+"""Settling: what became of claimed messages, written only where the lease still holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.rules.failures import CODE_LENGTH, cut
+from postroom.rules.lifecycle import Stored
+from postroom.store.leases import (
+    Claimed,
+    Dead,
+    Duplicate,
+    Expired,
+    Failure,
+    GivenBack,
+    Receipt,
+    Retry,
+    Sent,
+    Settlement,
+)
+from postroom.store.operations import Operations, places
+from postroom.store.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Settling(Operations):
+    """Check which leases hold, then write. PostgreSQL does both in one statement for each kind of settlement."""
+
+    def settle(self, settlements: Sequence[Settlement]) -> Steps[list[Claimed]]:
+        """Write the settlements whose lease still holds; returns the messages of those whose lease was lost.
+
+        Nothing is written for a lost one: somebody else has the message, or will.
+        """
+        if not settlements:
+            return []
+        in_order = sorted(settlements, key=lambda settlement: settlement.claimed.position)
+        settled = yield from self._settle(in_order)
+        return [settlement.claimed for settlement in in_order if settlement.claimed.position not in settled]
+
+    def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[int]]:
+        """Write those that are held; returns their positions."""
+        return (yield from self.transaction(self._check_and_write, settlements))
+
+    def _check_and_write(self, settlements: Sequence[Settlement]) -> Steps[set[int]]:
+        held = yield from self._held([settlement.claimed for settlement in settlements])
+        mine = [settlement for settlement in settlements if settlement.claimed.position in held]
+        yield from self._write_receipts([one for one in mine if isinstance(one, Receipt)])
+        for failure in mine:
+            if isinstance(failure, Failure):
+                yield self._failed(failure)
+        yield from self._give_back([one.claimed for one in mine if isinstance(one, GivenBack)])
+        return held
+
+    def _held(self, claimed: Sequence[Claimed]) -> Steps[set[int]]:
+        """Lock the leases and the rows; returns the positions that are still ours."""
+        live_lanes = yield from self._live_lanes(sorted({one.lane for one in claimed if one.ordered}))
+        found = yield Query(
+            f"SELECT position, token, leased_until > {self.now} FROM {self.delivery} "
+            f"WHERE state = 0 AND queue = :queue AND {places(claimed)}{self.dialect.for_update}",
+            {"queue": self.queue},
+        )
+        rows = {position: (token, bool(live)) for position, token, live in found.rows}
+        return {
+            one.position
+            for one in claimed
+            if one.position in rows
+            and ((one.lane, one.token) in live_lanes if one.ordered else rows[one.position] == (one.token, True))
+        }
+
+    def _live_lanes(self, lanes: Sequence[int]) -> Steps[set[tuple[int, int]]]:
+        """Lock the lanes; returns number and token of those with a live lease."""
+        if not lanes:
+            return set()
+        numbers = ",".join(map(str, lanes))
+        found = yield Query(
+            f"SELECT lane, token FROM {self.lane} WHERE queue = :queue AND lane IN ({numbers}) "
+            f"AND leased_until > {self.now} ORDER BY lane{self.dialect.for_update}",
+            {"queue": self.queue},
+        )
+        return {(lane, token) for lane, token in found.rows}
+
+    def _write_receipts(self, receipts: Sequence[Receipt]) -> Steps[None]:
+        if not receipts:
+            return
+        params: dict[str, object] = {}
+        for n, receipt in enumerate(receipts):
+            outcome, answer, dedup = receipt_fields(receipt)
+            params |= {f"outcome_{n}": outcome, f"answer_{n}": answer, f"dedup_{n}": dedup}
+        values = ", ".join(
+            f"({receipt.claimed.position}, {receipt.claimed.attempts}, :outcome_{n}, :answer_{n}, :dedup_{n})"
+            for n, receipt in enumerate(receipts)
+        )
+        yield Query(
+            f"INSERT INTO {self.receipt} (position, attempts, outcome, answer, dedup) VALUES {values} {self.dialect.replace_receipt}",
+            params,
+        )
+        yield Query(
+            f"DELETE FROM {self.delivery} WHERE state = 0 AND queue = :queue "
+            f"AND {places(receipt.claimed for receipt in receipts)}",
+            {"queue": self.queue},
+        )
+
+    def _failed(self, failure: Failure) -> Query:
+        state, delay, attempts = failure_fields(failure)
+        return Query(
+            f"UPDATE {self.delivery} SET state = :state, due = {self.dialect.later(':delay')}, "
+            f"attempts = attempts + :attempts, claims = 0, failed_at = {self.now}, error_code = :code, "
+            f"error_message = :message, token = 0, owner = '', leased_until = {self.dialect.never} "
+            f"WHERE state = 0 AND queue = :queue AND {places([failure.claimed])}",
+            {
+                "queue": self.queue,
+                "state": state,
+                "delay": delay,
+                "attempts": attempts,
+                "code": cut(failure.code, CODE_LENGTH),
+                "message": cut(failure.message),
+            },
+        )
+
+    def _give_back(self, claimed: Sequence[Claimed]) -> Steps[None]:
+        if claimed:
+            yield Query(
+                f"UPDATE {self.delivery} SET token = 0, owner = '', leased_until = {self.dialect.never}, "
+                f"claims = CASE WHEN claims > 0 THEN claims - 1 ELSE 0 END "
+                f"WHERE state = 0 AND queue = :queue AND {places(claimed)}",
+                {"queue": self.queue},
+            )
+
+
+def receipt_fields(receipt: Receipt) -> tuple[str, str | None, int | None]:
+    """Outcome, the broker's answer, and the hash that finds it again when the same content comes once more."""
+    match receipt:
+        case Sent():
+            return "sent", receipt.answer, receipt.dedup
+        case Duplicate():
+            return "duplicate", receipt.answer, None
+        case Expired():
+            return "expired", None, None
+
+
+def failure_fields(failure: Failure) -> tuple[int, float, int]:
+    """The stored state, the delay in seconds, and by how many the attempts go up."""
+    match failure:
+        case Retry():
+            return int(Stored.RETRY), float(failure.delay), 1
+        case Dead():
+            return int(Stored.DEAD), 0.0, int(failure.attempted)

@@ -1,0 +1,93 @@
+"""Operations as steps: a generator yields SQL and receives rows, and a thin driver, sync or async, does the I/O.
+
+So each operation is written once and runs on every connection kind, in the caller's transaction or in our own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeVar
+
+ParamStyle = Literal["qmark", "format", "numeric_dollar"]
+Row = tuple[Any, ...]
+T = TypeVar("T")
+
+
+class Query(NamedTuple):
+    """One statement, with parameters written ``:name``."""
+
+    text: str
+    params: Mapping[str, Any] = {}
+
+
+class Result(NamedTuple):
+    """What a statement gave: its rows, and how many rows it wrote where it gives none."""
+
+    rows: Sequence[Row]
+    written: int
+
+
+Steps = Generator[Query, Result, T]
+
+
+class Rendered(NamedTuple):
+    """A statement in a driver's own parameter style, and which parameter goes where."""
+
+    text: str
+    order: tuple[str, ...]
+
+    def arguments(self, params: Mapping[str, Any]) -> list[Any]:
+        return [params[name] for name in self.order]
+
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")  # not the second colon of a ::cast
+
+
+@lru_cache(maxsize=512)
+def render(text: str, style: ParamStyle) -> Rendered:
+    """The statement as a driver of this parameter style takes it."""
+    order: list[str] = []
+
+    def placeholder(match: re.Match[str]) -> str:
+        name = match[1]
+        if style == "numeric_dollar":
+            if name not in order:
+                order.append(name)
+            return f"${order.index(name) + 1}"
+        order.append(name)
+        return "?" if style == "qmark" else "%s"
+
+    escaped = text.replace("%", "%%") if style == "format" else text
+    return Rendered(_PARAMETER.sub(placeholder, escaped), tuple(order))
+
+
+def run(steps: Steps[T], execute: Callable[[Query], Result]) -> T:
+    """Push an operation to its end. A statement's error is raised where the operation yielded it."""
+    try:
+        query = next(steps)
+        while True:
+            try:
+                result = execute(query)
+            except Exception as error:  # noqa: BLE001 - handed to the operation, which re-raises what it cannot handle
+                query = steps.throw(error)
+            else:
+                query = steps.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # a generator's return value is untyped in StopIteration
+
+
+async def arun(steps: Steps[T], execute: Callable[[Query], Awaitable[Result]]) -> T:
+    """The same with an async connection."""
+    try:
+        query = next(steps)
+        while True:
+            try:
+                result = await execute(query)
+            except Exception as error:  # noqa: BLE001 - handed to the operation, which re-raises what it cannot handle
+                query = steps.throw(error)
+            else:
+                query = steps.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # a generator's return value is untyped in StopIteration

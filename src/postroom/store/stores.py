@@ -1,0 +1,180 @@
+"""Stores: Postroom's own connections to a database, sync and async, and operations run on them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from postroom.errors import DatabaseUnreachable, DriverMissing
+from postroom.store.connections import driver_kind
+from postroom.store.db_errors import explained
+from postroom.store.names import Names
+from postroom.store.steps import Query, Result, Steps, arun, run
+from postroom.store.urls import dialect_of_url, resolve, shown
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+T = TypeVar("T")
+
+_SESSION = {
+    "postgresql": (
+        # The tables' sizes swing between zero and millions, which leads the planner astray; and a claim under
+        # REPEATABLE READ would not see what others have settled.
+        "SET default_transaction_isolation = 'read committed'",
+        "SET enable_seqscan = off",
+        "SET enable_hashjoin = off",
+        "SET enable_mergejoin = off",
+        "SET plan_cache_mode = force_custom_plan",  # a plan made while the table was empty would be kept
+    ),
+    "mysql": ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",),  # else a claim's gap locks block producers
+    "sqlite": ("PRAGMA busy_timeout = 30000", "PRAGMA synchronous = FULL"),
+}
+
+
+class BlockingStore(Protocol):
+    """What commands and sync code need of a store."""
+
+    names: Names
+
+    def run(self, steps: Steps[T]) -> T: ...
+    def call(self, function: Callable[[Connection], T]) -> T: ...
+    def close(self) -> None: ...
+
+
+class Store:
+    """A store for sync code. Operations make their own transactions; a statement outside one commits by itself."""
+
+    def __init__(self, url: str, schema: str | None = None, table_prefix: str | None = None) -> None:
+        self.names = Names.of(dialect_of_url(url), schema, table_prefix)
+        self._engine = create_engine(resolve(url), isolation_level="AUTOCOMMIT", pool_pre_ping=True)
+        _prepare_sessions(self._engine, self.names.dialect)
+
+    @contextmanager
+    def session(self) -> Iterator[Callable[[Query], Result]]:
+        """One connection for several operations: `run(steps, execute)`."""
+        with _reachable(self._engine.url), self._engine.connect() as connection:
+            pooled = connection.connection
+            try:
+                yield driver_kind(pooled.driver_connection).execute
+            except BaseException:
+                connection.invalidate()  # a transaction may have been left open on it
+                raise
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run one operation to its end."""
+        with self.session() as execute:
+            return run(explained(steps), execute)
+
+    def call(self, function: Callable[[Connection], T]) -> T:
+        """Call a function with an SQLAlchemy connection that does not autocommit."""
+        engine = self._engine.execution_options(isolation_level=_transactional(self.names.dialect))
+        with _reachable(engine.url), engine.connect() as connection:
+            return function(connection)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+class AsyncStore:
+    """A store for async code, on the driver's own connection: SQLAlchemy makes and pools it, and stays out of the way."""
+
+    def __init__(self, url: str, schema: str | None = None, table_prefix: str | None = None) -> None:
+        self.names = Names.of(dialect_of_url(url), schema, table_prefix)
+        self._engine: AsyncEngine = create_async_engine(
+            resolve(url, asynchronous=True), isolation_level="AUTOCOMMIT", pool_pre_ping=True
+        )
+        _prepare_sessions(self._engine.sync_engine, self.names.dialect)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Callable[[Query], Awaitable[Result]]]:
+        """One connection for several operations: `await arun(steps, execute)`."""
+        with _reachable(self._engine.url):
+            async with self._engine.connect() as connection:
+                pooled = await connection.get_raw_connection()
+                try:
+                    yield driver_kind(pooled.driver_connection).execute
+                except BaseException:
+                    await connection.invalidate()  # a transaction may have been left open on it
+                    raise
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run one operation to its end."""
+        async with self.session() as execute:
+            return await arun(explained(steps), execute)
+
+    async def call(self, function: Callable[[Connection], T]) -> T:
+        """Call a function with an SQLAlchemy connection that does not autocommit."""
+        engine = self._engine.execution_options(isolation_level=_transactional(self.names.dialect))
+        with _reachable(engine.url):
+            async with engine.connect() as connection:
+                return await connection.run_sync(function)
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+class BridgedStore:
+    """A store for sync code where only an async driver is installed."""
+
+    def __init__(self, url: str, schema: str | None = None, table_prefix: str | None = None) -> None:
+        self._store = AsyncStore(url, schema, table_prefix)
+        self._runner = asyncio.Runner()
+        self.names = self._store.names
+
+    def run(self, steps: Steps[T]) -> T:
+        return self._runner.run(self._store.run(steps))
+
+    def call(self, function: Callable[[Connection], T]) -> T:
+        return self._runner.run(self._store.call(function))
+
+    def close(self) -> None:
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+
+def open_store(url: str, schema: str | None = None, table_prefix: str | None = None) -> BlockingStore:
+    """A store for sync code, whichever driver is installed. Raises `DriverMissing` if none is."""
+    try:
+        return Store(url, schema, table_prefix)
+    except DriverMissing as missing:
+        try:
+            return BridgedStore(url, schema, table_prefix)
+        except DriverMissing:
+            raise missing from None
+
+
+def _prepare_sessions(engine: Engine, dialect: str) -> None:
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        for statement in _SESSION[dialect]:
+            cursor.execute(statement)
+        cursor.close()
+
+
+def _transactional(dialect: str) -> str:
+    return "SERIALIZABLE" if dialect == "sqlite" else "READ COMMITTED"
+
+
+@contextmanager
+def _reachable(url: Any) -> Iterator[None]:
+    """Connection errors as `DatabaseUnreachable`, without the URL's secrets."""
+    try:
+        yield
+    except (DBAPIError, OSError) as error:
+        if not isinstance(error, OSError) and not _is_connection_error(error):
+            raise
+        reason = str(getattr(error, "orig", error)).strip().splitlines()
+        raise DatabaseUnreachable(
+            f"the database {shown(url)} cannot be reached: {reason[-1] if reason else type(error).__name__}"
+        ) from error
+
+
+def _is_connection_error(error: DBAPIError) -> bool:
+    return error.statement is None or error.connection_invalidated

@@ -1,0 +1,73 @@
+"""Database URLs: which driver to use, and how to show one without its secrets."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from postroom.errors import DriverMissing, UnsupportedDatabase
+
+_DIALECTS = {
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "sqlite": "sqlite",
+}
+_SYNC = {"postgresql": ("psycopg", "psycopg2"), "mysql": ("pymysql",), "sqlite": ("pysqlite",)}
+_ASYNC = {"postgresql": ("asyncpg", "psycopg"), "mysql": ("asyncmy", "aiomysql"), "sqlite": ("aiosqlite",)}
+_MODULES = {"pysqlite": "sqlite3"}
+_EXTRAS = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "aiosqlite"}
+_SECRET_WORDS = ("pass", "secret", "token", "key")
+
+
+def resolve(url: str, *, asynchronous: bool = False) -> URL:
+    """The URL with a driver of the wanted kind: the one it names, if it is of that kind, else the best installed.
+
+    Raises `UnsupportedDatabase` or `DriverMissing`.
+    """
+    parsed = _parse(url)
+    family, _, named = parsed.drivername.partition("+")
+    dialect = _DIALECTS[family]
+    drivers = (_ASYNC if asynchronous else _SYNC)[dialect]
+    for driver in (named, *drivers) if named in drivers else drivers:
+        if find_spec(_MODULES.get(driver, driver)):
+            return parsed.set(drivername=f"{dialect}+{driver}")
+    kind = "an async" if asynchronous else "a"
+    raise DriverMissing(
+        f"{dialect} needs {kind} driver ({' or '.join(drivers)}): pip install 'postroom[{_EXTRAS[dialect]}]'"
+    )
+
+
+def dialect_of_url(url: str) -> str:
+    """``postgresql``, ``mysql`` or ``sqlite``. Raises `UnsupportedDatabase`."""
+    return _DIALECTS[_parse(url).drivername.partition("+")[0]]
+
+
+def shown(url: URL | str) -> str:
+    """The URL for people and logs, its secrets hidden."""
+    parsed = make_url(url)
+    hidden = {
+        name: "***" if any(word in name.lower() for word in _SECRET_WORDS) else value
+        for name, value in parsed.query.items()
+    }
+    text = parsed.set(query=hidden).render_as_string(hide_password=True)
+    return text.replace("%2A%2A%2A", "***").replace("%2F", "/")
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise UnsupportedDatabase(
+            "the database URL cannot be read (it is not shown, as it may hold a password): write "
+            "sqlite:///app.db, postgresql://user:password@host:5432/name or mysql://user:password@host:3306/name"
+        ) from None
+    if parsed.drivername.partition("+")[0] not in _DIALECTS:
+        known = ", ".join(f"{name}://" for name in _DIALECTS)
+        raise UnsupportedDatabase(
+            f"{parsed.drivername}:// is not a database that Postroom supports: use one of {known}"
+        )
+    return parsed

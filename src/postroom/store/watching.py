@@ -1,0 +1,114 @@
+"""Questions about the tables that change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postroom.rules.lifecycle import State
+from postroom.store.dialect import whole_numbers
+from postroom.store.operations import Operations
+from postroom.store.steps import Query, Row, Steps
+
+LISTED = (
+    "position",
+    "id",
+    "queue",
+    "topic",
+    "type",
+    "key",
+    "status",
+    "attempts",
+    "due",
+    "owner",
+    "leased_until",
+    "error_code",
+    "error_message",
+    "created_at",
+    "sent_at",
+)
+"""The columns of the view `outbox_status`."""
+
+
+class Watching(Operations):
+    """Counts and lists over all queues."""
+
+    def counts(self) -> Steps[dict[State, int]]:
+        """How many messages are in each state."""
+        by_state = dict.fromkeys(State, 0)
+        unsent = yield Query(
+            f"SELECT {self._status()}, count(*) FROM {self.delivery} d {self._leased_lanes()} GROUP BY 1"
+        )
+        settled = yield Query(
+            f"SELECT CASE outcome WHEN 'expired' THEN 'expired' ELSE 'sent' END, count(*) FROM {self.receipt} GROUP BY 1"
+        )
+        for name, count in (*unsent.rows, *settled.rows):
+            by_state[State(name)] += count
+        return by_state
+
+    def held(self) -> Steps[int]:
+        """How many messages stand behind a failed or dead one of their key."""
+        result = yield Query(
+            f"SELECT count(*) FROM {self.delivery} d WHERE d.state = 0 AND d.key_hash IS NOT NULL AND {self._behind()}"
+        )
+        return int(result.rows[0][0])
+
+    def oldest_pending(self) -> Steps[float]:
+        """For how many seconds the oldest message that could leave has been waiting; 0 if there is none."""
+        found = yield Query(
+            f"SELECT min(d.position) FROM {self.delivery} d {self._leased_lanes()} WHERE {self._status()} = 'pending'"
+        )
+        [[position]] = found.rows
+        if position is None:
+            return 0.0
+        # A message that was due later has been pending only since then.
+        waited = yield Query(
+            f"SELECT {self.dialect.seconds_since('created_at')} FROM {self.outbox} WHERE position = :position",
+            {"position": position},
+        )
+        return max(0.0, float(waited.rows[0][0])) if waited.rows else 0.0
+
+    def messages(self, state: State | None, limit: int, before: int | None) -> Steps[list[dict[str, Any]]]:
+        """Messages, newest first, as rows of the view `outbox_status`; `before` pages on behind a position."""
+        params: dict[str, Any] = {"limit": limit, "before": before if before is not None else 2**63 - 1}
+        if state is None:
+            page = yield Query(
+                f"SELECT position FROM {self.outbox} WHERE position < :before ORDER BY position DESC LIMIT :limit",
+                params,
+            )
+            condition = f"position IN ({whole_numbers([position for [position] in page.rows])})"
+        else:
+            condition = "status = :status AND position < :before"
+            params["status"] = state.value
+        columns = ", ".join(f'"{name}"' if self.dialect.name != "mysql" else f"`{name}`" for name in LISTED)
+        found = yield Query(
+            f"SELECT {columns} FROM {self.tables['status_view']} WHERE {condition} ORDER BY position DESC LIMIT :limit",
+            params,
+        )
+        return [self._listed(row) for row in found.rows]
+
+    def _listed(self, row: Row) -> dict[str, Any]:
+        listed = dict(zip(LISTED, row, strict=True))
+        listed["id"] = str(listed["id"])
+        for name in ("due", "leased_until", "created_at", "sent_at"):
+            listed[name] = self.dialect.read_moment(listed[name])
+        return listed
+
+    def _status(self) -> str:
+        """The state of a delivery in the words that people see."""
+        return (
+            f"CASE WHEN d.state = 3 THEN 'dead' WHEN d.state IN (1, 2) AND d.due > {self.now} THEN 'waiting' "
+            f"WHEN d.state = 0 AND (d.leased_until > {self.now} OR l.lane IS NOT NULL) THEN 'sending' ELSE 'pending' END"
+        )
+
+    def _leased_lanes(self) -> str:
+        """The lane that a delivery is being sent in: read by its holder, and nothing stands before it."""
+        return (
+            f"LEFT JOIN {self.lane} l ON d.state = 0 AND l.queue = d.queue AND l.lane = d.lane "
+            f"AND l.leased_until > {self.now} AND d.position <= l.read_to AND NOT {self._behind()}"
+        )
+
+    def _behind(self) -> str:
+        return (
+            f"EXISTS (SELECT 1 FROM {self.delivery} b WHERE b.queue = d.queue AND b.key_hash = d.key_hash "
+            f"AND b.position < d.position AND b.state IN (2, 3))"
+        )

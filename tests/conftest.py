@@ -1,0 +1,55 @@
+"""Fixtures for all tests. Servers start when a test first asks for one, and stop with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.services import registry
+from tests.services.databases import fresh_database as one_database
+from tests.services.databases import need
+from tests.services.mariadb import MariaDB
+from tests.services.postgresql import PostgreSQL
+
+FreshDatabase = Callable[[str], str]
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> PostgreSQL:
+    """The run's PostgreSQL server. Do not stop it: a test that needs that starts a `PostgreSQL()` of its own."""
+    return need(PostgreSQL)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> MariaDB:
+    """The run's MariaDB server. Do not stop it: a test that needs that starts a `MariaDB()` of its own."""
+    return need(MariaDB)
+
+
+@pytest.fixture
+def fresh_database() -> Iterator[FreshDatabase]:
+    """Give `fresh_database(kind) -> URL`: an empty database that is dropped after the test."""
+    with ExitStack() as databases:
+        yield lambda kind: databases.enter_context(one_database(kind))
+
+
+@pytest.fixture(scope="module")
+def module_database() -> Iterator[FreshDatabase]:
+    """Give the same as `fresh_database`, dropped after the module's last test."""
+    with ExitStack() as databases:
+        yield lambda kind: databases.enter_context(one_database(kind))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say aloud which servers were not there, lest a green run be taken for a full one."""
+    if registry.missing():
+        terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
+        for title, reason in registry.missing().items():
+            terminalreporter.line(f"NOT TESTED: {title}: {reason}", red=True)
+
+
+def pytest_unconfigure() -> None:
+    """Stop the servers, also after Ctrl-C; the keepers see to it when the run is killed."""
+    registry.close_all()

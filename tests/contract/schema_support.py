@@ -1,0 +1,92 @@
+"""What the tests of the schema share: engines and names for fresh databases, init, and what must hold after it."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url, text
+
+from postroom.store import migrations
+from postroom.store.migrations import check, current_version, upgrade
+from postroom.store.names import Names
+from postroom.store.schema import metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SYNC = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+ASYNC = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "mysql": "mysql+asyncmy"}
+
+
+def with_driver(url: str, drivers: dict[str, str]) -> URL:
+    parsed = make_url(url)
+    return parsed.set(drivername=drivers[parsed.get_backend_name()])
+
+
+def names_for(url: str, schema: str | None = None, prefix: str | None = None) -> Names:
+    return Names.of(make_url(url).get_backend_name(), schema, prefix)
+
+
+@contextmanager
+def engine_for(url: str, **options: Any) -> Iterator[Engine]:
+    engine = create_engine(with_driver(url, SYNC), poolclass=NullPool, **options)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def init(engine: Engine, names: Names) -> tuple[int | None, int]:
+    with engine.connect() as connection:
+        return upgrade(connection, names)
+
+
+def checked(engine: Engine, names: Names) -> None:
+    with engine.connect() as connection:
+        check(connection, names)
+
+
+def execute(engine: Engine, *statements: str) -> None:
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def count(engine: Engine, table: str) -> int:
+    with engine.connect() as connection:
+        return int(connection.scalar(text(f"SELECT count(*) FROM {table}")) or 0)
+
+
+def assert_complete(engine: Engine, names: Names) -> None:
+    checked(engine, names)
+    with engine.connect() as connection:
+        assert current_version(connection, names) == migrations.LATEST
+        inspector = inspect(connection)
+        for table in metadata(names).tables.values():
+            there = {index["name"] for index in inspector.get_indexes(table.name, schema=names.schema)}
+            assert {index.name for index in table.indexes} <= there
+    assert count(engine, names.table("outbox_lane")) == 16
+    assert count(engine, names.table("outbox_status")) == 0
+    assert count(engine, names.table("schema_version")) == 1
+
+
+def cut_off(engine: Engine, names: Names, after: int) -> bool:
+    """Run init until so many statements that change something are done; False if it came to its end before that."""
+    done = itertools.count()
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def fail(_c: object, _cursor: object, statement: str, *_rest: object) -> None:
+        if not statement.lstrip().startswith(("CREATE", "INSERT", "ALTER", "DROP", "DELETE")):
+            return
+        if next(done) == after:
+            raise KeyboardInterrupt
+
+    try:
+        init(engine, names)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        event.remove(engine, "before_cursor_execute", fail)
+    return False

@@ -1,0 +1,253 @@
+"""`postroom init` at the level of the store: creating, upgrading and adopting tables, and checking them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import InvalidRequestError, ProgrammingError
+
+from postroom.errors import SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
+from postroom.store import migrations
+from postroom.store.ddl import schema_statements
+from postroom.store.migrations import current_version, upgrade
+from postroom.store.schema import metadata
+from tests.contract.schema_support import assert_complete, checked, count, cut_off, engine_for, execute, init, names_for
+from tests.services.databases import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postroom.store.names import Names
+    from tests.conftest import FreshDatabase
+
+every_database = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def url(kind: str, fresh_database: FreshDatabase) -> str:
+    return fresh_database(kind)
+
+
+@pytest.fixture
+def names(url: str) -> Names:
+    return names_for(url)
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    with engine_for(url) as engine:
+        yield engine
+
+
+@every_database
+def test_init_creates_everything(engine: Engine, names: Names) -> None:
+    assert init(engine, names) == (None, 1)
+    assert_complete(engine, names)
+
+
+@every_database
+def test_init_again_changes_nothing(engine: Engine, names: Names) -> None:
+    init(engine, names)
+    execute(engine, f"DELETE FROM {names.table('outbox_lane')} WHERE lane = 3")
+    assert init(engine, names) == (1, 1)
+    assert count(engine, names.table("outbox_lane")) == 15
+
+
+PROCESS = """
+import sys
+from postroom.store.migrations import upgrade
+from tests.contract.schema_support import engine_for, names_for
+with engine_for(sys.argv[1]) as engine, engine.connect() as connection:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(upgrade(connection, names_for(sys.argv[1])), flush=True)
+"""
+
+
+def start(url: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "error", "-c", PROCESS, url]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def answer(process: subprocess.Popen[str], line: str) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line)
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+@every_database
+@pytest.mark.parametrize("turn", range(3))
+def test_two_processes_may_run_init_at_once(url: str, engine: Engine, names: Names, turn: int) -> None:  # noqa: ARG001 - luck decides who is first: more than one go
+    processes = [start(url), start(url)]
+    try:
+        for process in processes:
+            assert answer(process, "") == "ready"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert sorted(answer(process, "") for process in processes) == ["(1, 1)", "(None, 1)"]
+    finally:
+        for process in processes:
+            process.communicate()
+    assert_complete(engine, names)
+
+
+@every_database
+def test_an_init_that_was_cut_off_anywhere_is_made_good_by_the_next(engine: Engine, names: Names) -> None:
+    """On MySQL, where each DDL statement commits, it goes on; elsewhere nothing was left behind."""
+    for statements in itertools.count():
+        if not cut_off(engine, names, after=statements):
+            break
+        with pytest.raises(SchemaMissing, match="run `postroom init`"):
+            checked(engine, names)
+        assert init(engine, names) == (None, 1)
+        assert_complete(engine, names)
+        drop_everything(engine, names)
+    assert statements > 10
+
+
+def drop_everything(engine: Engine, names: Names) -> None:
+    execute(engine, f"DROP VIEW {names.table('outbox_status')}")
+    metadata(names).drop_all(engine)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_an_init_that_failed_leaves_nothing_behind(engine: Engine, names: Names) -> None:
+    assert cut_off(engine, names, after=12)
+    with engine.connect() as connection:
+        assert not inspect(connection).get_table_names(schema=names.schema)
+
+
+def make_tables_as_alembic_does(engine: Engine, names: Names) -> None:
+    execute(engine, *schema_statements(names))
+    metadata(names).create_all(engine)
+
+
+@every_database
+def test_tables_made_by_alembic_are_adopted(engine: Engine, names: Names) -> None:
+    make_tables_as_alembic_does(engine, names)
+    checked(engine, names)
+    assert init(engine, names) == (None, 1)
+    assert_complete(engine, names)
+
+
+@every_database
+def test_incomplete_tables_without_a_version_are_refused_by_name(engine: Engine, names: Names) -> None:
+    make_tables_as_alembic_does(engine, names)
+    execute(
+        engine,
+        f"DROP TABLE {names.table('inbox')}",
+        f"ALTER TABLE {names.table('outbox')} DROP COLUMN digest",
+    )
+    outbox, inbox = (metadata(names).tables[name] for name in full_names(names, "outbox", "inbox"))
+    with pytest.raises(SchemaError, match="not all of them") as refusal:
+        init(engine, names)
+    assert f"column {outbox.fullname}.digest" in str(refusal.value)
+    assert f"table {inbox.fullname}" in str(refusal.value)
+    with engine.connect() as connection:
+        assert current_version(connection, names) is None
+
+
+def full_names(names: Names, *tables: str) -> list[str]:
+    return [f"{names.schema}.{names.bare(table)}" if names.schema else names.bare(table) for table in tables]
+
+
+@every_database
+def test_a_database_without_the_tables_says_so_in_one_line(engine: Engine, names: Names) -> None:
+    with pytest.raises(SchemaMissing, match="run `postroom init`") as refusal:
+        checked(engine, names)
+    [outbox] = full_names(names, "outbox")
+    assert outbox in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@every_database
+def test_a_newer_schema_is_left_alone(engine: Engine, names: Names) -> None:
+    init(engine, names)
+    execute(engine, f"INSERT INTO {names.table('schema_version')} (version) VALUES (99)")
+    for act in (checked, init):
+        with pytest.raises(SchemaNewer, match=r"version 99 .*knows versions up to 1: upgrade postroom"):
+            act(engine, names)
+
+
+@every_database
+def test_an_older_schema_is_upgraded_step_by_step(
+    engine: Engine, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(engine, names)
+    steps: list[int] = []
+    monkeypatch.setattr(migrations, "UPGRADES", [lambda *_: steps.append(2), lambda *_: steps.append(3)])
+    monkeypatch.setattr(migrations, "LATEST", 3)
+    with pytest.raises(SchemaOutdated, match=r"at version 1 .*needs version 3: run `postroom init`"):
+        checked(engine, names)
+    assert init(engine, names) == (1, 3)
+    assert steps == [2, 3]
+    checked(engine, names)
+    assert init(engine, names) == (3, 3)
+    assert steps == [2, 3]
+
+
+@every_database
+def test_names_may_be_keywords_and_in_mixed_case(engine: Engine, url: str) -> None:
+    names = names_for(url, "Order" if url.startswith("postgresql") else None, "Select_")
+    assert init(engine, names) == (None, 1)
+    assert_complete(engine, names)
+
+
+@every_database
+def test_one_database_holds_several_sets_of_tables(engine: Engine, url: str) -> None:
+    schema = "public" if url.startswith("postgresql") else None
+    several = [names_for(url), names_for(url, schema, "a_"), names_for(url, schema, "b_")]
+    for names in several:
+        assert init(engine, names) == (None, 1)
+    for names in several:
+        assert_complete(engine, names)
+
+
+@every_database
+def test_a_connection_in_a_transaction_is_refused_and_not_committed(engine: Engine, names: Names) -> None:
+    with engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        with pytest.raises(InvalidRequestError):
+            upgrade(connection, names)
+    with pytest.raises(SchemaMissing):
+        checked(engine, names)
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_init_gives_up_when_another_is_at_it_for_too_long(
+    engine: Engine, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "_LOCK_SECONDS", 0)
+    with engine.connect() as other:
+        other.execute(text("SELECT get_lock(concat('postroom init ', md5(database())), 0)"))
+        with pytest.raises(SchemaError, match="another process"):
+            init(engine, names)
+    assert init(engine, names) == (None, 1)
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_a_role_that_owns_the_schema_needs_no_right_on_the_database(engine: Engine, names: Names) -> None:
+    role = f"role_{os.getpid()}"
+    execute(engine, f"CREATE ROLE {role}", f"CREATE SCHEMA postroom AUTHORIZATION {role}")
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"SET ROLE {role}")
+            connection.commit()
+            with pytest.raises(ProgrammingError, match="permission denied"):
+                connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS postroom")
+            connection.rollback()
+            assert upgrade(connection, names) == (None, 1)
+        assert_complete(engine, names)
+    finally:
+        execute(engine, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")

