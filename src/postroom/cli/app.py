@@ -1,0 +1,61 @@
+"""The commands and how they are called. Nothing that a command needs is loaded here: `postroom --help` is quick."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from postroom.cli import demo, init, messages, schema, status
+
+app = typer.Typer(
+    name="postroom",
+    help="Postroom: what a service commits, the world receives; and each effect happens once.",
+    epilog="Every command finds the database by --database, POSTROOM_DATABASE, postroom.toml or pyproject.toml.",
+    add_completion=False,
+    rich_markup_mode=None,  # plain text is quicker, and is right without a terminal too
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+messages_app = typer.Typer(help="Look at messages.", rich_markup_mode=None)
+
+app.command("init")(init.init)
+app.command("schema")(schema.schema)
+app.command("status")(status.status)
+app.add_typer(messages_app, name="messages")
+messages_app.command("list")(messages.list_messages)
+app.command("demo")(demo.demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        typer.echo(f"postroom {version('postroom')}")
+    except PackageNotFoundError:
+        typer.echo("postroom (not installed)")
+    raise typer.Exit
+
+
+def _help_without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
+
+
+@app.callback(invoke_without_command=True)
+def postroom(
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Postroom: what a service commits, the world receives; and each effect happens once."""
+    _help_without_command(context)
+
+
+@messages_app.callback(invoke_without_command=True)
+def _messages(context: typer.Context) -> None:
+    """Look at messages."""
+    _help_without_command(context)

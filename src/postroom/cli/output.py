@@ -1,0 +1,95 @@
+"""What commands print: JSON for programs, tables for people; colours and lines only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STATUS_STYLES = {"dead": "bold red", "waiting": "yellow", "sending": "cyan", "sent": "green", "expired": "dim"}
+
+
+def on_terminal() -> bool:
+    """Whether a person is reading along."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def print_json(value: object) -> None:
+    """One JSON document, in ASCII, so that it survives every pipe."""
+    typer.echo(json.dumps(value, indent=2, default=_jsonable))
+
+
+def print_text(text: str, style: str = "") -> None:
+    """Text; on a terminal in a style, and broken between words."""
+    if on_terminal():
+        _console().print(text, style=style)
+    else:
+        typer.echo(text)
+
+
+def print_table(
+    titles: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), spare: str = ""
+) -> None:
+    """A table; columns of the titles in `right` are aligned there. On a narrow terminal it does without `spare`."""
+    columns = [[title, *(shown(row[n]) for row in rows)] for n, title in enumerate(titles)]
+    if on_terminal():
+        _print_rich(columns, right, spare)
+    else:
+        _print_plain(columns, right)
+
+
+def shown(value: object) -> str:
+    """A value for people. What a terminal would obey instead of show is escaped."""
+    match value:
+        case None:
+            return ""
+        case datetime():
+            return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        case _:
+            return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(value))
+
+
+def _console() -> Console:
+    """The terminal; what is printed there is never taken for markup."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def _print_plain(columns: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    widths = [max(map(len, column)) for column in columns]
+    aligned = [
+        [cell.rjust(width) if column[0] in right else cell.ljust(width) for cell in column]
+        for column, width in zip(columns, widths, strict=True)
+    ]
+    for row in zip(*aligned, strict=True):
+        typer.echo("  ".join(row).rstrip())
+
+
+def _print_rich(columns: Sequence[Sequence[str]], right: Sequence[str], spare: str) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = _console()
+    if sum(max(map(len, column)) + 2 for column in columns) > terminal.width:
+        columns = [column for column in columns if column[0] != spare]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for title, *_ in columns:
+        table.add_column(title, justify="right" if title in right else "left", overflow="fold")
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        table.add_row(*(Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in row))
+    terminal.print(table)
+
+
+def _jsonable(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    raise TypeError(f"{type(value).__name__} has no JSON form")

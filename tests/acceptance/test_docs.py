@@ -1,0 +1,110 @@
+"""The guide's examples run; what the pages list is what the code has; their links lead somewhere."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+import typer.main
+
+from postroom import errors
+from postroom.cli.app import app
+from postroom.rules.backoff import RetryPolicy
+from postroom.rules.failures import Reason
+from postroom.rules.lifecycle import Outcome, State, Transition
+from postroom.settings import ENVIRONMENT
+from postroom.store.names import TABLES
+from postroom.store.watching import LISTED
+from tests.acceptance import documents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCS = documents.ROOT / "docs"
+GUIDE = sorted((DOCS / "guide").glob("*.md"))
+PAGES = [documents.ROOT / "README.md", documents.ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)")
+
+
+def names(pages: list[Path]) -> list[str]:
+    return [str(page.relative_to(documents.ROOT)) for page in pages]
+
+
+@pytest.mark.parametrize("page", GUIDE, ids=names(GUIDE))
+def test_the_examples_of_the_guide_run(page: Path, tmp_path: Path) -> None:
+    documents.run(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_links_lead_to_a_page_and_a_heading(page: Path) -> None:
+    for path, heading in LINK.findall(page.read_text(encoding="utf-8")):
+        target = (page.parent / path) if path else page
+        assert target.exists(), f"{page.name} links to {path}"
+        if heading:
+            assert heading in headings(target), f"{page.name} links to {path}{heading}"
+
+
+def headings(page: Path) -> set[str]:
+    """The page's headings as the anchors that they become."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_L_1_every_transition_is_drawn_from_where_and_to_where_it_leads() -> None:
+    page = (DOCS / "states.md").read_text(encoding="utf-8")
+    drawn = {
+        (source, target, name)
+        for source, target, labels in re.findall(r"^    (\S+) --> (\S+): (.*)$", page, re.MULTILINE)
+        for name in labels.split(", ")
+    }
+    there = {
+        (source or "[*]", transition.target or "[*]", transition.name)
+        for transition in Transition
+        for source in transition.sources
+    }
+    assert drawn == there
+    for transition in Transition:
+        assert f"| `{transition.name}` | {transition.meaning} |" in page
+
+
+def test_L_13_every_code_and_state_is_listed() -> None:
+    page = (DOCS / "states.md").read_text(encoding="utf-8")
+    for name in (*Outcome, *State, *Reason):
+        assert f"`{name.value}`" in page
+    for policy in ("worker", "lease", "consistency", "tray", "dispatch", "table", "exponential"):
+        assert callable(getattr(RetryPolicy, policy))
+        assert f"`RetryPolicy.{policy}(" in page
+
+
+def test_every_error_is_explained_and_drawn_where_it_belongs() -> None:
+    page = (DOCS / "guide" / "errors.md").read_text(encoding="utf-8")
+    branch = re.compile(r"^ *([│├└ ]*── \w+)", re.MULTILINE)
+    assert branch.findall(page) == branch.findall(errors.__doc__ or "")
+    for _, error in inspect.getmembers(errors, inspect.isclass):
+        if error not in (errors.PostroomError, errors.UnusableConnection):
+            assert f"| `{error.__name__}` |" in page
+
+
+def test_every_setting_and_its_variable_is_listed() -> None:
+    page = (DOCS / "guide" / "settings.md").read_text(encoding="utf-8")
+    for setting, variable in ENVIRONMENT.items():
+        assert f"| `{setting}` | `{variable}` |" in page
+
+
+def test_every_table_and_every_column_of_the_view_is_listed() -> None:
+    page = (DOCS / "guide" / "schema.md").read_text(encoding="utf-8")
+    for name in (*TABLES.values(), *LISTED):
+        assert f"`{name}`" in page
+
+
+def test_every_command_and_option_is_listed() -> None:
+    page = (DOCS / "guide" / "commands.md").read_text(encoding="utf-8")
+    group = typer.main.get_group(app)
+    for name, command in group.commands.items():
+        commands = getattr(command, "commands", {"": command})
+        for part, leaf in commands.items():
+            assert f"`{f'{name} {part}'.strip()}`" in page
+            for option in (option for parameter in leaf.params for option in parameter.opts):
+                assert option in page, f"{name} {option}"

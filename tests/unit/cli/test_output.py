@@ -1,0 +1,79 @@
+"""Tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from postroom.cli import output
+
+INDIA = timezone(timedelta(hours=5, minutes=30))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, ""),
+        (7, "7"),
+        ("orders.created", "orders.created"),
+        ("größe", "größe"),
+        ("a\nb", r"a\nb"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=INDIA), "2026-01-01 21:34:05"),
+    ],
+)
+def test_a_value_for_people_holds_nothing_that_a_terminal_obeys(value: object, shown: str) -> None:
+    assert output.shown(value) == shown
+
+
+def test_without_a_terminal_a_table_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(
+        ("number", "name", ""), [(7, "seven", None), (1000, "", "much")], right=("number",), spare="name"
+    )
+    assert capsys.readouterr().out == "number  name\n     7  seven\n  1000         much\n"
+
+
+def test_a_terminal_gets_a_table_with_lines_and_does_without_the_spare_column_when_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
+    rows = [("[bold]7", "dead", "x" * 60)]
+    monkeypatch.setenv("COLUMNS", "120")
+    output.print_table(("number", "status", "id"), rows, right=("number",), spare="id")
+    wide = capsys.readouterr().out
+    assert "─" in wide
+    assert "[bold]7" in wide
+    assert "x" * 60 in wide
+    monkeypatch.setenv("COLUMNS", "60")
+    output.print_table(("number", "status", "id"), rows, right=("number",), spare="id")
+    narrow = capsys.readouterr().out
+    assert "[bold]7" in narrow
+    assert "x" not in narrow
+
+
+def test_json_is_ascii_and_has_moments_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=INDIA), "key": "größe", "due": None})
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    assert json.loads(printed) == {"at": "2026-01-01T21:34:05+00:00", "key": "größe", "due": None}
+
+
+def test_json_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(TypeError, match="complex"):
+        output.print_json({"number": 1j})
+
+
+def test_on_a_terminal_text_is_broken_between_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    output.print_text("[red] is not markup here", style="bold")
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == ["[red] is not markup", "here"]
+
+
+def test_the_time_zone_of_the_database_does_not_matter() -> None:
+    moment = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
+    assert output.shown(moment) == output.shown(moment.astimezone(INDIA))
