@@ -1,0 +1,1 @@
+"""What Postroom costs and how fast it is: ``python -m benchmarks`` runs all of it."""

@@ -1,0 +1,48 @@
+"""Side-by-side measurement: the variants run in turn, several rounds in one process, and their medians are compared."""
+
+from __future__ import annotations
+
+import gc
+import time
+from statistics import median
+from typing import TYPE_CHECKING
+
+from postroom.store.migrations import upgrade
+from postroom.store.stores import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROUNDS = 5
+
+
+def per_second(
+    variants: Mapping[str, Callable[[], int]], prepare: Callable[[str], object] = str, rounds: int = ROUNDS
+) -> dict[str, float]:
+    """Run every variant once a round; each returns how many things it did. Gives the median rate of each.
+
+    `prepare` is called with the variant's name before it runs, and is not timed.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, variant in variants.items():
+            prepare(name)
+            gc.collect()
+            start = time.perf_counter()
+            done = variant()
+            rates[name].append(done / (time.perf_counter() - start))
+    return {name: median(values) for name, values in rates.items()}
+
+
+def create_tables(url: str) -> None:
+    """What `postroom init` does."""
+    store = Store(url)
+    store.call(lambda connection: upgrade(connection, store.names))
+    store.close()
+
+
+def show(title: str, rates: Mapping[str, float], floor: str, unit: str) -> None:
+    """Print the rates, and each as a ratio to the floor's."""
+    print(f"\n{title}")
+    for name, rate in rates.items():
+        print(f"  {name:<44} {rate:>10,.0f} {unit}   {rate / rates[floor]:.2f} of {floor}")
