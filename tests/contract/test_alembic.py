@@ -46,6 +46,7 @@ with engine.connect() as connection:
         connection=connection,
         target_metadata=[MetaData(), metadata_for(engine.dialect.name)],
         include_schemas={include_schemas},
+        compare_server_default=True,
     )
     with context.begin_transaction():
         context.run_migrations()
@@ -88,7 +89,7 @@ def project(directory: Path, url: str) -> Config:
 def difference(engine: Engine, names: Names) -> list[object]:
     with engine.connect() as connection:
         context = MigrationContext.configure(
-            connection, opts={"include_schemas": names.schema is not None, "compare_type": True}
+            connection, opts={"include_schemas": names.schema is not None, "compare_server_default": True}
         )
         return list(compare_metadata(context, metadata(names)))
 
@@ -111,7 +112,7 @@ def test_autogenerate_makes_the_tables_and_then_finds_no_difference(url: str, tm
 
 
 @every_database
-def test_what_init_made_is_what_alembic_expects(url: str) -> None:
+def test_what_init_made_is_what_alembic_expects_down_to_the_defaults(url: str) -> None:
     names = names_for(url)
     with engine_for(url) as engine:
         init(engine, names)

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import InvalidRequestError, ProgrammingError
 
 from postroom.errors import SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
-from postroom.store import migrations
+from postroom.store import ddl, migrations
 from postroom.store.ddl import schema_statements
 from postroom.store.migrations import current_version, upgrade
 from postroom.store.schema import metadata
@@ -21,7 +21,9 @@ from tests.contract.schema_support import assert_complete, checked, count, cut_o
 from tests.services.databases import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
 
     from postroom.store.names import Names
     from tests.conftest import FreshDatabase
@@ -186,8 +188,7 @@ def test_an_older_schema_is_upgraded_step_by_step(
 ) -> None:
     init(engine, names)
     steps: list[int] = []
-    monkeypatch.setattr(migrations, "UPGRADES", [lambda *_: steps.append(2), lambda *_: steps.append(3)])
-    monkeypatch.setattr(migrations, "LATEST", 3)
+    release_version_3(monkeypatch, lambda *_: steps.append(2), lambda *_: steps.append(3))
     with pytest.raises(SchemaOutdated, match=r"at version 1 .*needs version 3: run `postroom init`"):
         checked(engine, names)
     assert init(engine, names) == (1, 3)
@@ -195,6 +196,30 @@ def test_an_older_schema_is_upgraded_step_by_step(
     checked(engine, names)
     assert init(engine, names) == (3, 3)
     assert steps == [2, 3]
+
+
+@every_database
+def test_an_upgrade_that_was_cut_off_anywhere_is_made_good_by_the_next(
+    engine: Engine, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(engine, names)
+    release_version_3(monkeypatch, lambda *_: None, lambda *_: None)
+    for statements in itertools.count():
+        execute(engine, f"DELETE FROM {names.table('schema_version')} WHERE version > 1")
+        execute(engine, f"DROP VIEW {names.table('outbox_status')}")
+        if not cut_off(engine, names, after=statements):
+            break
+        with pytest.raises(SchemaOutdated):
+            checked(engine, names)
+        init(engine, names)
+        assert count(engine, names.table("outbox_status")) == 0
+    assert statements > 3
+
+
+def release_version_3(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Connection, Names], None]) -> None:
+    monkeypatch.setattr(migrations, "UPGRADES", list(steps))
+    monkeypatch.setattr(migrations, "LATEST", 3)
+    monkeypatch.setattr(ddl, "VERSION", 3)
 
 
 @every_database

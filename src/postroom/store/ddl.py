@@ -15,6 +15,7 @@ from postroom.store.dialect import DIALECTS
 from postroom.store.names import Names, dialect_of
 from postroom.store.operations import DEFAULT_QUEUE
 from postroom.store.schema import STORAGE, VERSION, metadata
+from postroom.store.watching import SENDING_LANE, STATUS
 
 if TYPE_CHECKING:
     from sqlalchemy import Index, Table
@@ -96,7 +97,8 @@ def status_view(names: Names) -> list[str]:
     """
     view = names.table("outbox_status")
     dialect = DIALECTS[names.dialect]
-    select = _STATUS.format(**names.mapping(), key=names.quoted("key"), now=dialect.now, never=dialect.never)
+    words = {**names.mapping(), "key": names.quoted("key"), "now": dialect.now, "never": dialect.never}
+    select = _STATUS.format(**words, status=STATUS.format(**words), sending_lane=SENDING_LANE.format(**words))
     if names.dialect == "sqlite":
         return [f"DROP VIEW IF EXISTS {view}", f"CREATE VIEW {view} AS\n{select}"]
     return [f"CREATE OR REPLACE VIEW {view} AS\n{select}"]
@@ -109,12 +111,7 @@ def add_function(names: Names) -> str:
 
 _STATUS = """\
 SELECT m.position, m.id, m.queue, m.topic, m.type, m.ordering_key AS {key},
-    CASE
-        WHEN d.state = 3 THEN 'dead'
-        WHEN d.state IN (1, 2) AND d.due > {now} THEN 'waiting'
-        WHEN d.state = 0 AND (d.leased_until > {now} OR l.lane IS NOT NULL) THEN 'sending'
-        ELSE 'pending'
-    END AS status,
+    {status} AS status,
     d.attempts,
     nullif(d.due, {never}) AS due,
     nullif(coalesce(l.owner, d.owner), '') AS owner,
@@ -125,8 +122,7 @@ SELECT m.position, m.id, m.queue, m.topic, m.type, m.ordering_key AS {key},
     NULL AS sent_at
 FROM {delivery} d
 JOIN {outbox} m ON m.position = d.position
-LEFT JOIN {lane} l ON d.state = 0 AND l.queue = d.queue AND l.lane = d.lane
-    AND l.leased_until > {now} AND d.position <= l.read_to
+{sending_lane}
 WHERE NOT EXISTS (SELECT 1 FROM {receipt} r WHERE r.position = d.position)
 UNION ALL
 SELECT m.position, m.id, m.queue, m.topic, m.type, m.ordering_key,

@@ -33,7 +33,6 @@ _BEGUN = 0
 """The version noted while tables are being created: an `upgrade` that was cut off on MySQL leaves it behind."""
 
 _LOCK_SECONDS = 60
-_WAL_TRIES = 10
 
 
 def upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
@@ -97,9 +96,11 @@ def _newer(version: int, names: Names) -> str:
 
 
 def _run_steps(connection: Connection, names: Names, before: int) -> None:
+    """Note every version that was reached but the last, which is noted when view and function are brought up to it."""
     for version in range(before, LATEST):
         UPGRADES[version - 1](connection, names)
-        connection.exec_driver_sql(version_row(names, version + 1))
+        if version + 1 < LATEST:
+            connection.exec_driver_sql(version_row(names, version + 1))
 
 
 def _create(connection: Connection, names: Names, *, interrupted: bool) -> None:
@@ -174,19 +175,17 @@ def _exclusively_on_sqlite(connection: Connection) -> Iterator[None]:
         yield
 
 
-def _use_wal(connection: Connection) -> None:
+def _use_wal(connection: Connection, tries: int = 10) -> None:
     """Readers and the writer no longer block each other. Databases in memory stay as they are."""
-    for remaining in reversed(range(_WAL_TRIES)):
-        try:
-            connection.exec_driver_sql("PRAGMA journal_mode = WAL").all()
-        except OperationalError:
-            if not remaining:
-                raise
-            # SQLite does not wait here while another process switches, but it does for the write lock.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-            connection.exec_driver_sql("ROLLBACK")
-        else:
-            return
+    try:
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL").all()
+    except OperationalError:
+        if tries == 1:
+            raise
+        # SQLite does not wait here while another process switches, but it does for the write lock.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.exec_driver_sql("ROLLBACK")
+        _use_wal(connection, tries - 1)
 
 
 _EXCLUSIVELY: dict[str, Callable[[Connection], AbstractContextManager[None]]] = {

@@ -29,6 +29,7 @@ from sqlalchemy.dialects import mysql, postgresql
 
 from postroom.store.dialect import DIALECTS
 from postroom.store.names import Names
+from postroom.store.operations import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,8 @@ class _Types:
     """The columns' types and defaults on one database."""
 
     position: TypeEngine[Any]
+    identity: bool
+    """Whether numbered rows need an identity; elsewhere a plain integer primary key does it."""
     uuid: TypeEngine[Any]
     queue: TypeEngine[Any]
     bytes: TypeEngine[Any]
@@ -72,6 +75,7 @@ class _Types:
 _TYPES = {
     "postgresql": _Types(
         position=BigInteger(),
+        identity=True,
         uuid=postgresql.UUID(as_uuid=False),
         queue=String(64, collation="C"),
         bytes=postgresql.BYTEA(),
@@ -83,6 +87,7 @@ _TYPES = {
     ),
     "mysql": _Types(
         position=BigInteger(),
+        identity=False,
         uuid=CHAR(36),
         queue=String(64),
         bytes=mysql.LONGBLOB(),
@@ -90,10 +95,11 @@ _TYPES = {
         long_text=mysql.LONGTEXT(),
         moment=mysql.DATETIME(fsp=6),
         now=text(f"({DIALECTS['mysql'].now})"),
-        never=text(DIALECTS["mysql"].never),
+        never=text("'1970-01-01 00:00:00.000000'"),  # as the server shows it, or Alembic would see a difference
     ),
     "sqlite": _Types(
         position=Integer(),  # only INTEGER can be AUTOINCREMENT, and it has 64 bits
+        identity=False,
         uuid=CHAR(36),
         queue=String(64),
         bytes=LargeBinary(),
@@ -134,9 +140,9 @@ def _outbox(tables: MetaData, names: Names, types: _Types) -> Table:
     return Table(
         names.bare("outbox"),
         tables,
-        Column("position", types.position, Identity(), primary_key=True),
+        _numbered("position", types),
         Column("id", types.uuid, nullable=False),
-        Column("queue", types.queue, nullable=False, server_default="default"),
+        Column("queue", types.queue, nullable=False, server_default=text(f"'{DEFAULT_QUEUE}'")),
         Column("topic", String(255), nullable=False),
         Column("type", String(255)),
         Column("aggregate_type", String(255)),
@@ -167,7 +173,7 @@ def _delivery(tables: MetaData, names: Names, types: _Types) -> Table:
         tables,
         # The primary key serves every claim of ready rows; positions alone are unique too.
         Column("state", SmallInteger, primary_key=True, autoincrement=False, server_default=text("0")),
-        Column("queue", types.queue, primary_key=True, server_default="default"),
+        Column("queue", types.queue, primary_key=True, server_default=text(f"'{DEFAULT_QUEUE}'")),
         Column("lane", SmallInteger, primary_key=True, autoincrement=False, server_default=text("(-1)")),
         Column("position", types.position, primary_key=True, autoincrement=False),
         Column("key_hash", BigInteger),
@@ -244,7 +250,7 @@ def _audit(tables: MetaData, names: Names, types: _Types) -> Table:
     return Table(
         names.bare("audit"),
         tables,
-        Column("id", types.position, Identity(), primary_key=True),
+        _numbered("id", types),
         _moment("at", types, types.now),
         Column("action", String(64), nullable=False),
         Column("position", types.position),
@@ -276,6 +282,11 @@ _TABLES: list[Callable[[MetaData, Names, _Types], Table]] = [
 ]
 
 
+def _numbered(name: str, types: _Types) -> Column[int]:
+    identity = [Identity()] if types.identity else []
+    return Column(name, types.position, *identity, primary_key=True, autoincrement=True)
+
+
 def _moment(name: str, types: _Types, default: TextClause) -> Column[Any]:
     return Column(name, types.moment, nullable=False, server_default=default)
 
@@ -285,4 +296,4 @@ def _number(name: str, kind: type[Integer]) -> Column[int]:
 
 
 def _words(name: str, longest: int) -> Column[str]:
-    return Column(name, String(longest), nullable=False, server_default="")
+    return Column(name, String(longest), nullable=False, server_default=text("''"))
