@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -39,8 +38,8 @@ def encode(payload: object, content_type: str | None = None) -> Encoded:
             body = _utf8(payload)
             return Encoded(body, content_type or TEXT, body)
         case _:
-            body = _json(payload)
-            return Encoded(body, content_type or JSON, _json(payload, canonical=True))
+            body, canonical = _json(payload)
+            return Encoded(body, content_type or JSON, canonical)
 
 
 def digest(*parts: str | bytes | None) -> str:
@@ -55,31 +54,39 @@ def digest(*parts: str | bytes | None) -> str:
 def _utf8(text: str) -> bytes:
     try:
         return text.encode()
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError:
         raise PayloadNotEncodable(
             "the payload is a str with a lone surrogate, which UTF-8 cannot hold: pass bytes instead"
-        ) from error
+        ) from None
 
 
-def _json(payload: object, *, canonical: bool = False) -> bytes:
+def _json(payload: object) -> tuple[bytes, bytes]:
+    """JSON as it is sent, and in canonical form: keys and sets sorted, whatever kind of object held them."""
     try:
-        body = msgspec.json.encode(payload, enc_hook=_jsonable, order="sorted" if canonical else None)
+        body = msgspec.json.encode(payload, enc_hook=_jsonable)
+        plain = msgspec.to_builtins(payload, str_keys=True, order="sorted", enc_hook=_jsonable)
+        # Msgspec writes NaN and infinities as null; data must not change without a word.
+        changed = b"null" in body and _holds_non_finite(plain)
+        canonical = msgspec.json.encode(plain, order="sorted")
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise PayloadNotEncodable(
             f"the payload of type {type(payload).__name__} cannot become JSON ({_reason(error)}): pass a dict, "
             "dataclass, msgspec Struct or pydantic model of JSON values, or encode it yourself and pass bytes"
         ) from None
-    if b"null" in body and _holds_non_finite(payload):
+    if changed:
         raise PayloadNotEncodable(
             "the payload holds a float that is NaN or infinite, which JSON does not know: use None or a string"
         )
-    return body
+    return body, canonical
 
 
 def _jsonable(value: Any) -> object:
     """What msgspec does not know: pydantic models, and other UUID classes."""
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        try:
+            return value.model_dump(mode="json")
+        except Exception:  # noqa: BLE001 - whatever a model's own code raises may quote the payload
+            raise ValueError from None
     if type(value).__name__ == "UUID":
         return str(value)
     raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
@@ -91,20 +98,16 @@ def _reason(error: Exception) -> str:
         return "it is nested too deeply or refers to itself"
     if isinstance(error, UnicodeEncodeError):
         return "it holds a lone surrogate"
-    return str(error) if isinstance(error, TypeError) else "a value is out of JSON's range"
+    return str(error) if isinstance(error, TypeError) else "it holds a value that has no JSON form"
 
 
 def _holds_non_finite(value: object) -> bool:
-    """Msgspec writes NaN and infinities as null; data must not change without a word."""
     match value:
         case float():
             return not math.isfinite(value)
-        case Mapping():
+        case dict():
             return any(map(_holds_non_finite, value.values()))
-        case list() | tuple() | set() | frozenset():
+        case list() | tuple():
             return any(map(_holds_non_finite, value))
-        case msgspec.Struct():
-            return any(_holds_non_finite(getattr(value, field)) for field in value.__struct_fields__)
         case _:
-            fields = getattr(value, "__dataclass_fields__", ())
-            return any(_holds_non_finite(getattr(value, field, None)) for field in fields)
+            return False

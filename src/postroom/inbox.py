@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.message import valid_key
+from postroom.message import unique_key
 from postroom.settings import Settings
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import explained
@@ -23,8 +23,9 @@ class Inbox:
     """
 
     def __init__(self, consumer: str, *, schema: str | None = None, table_prefix: str | None = None) -> None:
-        self.consumer = valid_key("consumer", consumer)
+        self.consumer = unique_key("consumer", consumer)
         self._settings = Settings.load(schema=schema, table_prefix=table_prefix)
+        Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
 
     def first_time(self, connection: object, message_id: uuid.UUID | str) -> bool:
         """Mark the message as received in the caller's transaction; False if this consumer has marked it before.
@@ -32,13 +33,13 @@ class Inbox:
         The mark commits or rolls back with the caller's own writes. While another transaction has marked the same
         message and is still open, the call waits for its end.
         """
-        identifier = valid_key("message_id", message_id)
+        identifier = unique_key("message_id", message_id)
         kind = sync_kind(connection, "inbox.first_time")
         return run(explained(self._marker(kind.dialect).mark(self.consumer, identifier)), kind.execute)
 
     async def afirst_time(self, connection: object, message_id: uuid.UUID | str) -> bool:
         """`first_time` for an async connection."""
-        identifier = valid_key("message_id", message_id)
+        identifier = unique_key("message_id", message_id)
         kind = await async_kind(connection, "inbox.afirst_time")
         return await arun(explained(self._marker(kind.dialect).mark(self.consumer, identifier)), kind.execute)
 

@@ -51,6 +51,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idempotency_key: str | None = None
     digest: str | None = None
     deliver_at: datetime | None = None
+    """Not before then; None when it is read back, for then it is the delivery's matter."""
     expires_at: datetime | None = None
     created_at: datetime | None = None
     """When the database recorded it, by the database's clock; None until it is read back."""
@@ -79,22 +80,18 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ``key``: messages with the same key leave in the order they were added. ``idempotency_key``: recorded once.
         ``deliver_at``: not before then. ``expires_at``: not after then. ``payload``: see `postroom.encoding.encode`.
         """
-        _text("topic", topic)
-        for name, value in (("type", type), ("aggregate_type", aggregate_type), ("content_type", content_type)):
-            if value is not None:
-                _text(name, value)
-        encoded = encoding.encode(payload, content_type)
+        encoded = encoding.encode(payload, _optional("content_type", content_type))
         message = cls(
             id=_id(id),
-            topic=topic,
+            topic=_text("topic", topic),
             payload=encoded.body,
             content_type=encoded.content_type,
-            type=type,
+            type=_optional("type", type),
             key=_key("key", key),
-            aggregate_type=aggregate_type,
+            aggregate_type=_optional("aggregate_type", aggregate_type),
             aggregate_id=_key("aggregate_id", aggregate_id),
             headers=_headers(headers),
-            idempotency_key=_key("idempotency_key", idempotency_key),
+            idempotency_key=None if idempotency_key is None else unique_key("idempotency_key", idempotency_key),
             deliver_at=_moment("deliver_at", deliver_at),
             expires_at=_moment("expires_at", expires_at),
         )
@@ -119,12 +116,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def size(self) -> int:
         """Bytes of payload and headers."""
-        headers = sum(len(name) + len(value) for name, value in self.headers.items())
+        headers = sum(len(name.encode()) + len(value.encode()) for name, value in self.headers.items())
         return len(self.payload or b"") + headers
 
     def json(self) -> Any:
         """The payload decoded from JSON."""
         return msgspec.json.decode(self.payload or b"null")
+
+    def __hash__(self) -> int:
+        """By the id: headers are a dict, which has no hash."""
+        return hash(self.id)
 
     def __repr__(self) -> str:
         """Without the payload and the headers, which do not belong in logs."""
@@ -142,6 +143,10 @@ def _text(name: str, value: object, *, control_characters: bool = False) -> str:
     return _storable(name, value, control_characters=control_characters)
 
 
+def _optional(name: str, value: object) -> str | None:
+    return None if value is None else _text(name, value)
+
+
 _UNSTORABLE = {
     False: re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]"),  # topics and headers become part of protocols' heads
     True: re.compile("[\x00\ud800-\udfff]"),
@@ -153,7 +158,7 @@ def _storable(name: str, value: str, *, control_characters: bool) -> str:
     wrong = _UNSTORABLE[control_characters].search(value)
     if wrong:
         raise InvalidMessage(f"{name} holds the character {wrong[0]!r}, which cannot be stored or sent: remove it")
-    return value
+    return str.__str__(value)  # plain text: drivers would write a member of a `(str, Enum)` each in its own way
 
 
 def _key(name: str, value: object) -> str | None:
@@ -163,7 +168,9 @@ def _key(name: str, value: object) -> str | None:
     is_key = isinstance(value, str | int | uuid.UUID) or type(value).__name__ == "UUID"  # uuid_utils has its own
     if isinstance(value, bool) or not is_key:
         raise InvalidMessage(f"{name} must be a str, int or UUID, not {type(value).__name__}")
-    return _text(name, str(value), control_characters=True)
+    if isinstance(value, int):
+        value = int(value)  # the number of an `(int, Enum)`
+    return _text(name, value if isinstance(value, str) else str(value), control_characters=True)
 
 
 def _id(value: object) -> uuid.UUID:
@@ -194,19 +201,23 @@ def _moment(name: str, value: object) -> datetime | None:
     return moment
 
 
-def _headers(given: Mapping[str, str] | None) -> dict[str, str]:
-    headers = dict(given) if given else {}
-    for name, value in headers.items():
-        _text("a header's name", name)
+def _headers(given: object) -> dict[str, str]:
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        raise InvalidMessage(f"headers must be a mapping of str to str, not {type(given).__name__}")
+    headers: dict[str, str] = {}
+    for name, value in given.items():
+        plain_name = _text("a header's name", name)
         if not isinstance(value, str):
-            raise InvalidMessage(f"header {name!r} must be a str, not {type(value).__name__}")
-        _storable(f"header {name!r}", value, control_characters=False)
+            raise InvalidMessage(f"header {plain_name!r} must be a str, not {type(value).__name__}")
+        headers[plain_name] = _storable(f"header {plain_name!r}", value, control_characters=False)
     return _with_trace_context(headers)
 
 
 def _with_trace_context(headers: dict[str, str]) -> dict[str, str]:
     """W3C trace context of the current span. An application that never loaded OpenTelemetry has none."""
-    if "opentelemetry.trace" not in sys.modules or "traceparent" in headers:
+    if "opentelemetry.trace" not in sys.modules or "traceparent" in map(str.lower, headers):
         return headers
     from opentelemetry.trace.propagation.tracecontext import (
         TraceContextTextMapPropagator,
@@ -216,9 +227,14 @@ def _with_trace_context(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
-def valid_key(name: str, value: object) -> str:
-    """A text, whole number or UUID as storable text of 1 to 255 characters; raises `InvalidMessage`."""
+def unique_key(name: str, value: object) -> str:
+    """A text, whole number or UUID as text of 1 to 255 characters that is unique in every database alike.
+
+    Raises `InvalidMessage`.
+    """
     key = _key(name, value)
     if key is None:
         raise InvalidMessage(f"{name} is None: give a str, int or UUID")
+    if key.endswith(" "):
+        raise InvalidMessage(f"{name} {key[-20:]!r} ends with a space, which MySQL would not tell from none: strip it")
     return key

@@ -11,7 +11,7 @@ from postroom.settings import Settings
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import explained
 from postroom.store.names import Names
-from postroom.store.steps import arun, run
+from postroom.store.steps import Steps, arun, run
 from postroom.store.writing import WRITERS, Writer
 
 Mask = Callable[[str, Any], Any]
@@ -22,6 +22,11 @@ class Outbox:
 
     ``schema``, ``table_prefix`` and ``max_payload_bytes`` default to the settings. ``mask(topic, payload)`` is called
     with each payload before it is encoded, and returns what is stored instead: the place to remove personal data.
+
+    Messages of one key leave in the order of ``add``, which is the order of commit only if the transactions wait for
+    each other: because they lock the key's business row first, or with ``lock_keys``, which makes ``add`` wait until
+    every other transaction that has added with the same key has ended. SQLite's transactions always do; on
+    PostgreSQL it costs one more statement; MySQL and MariaDB cannot do it (`InvalidSetting`).
     """
 
     def __init__(
@@ -31,9 +36,12 @@ class Outbox:
         table_prefix: str | None = None,
         max_payload_bytes: int | None = None,
         mask: Mask | None = None,
+        lock_keys: bool = False,
     ) -> None:
         self._settings = Settings.load(schema=schema, table_prefix=table_prefix, max_payload_bytes=max_payload_bytes)
+        Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
         self._mask = mask
+        self._lock_keys = lock_keys
         self._writers: dict[str, Writer] = {}
 
     def add(
@@ -49,49 +57,62 @@ class Outbox:
         content_type; see `Message.new`.
         Messages with the same key leave in the order they were added. Raises `InvalidMessage`, `IdempotencyConflict`,
         `DuplicateMessage` or `UnusableConnection`; then nothing was written, and the transaction can be used on.
+        An error of the database itself is passed on as it is: roll back.
         """
-        message = Message.new(topic, self._masked(topic, payload), **fields)
+        message = self.message(topic, payload, **fields)
         [recorded] = self._add(connection, [message], "outbox.add")
         return recorded
 
     async def aadd(self, connection: object, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Message:
         """`add` for an async connection; it takes the same fields."""
-        message = Message.new(topic, self._masked(topic, payload), **fields)
+        message = self.message(topic, payload, **fields)
         [recorded] = await self._aadd(connection, [message], "outbox.aadd")
         return recorded
 
     def add_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
-        """Record many messages, made with `Message.new`, in a few statements. All of them, or none where it raises."""
+        """Record many messages, made with `Message.new` or `message`, in a few statements, in their order.
+
+        Raises as `add` does; then none of them was written.
+        """
         return self._add(connection, list(messages), "outbox.add_many")
 
     async def aadd_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
         """`add_many` for an async connection."""
         return await self._aadd(connection, list(messages), "outbox.aadd_many")
 
+    def message(self, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Message:
+        """A message for `add_many`, its payload masked as `add` does it; `Message.new` knows no mask."""
+        return Message.new(topic, self._mask(topic, payload) if self._mask else payload, **fields)
+
     def _add(self, connection: object, messages: list[Message], method: str) -> list[Message]:
         self._accept(messages)
         kind = sync_kind(connection, method)
-        return run(explained(self._writer(kind.dialect).add(messages)), kind.execute)
+        return run(explained(self._record(kind.dialect, messages)), kind.execute)
 
     async def _aadd(self, connection: object, messages: list[Message], method: str) -> list[Message]:
         self._accept(messages)
         kind = await async_kind(connection, method)
-        return await arun(explained(self._writer(kind.dialect).add(messages)), kind.execute)
+        return await arun(explained(self._record(kind.dialect, messages)), kind.execute)
 
-    def _masked(self, topic: str, payload: object) -> object:
-        return self._mask(topic, payload) if self._mask else payload
+    def _record(self, dialect: str, messages: list[Message]) -> Steps[list[Message]]:
+        writer = self._writer(dialect)
+        if self._lock_keys:
+            yield from writer.lock_keys(messages)
+        return (yield from writer.add(messages))
 
     def _accept(self, messages: list[Message]) -> None:
         limit = self._settings.max_payload_bytes
         for message in messages:
-            if getattr(message, "digest", None) is None:
+            if not isinstance(message, Message):
                 raise InvalidMessage(
-                    f"add_many takes messages made with Message.new(topic, …), not {type(message).__name__}"
+                    f"add_many takes messages made with Message.new(topic, payload, …), not {type(message).__name__}"
                 )
+            if message.digest is None:
+                raise InvalidMessage(f"{message!r} was not made with Message.new, which validates: use that")
             if message.size > limit:
                 raise PayloadTooLarge(
-                    f"the message for {message.topic!r} has {message.size:,} bytes of payload and headers, the limit is "
-                    f"{limit:,}: send a reference to the data instead, or raise max_payload_bytes"
+                    f"the message for {message.topic!r} has {message.size:,} bytes of payload and headers, the limit "
+                    f"is {limit:,}: send a reference to the data instead, or raise max_payload_bytes"
                 )
 
     def _writer(self, dialect: str) -> Writer:

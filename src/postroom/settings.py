@@ -63,11 +63,14 @@ def _convert(source: str, values: Mapping[str, Any]) -> None:
 def _files(folder: Path) -> list[Source]:
     """The settings files of the working directory, weakest first."""
     found: list[Source] = []
-    pyproject = _toml(folder / "pyproject.toml").get("tool", {}).get("postroom", {})
+    tools = _toml(folder / "pyproject.toml").get("tool")
+    pyproject = tools.get("postroom", {}) if isinstance(tools, dict) else {}
     for source, values in (
         ("pyproject.toml [tool.postroom]", pyproject),
         ("postroom.toml", _toml(folder / "postroom.toml")),
     ):
+        if not isinstance(values, dict):
+            raise InvalidSetting(f"{source} is not a table: write one setting a line below it")
         found.append((source, {name.replace("-", "_"): value for name, value in values.items()}))
     return found
 
@@ -79,8 +82,8 @@ def _toml(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSetting(f"{path.name} cannot be read: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise InvalidSetting(f"{path.name} cannot be read: {_why(error)}") from None
 
 
 def _environment(variables: Mapping[str, str]) -> list[Source]:
@@ -92,8 +95,15 @@ def _environment(variables: Mapping[str, str]) -> list[Source]:
             path = Path(variables[f"{variable}_FILE"])
             try:
                 found.append((f"file of {variable}_FILE", {name: path.read_text(encoding="utf-8").strip()}))
-            except OSError as error:
+            except (UnicodeDecodeError, OSError) as error:
                 raise InvalidSetting(
-                    f"environment variable {variable}_FILE: {path} cannot be read: {error.strerror}"
+                    f"environment variable {variable}_FILE: {path} cannot be read: {_why(error)}"
                 ) from None
     return found
+
+
+def _why(error: Exception) -> str:
+    """In words, and without anything that was in the file."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)

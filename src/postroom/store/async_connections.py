@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sys
 
+from postroom.store import autocommit
 from postroom.store.steps import Query, Result, render
-from postroom.store.sync_connections import (
-    Kind,
-    Psycopg,
-    SQLAlchemySession,
-    Sqlite3,
-    of_sqlalchemy,
-    sqlalchemy_autocommits,
-)
+from postroom.store.sync_connections import Kind, SQLAlchemySession, Sqlite3, of_sqlalchemy, parameters_hidden
 
 
 class AsyncKind(Kind):
     async def prepare(self) -> None:
-        """What must be awaited before `dialect` and `autocommits` can be asked."""
+        """What must be awaited before `dialect` and the rest can be asked."""
+
+    async def autocommits(self) -> bool:
+        """Whether a statement would commit by itself, because no transaction is open and none will be begun."""
+        raise NotImplementedError
 
     async def execute(self, query: Query) -> Result:
         raise NotImplementedError
@@ -28,7 +26,7 @@ class Asyncpg(AsyncKind):
     style = "numeric_dollar"
     remedy = "use `async with connection.transaction():`"
 
-    def autocommits(self) -> bool:
+    async def autocommits(self) -> bool:
         return not self.connection.is_in_transaction()
 
     async def execute(self, query: Query) -> Result:
@@ -42,11 +40,13 @@ class PsycopgAsync(AsyncKind):
     style = "format"
     remedy = "use `async with connection.transaction():`, or a connection without autocommit"
 
-    autocommits = Psycopg.autocommits
+    async def autocommits(self) -> bool:
+        return autocommit.of_psycopg(self.connection)
 
     async def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
-        async with self.connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
+        psycopg = sys.modules["psycopg"]
+        async with psycopg.AsyncCursor(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(text, tuple(query.params[name] for name in order))
             return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
 
@@ -56,8 +56,8 @@ class Aiosqlite(AsyncKind):
     style = "qmark"
     remedy = Sqlite3.remedy
 
-    def autocommits(self) -> bool:
-        return self.connection.isolation_level is None and not self.connection.in_transaction
+    async def autocommits(self) -> bool:
+        return await autocommit.of_raw_aiosqlite(self.connection)
 
     async def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
@@ -73,30 +73,40 @@ class AsyncMySQL(AsyncKind):
     dialect = "mysql"
     style = "format"
     remedy = "await connection.begin() first, or connect with autocommit=False"
+    library: str
 
-    def autocommits(self) -> bool:
-        return self.connection.get_autocommit() and not self.connection.get_transaction_status()
+    async def autocommits(self) -> bool:
+        return autocommit.of_async_mysql(self.connection)
 
     async def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
-        library = sys.modules[type(self.connection).__module__.partition(".")[0]]
-        async with self.connection.cursor(library.cursors.Cursor) as cursor:
+        plain = sys.modules[self.library].cursors.Cursor
+        async with self.connection.cursor(plain) as cursor:
             await cursor.execute(text, tuple(query.params[name] for name in order))
             return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+
+
+class Asyncmy(AsyncMySQL):
+    library = "asyncmy"
+
+
+class Aiomysql(AsyncMySQL):
+    library = "aiomysql"
 
 
 class SQLAlchemyAsyncConnection(AsyncKind):
     remedy = "use `async with engine.begin() as connection:` on an engine without isolation_level='AUTOCOMMIT'"
 
     async def prepare(self) -> None:
-        self.dialect, self.style = of_sqlalchemy(self.connection.sync_connection)
+        self.dialect, self.style = of_sqlalchemy(self.connection)
 
-    def autocommits(self) -> bool:
-        return sqlalchemy_autocommits(self.connection.sync_connection)
+    async def autocommits(self) -> bool:
+        return bool(await self.connection.run_sync(autocommit.of_sqlalchemy))
 
     async def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
-        result = await self.connection.exec_driver_sql(text, tuple(query.params[name] for name in order))
+        with parameters_hidden():
+            result = await self.connection.exec_driver_sql(text, tuple(query.params[name] for name in order))
         return Result(result.fetchall() if result.returns_rows else (), result.rowcount)
 
 

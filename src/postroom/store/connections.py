@@ -28,8 +28,8 @@ ASYNC_KINDS: dict[str, type[AsyncKind]] = {
     "asyncpg.pool.PoolConnectionProxy": asynchronous.Asyncpg,
     "psycopg.AsyncConnection": asynchronous.PsycopgAsync,
     "aiosqlite.core.Connection": asynchronous.Aiosqlite,
-    "asyncmy.connection.Connection": asynchronous.AsyncMySQL,
-    "aiomysql.connection.Connection": asynchronous.AsyncMySQL,
+    "asyncmy.connection.Connection": asynchronous.Asyncmy,
+    "aiomysql.connection.Connection": asynchronous.Aiomysql,
     "sqlalchemy.ext.asyncio.engine.AsyncConnection": asynchronous.SQLAlchemyAsyncConnection,
     "sqlalchemy.ext.asyncio.session.AsyncSession": asynchronous.SQLAlchemyAsyncSession,
     "sqlalchemy.ext.asyncio.scoping.async_scoped_session": asynchronous.SQLAlchemyAsyncSession,
@@ -47,7 +47,8 @@ def sync_kind(connection: object, method: str) -> SyncKind:
             raise WrongMethod(f"{_name(connection)} is an async connection: use `await {_twin(method)}(…)`")
         raise UnsupportedConnection(_unsupported(connection))
     found = kind(connection)
-    _refuse_autocommit(found)
+    if found.autocommits():
+        raise NotInTransaction(_autocommits(found))
     return found
 
 
@@ -60,7 +61,8 @@ async def async_kind(connection: object, method: str) -> AsyncKind:
         raise UnsupportedConnection(_unsupported(connection))
     found = kind(connection)
     await found.prepare()
-    _refuse_autocommit(found)
+    if await found.autocommits():
+        raise NotInTransaction(_autocommits(found))
     return found
 
 
@@ -91,25 +93,30 @@ def _twin(method: str) -> str:
     return f"{owner}.{name[1:] if asynchronous else 'a' + name}"
 
 
-def _refuse_autocommit(kind: Kind) -> None:
-    if kind.autocommits():
-        raise NotInTransaction(
-            f"the connection {_name(kind.connection)} is in autocommit with no open transaction, where a message would "
-            f"commit without the business rows: {kind.remedy}"
-        )
+def _autocommits(kind: Kind) -> str:
+    return (
+        f"the connection {_name(kind.connection)} is in autocommit with no open transaction, where a message would "
+        f"commit without the business rows: {kind.remedy}"
+    )
+
+
+_HINTS = {
+    "sessionmaker": "makes sessions: call it, and pass the session",
+    "engine": "is an engine, not a connection: use `engine.begin()` in a `with` and pass the connection that it gives",
+    "fairy": "is SQLAlchemy's proxy of a driver's connection: pass its `.driver_connection`",
+    "pool": "is a pool, not a connection: take a connection from it and pass that",
+    "cursor": "is a cursor, not a connection: pass the connection that it belongs to",
+}
+"""What is handed in by mistake, by a word in its class's name."""
 
 
 def _unsupported(connection: object) -> str:
     name = _name(connection)
-    if name.startswith("sqlalchemy.") and "Engine" in name:
-        return (
-            f"{name} is an engine, not a connection: use `with engine.begin() as connection:` and pass the connection"
-        )
-    if "ool" in name.rpartition(".")[2]:
-        return f"{name} is a pool, not a connection: take a connection from it and pass that"
-    if "ursor" in name.rpartition(".")[2]:
-        return f"{name} is a cursor, not a connection: pass the connection that it belongs to"
+    for word, hint in _HINTS.items():
+        if word in type(connection).__qualname__.lower():
+            return f"{name} {hint}"
     return (
         f"{name} is not a connection that Postroom knows: pass an SQLAlchemy Session or Connection (or their async "
-        "forms), or a connection of psycopg, psycopg2, asyncpg, sqlite3, aiosqlite, PyMySQL, asyncmy, aiomysql or Django"
+        "forms), or a connection of psycopg, psycopg2, asyncpg, sqlite3, aiosqlite, PyMySQL, asyncmy, aiomysql or "
+        "Django"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from postroom.errors import SchemaMissing
+from postroom.errors import PostroomError, SchemaMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,11 +22,25 @@ _DUPLICATE_ENTRY = 1062
 
 def code_of(error: BaseException) -> object:
     """The SQLSTATE on PostgreSQL, the error number on MySQL; also of an error that SQLAlchemy has wrapped."""
-    original = getattr(error, "orig", None) or error
+    original = _original(error)
     number = next(iter(original.args), None)
     if isinstance(number, int):
         return number
     return getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+
+
+def reason(error: BaseException) -> str:
+    """What the database or its driver said, in one line."""
+    original = _original(error)
+    said = original.args[1] if len(original.args) > 1 and isinstance(code_of(error), int) else original
+    return " ".join(str(said).split()) or type(original).__name__
+
+
+def _original(error: BaseException) -> BaseException:
+    """The driver's error, which SQLAlchemy and Django wrap in one of their own."""
+    if type(error).__module__ == "django.db.utils":
+        return error.__cause__ or error
+    return getattr(error, "orig", None) or error
 
 
 def is_duplicate_entry(error: BaseException) -> bool:
@@ -35,7 +49,7 @@ def is_duplicate_entry(error: BaseException) -> bool:
 
 
 def is_missing_table(error: BaseException) -> bool:
-    return code_of(error) in _NO_SUCH_TABLE or "no such table" in str(error)
+    return code_of(error) in _NO_SUCH_TABLE or "no such table" in str(_original(error))
 
 
 def retrying(operation: Callable[[], Steps[T]]) -> Steps[T]:
@@ -54,7 +68,7 @@ def explained(steps: Steps[T]) -> Steps[T]:
     try:
         return (yield from steps)
     except Exception as error:
-        if not is_missing_table(error):
+        if isinstance(error, PostroomError) or not is_missing_table(error):
             raise
         raise SchemaMissing(
             "Postroom's tables are not in this database: run `postroom init`, or check schema and table prefix"

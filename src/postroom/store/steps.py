@@ -45,9 +45,16 @@ class Rendered(NamedTuple):
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")  # not the second colon of a ::cast
 
 
-@lru_cache(maxsize=512)
+_LONGEST_KEPT = 10_000  # characters: statements for thousands of rows are big, and rarely come again
+
+
 def render(text: str, style: ParamStyle) -> Rendered:
     """The statement as a driver of this parameter style takes it."""
+    return _rendered(text, style) if len(text) <= _LONGEST_KEPT else _rendered.__wrapped__(text, style)
+
+
+@lru_cache(maxsize=512)
+def _rendered(text: str, style: ParamStyle) -> Rendered:
     order: list[str] = []
 
     def placeholder(match: re.Match[str]) -> str:

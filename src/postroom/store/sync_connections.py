@@ -6,13 +6,15 @@ No driver is imported here: who hands in a connection has imported its driver.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from postroom.errors import UnsupportedConnection
+from postroom.store import autocommit
 from postroom.store.steps import ParamStyle, Query, Result, render
 
-_IDLE = 0  # libpq: connected, no transaction
-_SERVER_STATUS_IN_TRANS = 1  # MySQL's protocol
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PARAM_STYLES: dict[str, ParamStyle] = {
     "qmark": "qmark",
@@ -28,18 +30,18 @@ class Kind:
 
     dialect: str
     style: ParamStyle
+    remedy: str
+    """How to open a transaction."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
 
+
+class SyncKind(Kind):
     def autocommits(self) -> bool:
         """Whether a statement would commit by itself, because no transaction is open and none will be begun."""
         raise NotImplementedError
 
-    remedy = "open a transaction first"
-
-
-class SyncKind(Kind):
     def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
         cursor = self._cursor()
@@ -61,9 +63,7 @@ class Sqlite3(SyncKind):
     remedy = "execute BEGIN first, or leave isolation_level at its default, where the first write begins a transaction"
 
     def autocommits(self) -> bool:
-        autocommit = getattr(self.connection, "autocommit", -1)  # Python 3.12; -1 is the legacy mode
-        begins_by_itself = self.connection.isolation_level is not None if autocommit == -1 else not autocommit
-        return not (begins_by_itself or self.connection.in_transaction)
+        return autocommit.of_sqlite3(self.connection)
 
     def _cursor(self) -> Any:
         cursor = self.connection.cursor()
@@ -77,10 +77,11 @@ class Psycopg(SyncKind):
     remedy = "use `with connection.transaction():`, or a connection without autocommit"
 
     def autocommits(self) -> bool:
-        return bool(self.connection.autocommit) and self.connection.info.transaction_status == _IDLE
+        return autocommit.of_psycopg(self.connection)
 
     def _cursor(self) -> Any:
-        return self.connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row)
+        psycopg = sys.modules["psycopg"]
+        return psycopg.Cursor(self.connection, row_factory=psycopg.rows.tuple_row)
 
 
 class Psycopg2(Psycopg):
@@ -96,8 +97,7 @@ class PyMySQL(SyncKind):
     remedy = "call connection.begin() first, or connect with autocommit=False"
 
     def autocommits(self) -> bool:
-        in_transaction = self.connection.server_status & _SERVER_STATUS_IN_TRANS
-        return self.connection.get_autocommit() and not in_transaction
+        return autocommit.of_pymysql(self.connection)
 
     def _cursor(self) -> Any:
         return self.connection.cursor(sys.modules["pymysql"].cursors.Cursor)
@@ -109,10 +109,18 @@ class Django(SyncKind):
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
         self.dialect = connection.vendor
-        self.style = "qmark" if connection.vendor == "sqlite" else "format"
+        if self.dialect not in _DIALECT_NAMES:
+            raise UnsupportedConnection(
+                f"Django's {self.dialect} is not supported: use PostgreSQL, MySQL/MariaDB or SQLite"
+            )
+        self.style = "qmark" if self.dialect == "sqlite" else "format"
 
     def autocommits(self) -> bool:
-        return not self.connection.in_atomic_block and self.connection.get_autocommit()
+        return autocommit.of_django(self.connection)
+
+    def execute(self, query: Query) -> Result:
+        with self.connection.wrap_database_errors:  # as Django's own cursors do: who uses it expects its exceptions
+            return super().execute(query)
 
     def _cursor(self) -> Any:
         self.connection.ensure_connection()
@@ -127,11 +135,12 @@ class SQLAlchemyConnection(SyncKind):
         self.dialect, self.style = of_sqlalchemy(connection)
 
     def autocommits(self) -> bool:
-        return sqlalchemy_autocommits(self.connection)
+        return autocommit.of_sqlalchemy(self.connection)
 
     def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
-        result = self.connection.exec_driver_sql(text, tuple(query.params[name] for name in order))
+        with parameters_hidden():
+            result = self.connection.exec_driver_sql(text, tuple(query.params[name] for name in order))
         return Result(result.fetchall() if result.returns_rows else (), result.rowcount)
 
 
@@ -143,6 +152,7 @@ class SQLAlchemySession(SQLAlchemyConnection):
 
 
 def of_sqlalchemy(connection: Any) -> tuple[str, ParamStyle]:
+    """Dialect and parameter style of an SQLAlchemy connection."""
     dialect = connection.dialect
     if dialect.name not in _DIALECT_NAMES or dialect.paramstyle not in _PARAM_STYLES:
         raise UnsupportedConnection(
@@ -151,9 +161,12 @@ def of_sqlalchemy(connection: Any) -> tuple[str, ParamStyle]:
     return _DIALECT_NAMES[dialect.name], _PARAM_STYLES[dialect.paramstyle]
 
 
-def sqlalchemy_autocommits(connection: Any) -> bool:
-    if connection._is_autocommit_isolation():  # noqa: SLF001 - the public way asks the database
-        return True
-    driver = connection.connection.driver_connection
-    # A driver that was told to autocommit behind SQLAlchemy's back (psycopg's connect_args={"autocommit": True}).
-    return getattr(driver, "autocommit", False) is True and driver.info.transaction_status == _IDLE
+@contextmanager
+def parameters_hidden() -> Iterator[None]:
+    """SQLAlchemy's errors quote a statement's parameters, which hold the payload; ours must not."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "hide_parameters"):
+            error.hide_parameters = True
+        raise

@@ -1,0 +1,78 @@
+"""Would a statement commit by itself? For each driver, and for a driver below SQLAlchemy.
+
+It would where a connection autocommits and no transaction was begun by hand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_IDLE = 0  # libpq: connected, no transaction
+_SERVER_STATUS_IN_TRANS = 1  # MySQL's protocol
+_LEGACY = -1  # sqlite3: isolation_level decides, as it always did before Python 3.12
+
+
+def of_sqlite3(connection: Any) -> bool:
+    autocommit = getattr(connection, "autocommit", _LEGACY)
+    begins_by_itself = connection.isolation_level is not None if autocommit == _LEGACY else not autocommit
+    return not (begins_by_itself or connection.in_transaction)
+
+
+def of_aiosqlite(connection: Any) -> bool:
+    """What can be told outside the connection's own thread."""
+    return connection.isolation_level is None and not connection.in_transaction
+
+
+async def of_raw_aiosqlite(connection: Any) -> bool:
+    if connection.in_transaction:
+        return False
+    # Python 3.12's `autocommit` can be asked only in the connection's own thread, and aiosqlite has no way of its own.
+    return bool(await connection._execute(of_sqlite3, connection._conn))  # noqa: SLF001 - see above
+
+
+def of_psycopg(connection: Any) -> bool:
+    return bool(connection.autocommit) and connection.info.transaction_status == _IDLE
+
+
+def of_pymysql(connection: Any) -> bool:
+    return connection.get_autocommit() and not connection.server_status & _SERVER_STATUS_IN_TRANS
+
+
+def of_async_mysql(connection: Any) -> bool:
+    return connection.get_autocommit() and not connection.get_transaction_status()
+
+
+def of_django(connection: Any) -> bool:
+    return not connection.in_atomic_block and connection.get_autocommit()
+
+
+def of_sqlalchemy(connection: Any) -> bool:
+    """Of a Connection: whether SQLAlchemy autocommits, or the driver behind its back (through `connect_args`)."""
+    if connection._is_autocommit_isolation():  # noqa: SLF001 - the public way asks the database
+        return True
+    of_driver = _BELOW_SQLALCHEMY.get(connection.dialect.driver)
+    if of_driver is None or not of_driver(connection.connection.driver_connection):
+        return False
+    if connection.in_transaction():
+        return True
+    # SQLAlchemy begins at the first statement, and the application may have a listener that then sends a BEGIN.
+    begun = connection.begin()
+    if not of_driver(connection.connection.driver_connection):
+        return False
+    begun.rollback()
+    return True
+
+
+# asyncpg is not among them: below SQLAlchemy it has no autocommit but SQLAlchemy's own.
+_BELOW_SQLALCHEMY: dict[str, Callable[[Any], bool]] = {
+    "pysqlite": of_sqlite3,
+    "aiosqlite": of_aiosqlite,
+    "psycopg": of_psycopg,
+    "psycopg2": of_psycopg,
+    "pymysql": of_pymysql,
+    "asyncmy": of_async_mysql,
+    "aiomysql": of_async_mysql,
+}

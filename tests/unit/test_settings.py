@@ -1,0 +1,157 @@
+"""Settings: which source wins, and what is said about a bad value."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from postroom.errors import InvalidSetting
+from postroom.settings import ENVIRONMENT, MEGABYTE, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "s3cr3t"  # noqa: S105 - what must not be in an error
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, and an environment without settings."""
+    monkeypatch.chdir(tmp_path)
+    for variable in list(os.environ):
+        if variable.startswith(("POSTROOM_", "OUTBOX_", "BROKER_")):
+            monkeypatch.delenv(variable)
+    return tmp_path
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text, encoding="utf-8")
+
+
+def test_the_defaults() -> None:
+    settings = Settings.load()
+    assert (settings.database, settings.schema, settings.table_prefix) == (None, None, None)
+    assert settings.max_payload_bytes == MEGABYTE == 1_048_576
+
+
+def test_every_setting_has_its_variable() -> None:
+    assert set(ENVIRONMENT) <= set(Settings.__struct_fields__)
+    assert ENVIRONMENT["database"] == "POSTROOM_DATABASE"
+    assert ENVIRONMENT["schema"] == "POSTROOM_SCHEMA"
+    assert ENVIRONMENT["table_prefix"] == "POSTROOM_TABLE_PREFIX"
+
+
+def test_R_1_argument_then_environment_then_files_then_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings.load().schema is None
+    write(folder, "pyproject.toml", '[tool.postroom]\nschema = "from_pyproject"\ntable-prefix = "p_"')
+    assert Settings.load().schema == "from_pyproject"
+    write(folder, "postroom.toml", 'schema = "from_postroom_toml"\nmax-payload-bytes = 5')
+    assert Settings.load().schema == "from_postroom_toml"
+    monkeypatch.setenv("POSTROOM_SCHEMA", "from_environment")
+    assert Settings.load().schema == "from_environment"
+    assert Settings.load(schema="from_argument").schema == "from_argument"
+    assert Settings.load(schema=None).schema == "from_environment"
+    settings = Settings.load(schema="from_argument")
+    assert (settings.table_prefix, settings.max_payload_bytes) == ("p_", 5)
+
+
+def test_R_1_a_value_may_be_in_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, "secret", f"postgresql://user:{SECRET}@host/name\n")
+    monkeypatch.setenv("POSTROOM_DATABASE_FILE", str(folder / "secret"))
+    assert Settings.load().database == f"postgresql://user:{SECRET}@host/name"
+    monkeypatch.setenv("POSTROOM_DATABASE", "sqlite:///other.db")
+    assert Settings.load().database == "sqlite:///other.db"
+
+
+def test_numbers_from_the_environment_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_MAX_PAYLOAD_BYTES", "2048")
+    assert Settings.load().max_payload_bytes == 2048
+
+
+def test_an_empty_table_prefix_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_TABLE_PREFIX", "")
+    assert Settings.load().table_prefix == ""
+
+
+@pytest.mark.parametrize("value", ["many", "", "1.5", "0", "-1"])
+def test_R_1_a_bad_value_names_its_source_and_itself(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_MAX_PAYLOAD_BYTES", value)
+    problem = f"environment variable POSTROOM_MAX_PAYLOAD_BYTES: max_payload_bytes = '{value}' is not valid: Expected"
+    with pytest.raises(InvalidSetting, match=problem):
+        Settings.load()
+
+
+@pytest.mark.parametrize("value", [0, -1, "many", 1.5, True, [1]])
+def test_a_bad_argument_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidSetting, match=r"an argument: max_payload_bytes = .* is not valid"):
+        Settings.load(max_payload_bytes=value)
+
+
+def test_a_bad_value_is_refused_even_where_a_stronger_source_has_a_good_one(folder: Path) -> None:
+    write(folder, "postroom.toml", "max_payload_bytes = 0")
+    with pytest.raises(InvalidSetting, match=r"postroom\.toml: max_payload_bytes = 0 is not valid"):
+        Settings.load(max_payload_bytes=1)
+
+
+def test_R_1_the_databases_value_is_not_shown(folder: Path) -> None:
+    write(folder, "postroom.toml", f'database = ["{SECRET}"]')
+    with pytest.raises(InvalidSetting, match=r"database = \(hidden\) is not valid: Expected `str") as refused:
+        Settings.load()
+    assert SECRET not in str(refused.value)
+    assert refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "source"),
+    [
+        (
+            "postroom.toml",
+            "databse = 'x'",
+            r"postroom\.toml: there is no setting 'databse'; known are database, schema",
+        ),
+        (
+            "pyproject.toml",
+            "[tool.postroom]\nbatsh = 1",
+            r"pyproject\.toml \[tool\.postroom\]: there is no setting 'batsh'",
+        ),
+        ("postroom.toml", "database = nothing", r"postroom\.toml cannot be read: .*line 1"),
+        ("pyproject.toml", "[tool.postroom", r"pyproject\.toml cannot be read"),
+        ("pyproject.toml", "[tool]\npostroom = 'x'", r"pyproject\.toml \[tool\.postroom\] is not a table"),
+    ],
+)
+def test_R_1_a_bad_file_is_named(folder: Path, name: str, text: str, source: str) -> None:
+    write(folder, name, text)
+    with pytest.raises(InvalidSetting, match=source):
+        Settings.load()
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="an argument: there is no setting 'shema'"):
+        Settings.load(shema="x")
+
+
+def test_other_tools_settings_are_none_of_ours(folder: Path) -> None:
+    write(folder, "pyproject.toml", "[tool.ruff]\nline-length = 120\n[project]\nname = 'x'")
+    assert Settings.load() == Settings()
+    write(folder, "pyproject.toml", "tool = 'x'")
+    assert Settings.load() == Settings()
+
+
+@pytest.mark.parametrize("name", ["postroom.toml", "pyproject.toml"])
+def test_a_file_that_is_no_text_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidSetting, match="cannot be read: it is not text in UTF-8"):
+        Settings.load()
+
+
+def test_a_secrets_file_that_is_missing_or_no_text_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_DATABASE_FILE", str(folder / "missing"))
+    with pytest.raises(InvalidSetting, match=r"POSTROOM_DATABASE_FILE: .*missing cannot be read: No such file"):
+        Settings.load()
+    (folder / "binary").write_bytes(SECRET.encode() + b"\xff")
+    monkeypatch.setenv("POSTROOM_DATABASE_FILE", str(folder / "binary"))
+    with pytest.raises(InvalidSetting, match="binary cannot be read: it is not text in UTF-8") as refused:
+        Settings.load()
+    assert SECRET not in str(refused.value)
