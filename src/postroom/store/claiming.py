@@ -59,11 +59,14 @@ class Claiming(Settling):
         """Settle what must not be sent, give back what must not be sent now, return the rest."""
         settled: list[Settlement] = []
         sendable: list[Claimed] = []
+        unsure: set[int] = set()
         for one in claimed:
             if is_missing(one):
-                settled.append(
-                    Dead(one, Reason.MESSAGE_MISSING, "the message of this delivery is gone", attempted=False)
-                )
+                problem = "the message of this delivery is gone"
+                settled.append(Dead(one, Reason.MESSAGE_MISSING, problem, attempted=False))
+                unsure.add(one.lane)
+            elif one.ordered and one.lane in unsure:
+                continue  # it may stand behind the one whose key is gone: the next read will tell
             elif one.position in expired:
                 settled.append(Expired(one))
             else:
@@ -74,12 +77,12 @@ class Claiming(Settling):
         # A lane's messages have no lease of their own to give back.
         given_back = [GivenBack(sendable[index]) for index in split.give_back if not sendable[index].ordered]
         lost = yield from self.settle([*settled, *given_back])
-        gone = {one.position for one in lost}
+        gone = {one.lease for one in lost}
         messages = [sendable[index] for index in split.send]
-        return Claim(messages, [one for one in settled if one.claimed.position not in gone], len(claimed))
+        return Claim(messages, [one for one in settled if one.claimed.lease not in gone], len(claimed))
 
     def _lease_ready(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
-        """Lease rows that are ready; each comes as position, lane, attempts, claims, expired and the message columns."""
+        """Lease ready rows; each comes as position, lane, attempts, claims, expired and the message columns."""
         return (yield from self.transaction(self._lease, "state = 0 AND position > :after", "position", lease))
 
     def _lease_due(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
@@ -111,7 +114,8 @@ class Claiming(Settling):
         result = yield Query(
             f"SELECT d.position, d.lane, d.attempts, d.claims, coalesce(m.expires_at <= {self.now}, 0), {columns('m')} "
             f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
-            f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {NO_LANE} AND d.position IN ({whole_numbers(positions)})",
+            f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {NO_LANE} "
+            f"AND d.position IN ({whole_numbers(positions)})",
             {"queue": self.queue},
         )
         return result.rows

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from postroom.rules.ordering import NO_LANE, key_hash
 from postroom.store.dialect import whole_numbers
 from postroom.store.lanes import Lanes
-from postroom.store.leases import Claimed, Duplicate, GivenBack, Lane
+from postroom.store.leases import Claimed, Duplicate, GivenBack, Lane, Lease
 from postroom.store.operations import places
 from postroom.store.steps import Query, Steps
 
@@ -27,52 +27,58 @@ class Deliveries(Lanes):
         What this worker settled itself in the meantime is reported too: the caller knows.
         """
         renewed, renewed_lanes = yield from self._renew(claimed, lanes, float(seconds))
-        missing = [one for one in claimed if one.position not in renewed]
-        missing_lanes = [lane for lane in lanes if lane.number not in renewed_lanes]
+        missing = [one for one in claimed if one.lease not in renewed]
+        missing_lanes = [lane for lane in lanes if lane.lease not in renewed_lanes]
         still = yield from self._leased(missing)
         still_lanes = yield from self._leased_lanes(missing_lanes)
         return (
-            [one for one in missing if one.position not in still],
-            [lane for lane in missing_lanes if lane.number not in still_lanes],
+            [one for one in missing if one.lease not in still],
+            [lane for lane in missing_lanes if lane.lease not in still_lanes],
         )
 
     def forget(self, token: int) -> Steps[None]:
         """End every lease of a claim whose outcome is unknown, because the connection was lost as it committed."""
         params = {"queue": self.queue, "token": token, "no_lane": NO_LANE}
-        yield Query(
-            f"UPDATE {self.delivery} SET token = 0, owner = '', leased_until = {self.dialect.never}, claims = claims - 1 "
+        released = f"token = 0, owner = '', leased_until = {self.dialect.never}"
+        yield from self.statement(
+            f"UPDATE {self.delivery} SET {released}, claims = claims - 1 "
             f"WHERE state = 0 AND queue = :queue AND lane = :no_lane AND token = :token",
             params,
         )
-        yield Query(
-            f"UPDATE {self.lane} SET token = 0, owner = '', leased_until = {self.dialect.never}, read_to = 0 "
-            f"WHERE queue = :queue AND token = :token",
-            params,
+        yield from self.statement(
+            f"UPDATE {self.lane} SET {released}, read_to = 0 WHERE queue = :queue AND token = :token", params
         )
 
     def deduplicate(self, claimed: Sequence[Claimed]) -> Steps[tuple[list[Claimed], list[Duplicate]]]:
         """Settle what was sent before, by topic and digest; returns what is left to send, and what was settled.
 
         Best effort: two that are in flight at the same time are both sent. Of twins in one batch the first is sent,
-        the others are given back and will find its receipt. Counts what was sent since deduplication is switched on.
+        the others are given back and will find its receipt; with a key, so is what stands behind them on it.
+        Counts what was sent since deduplication is switched on. What was lost meanwhile is not returned.
         """
         answers = yield from self._answers([content_hash(one) for one in claimed])
         send: list[Claimed] = []
         duplicates: list[Duplicate] = []
-        twins: list[GivenBack] = []
+        later: list[Claimed] = []
+        held_keys: set[str | None] = set()
         seen: set[tuple[str, str | None]] = set()
         for one in claimed:
-            content = (one.message.topic, one.message.digest)
-            if one.message.digest is not None and content in answers:
+            message = one.message
+            content = (message.topic, message.digest)
+            if one.ordered and message.key in held_keys:
+                later.append(one)
+            elif message.digest is not None and content in answers:
                 duplicates.append(Duplicate(one, answers[content]))
-            elif one.message.digest is not None and content in seen:
-                twins.append(GivenBack(one))
+            elif message.digest is not None and content in seen:
+                later.append(one)
+                held_keys.add(message.key)
             else:
                 send.append(one)
                 seen.add(content)
-        lost = yield from self.settle([*duplicates, *(twin for twin in twins if not twin.claimed.ordered)])
-        gone = {one.position for one in lost}
-        return send, [one for one in duplicates if one.claimed.position not in gone]
+        # A lane's messages have no lease of their own to give back.
+        lost = yield from self.settle([*duplicates, *(GivenBack(one) for one in later if not one.ordered)])
+        gone = {one.lease for one in lost}
+        return send, [one for one in duplicates if one.claimed.lease not in gone]
 
     def _answers(self, hashes: Collection[int]) -> Steps[dict[tuple[str, str | None], str | None]]:
         """What the broker answered to content that was sent. The hash finds it, topic and digest decide."""
@@ -86,18 +92,18 @@ class Deliveries(Lanes):
 
     def _renew(
         self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float
-    ) -> Steps[tuple[set[int], set[int]]]:
-        """Extend what can be extended without waiting; returns positions and lanes."""
+    ) -> Steps[tuple[set[Lease], set[Lease]]]:
+        """Extend what can be extended without waiting; returns those leases, of messages and of lanes."""
         return (yield from self.transaction(self._extend, claimed, lanes, seconds))
 
     def _extend(
         self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float
-    ) -> Steps[tuple[set[int], set[int]]]:
+    ) -> Steps[tuple[set[Lease], set[Lease]]]:
         params = {"queue": self.queue, "seconds": seconds}
         until = self.dialect.later(":seconds")
         held = yield from self._leased(claimed, self.dialect.skip_locked)
         if held:
-            mine = [one for one in claimed if one.position in held]
+            mine = [one for one in claimed if one.lease in held]
             yield Query(
                 f"UPDATE {self.delivery} SET leased_until = {until} "
                 f"WHERE state = 0 AND queue = :queue AND {places(mine)}",
@@ -105,14 +111,14 @@ class Deliveries(Lanes):
             )
         held_lanes = yield from self._leased_lanes(lanes, self.dialect.skip_locked)
         if held_lanes:
-            numbers = whole_numbers(sorted(held_lanes))
+            numbers = whole_numbers(sorted(number for number, _ in held_lanes))
             yield Query(
                 f"UPDATE {self.lane} SET leased_until = {until} WHERE queue = :queue AND lane IN ({numbers})", params
             )
         return held, held_lanes
 
-    def _leased(self, claimed: Sequence[Claimed], locking: str = "") -> Steps[set[int]]:
-        """Positions whose own lease holds."""
+    def _leased(self, claimed: Sequence[Claimed], locking: str = "") -> Steps[set[Lease]]:
+        """Which leases on messages hold."""
         if not claimed:
             return set()
         found = yield Query(
@@ -120,11 +126,10 @@ class Deliveries(Lanes):
             f"AND leased_until > {self.now}{locking}",
             {"queue": self.queue},
         )
-        tokens: dict[int, int] = dict(found.rows)
-        return {one.position for one in claimed if tokens.get(one.position) == one.token}
+        return {one.lease for one in claimed} & {(position, token) for position, token in found.rows}
 
-    def _leased_lanes(self, lanes: Sequence[Lane], locking: str = "") -> Steps[set[int]]:
-        """Numbers of lanes whose lease holds."""
+    def _leased_lanes(self, lanes: Sequence[Lane], locking: str = "") -> Steps[set[Lease]]:
+        """Which leases on lanes hold."""
         if not lanes:
             return set()
         found = yield Query(
@@ -132,8 +137,7 @@ class Deliveries(Lanes):
             f"AND lane IN ({whole_numbers([lane.number for lane in lanes])}) AND leased_until > {self.now}{locking}",
             {"queue": self.queue},
         )
-        tokens: dict[int, int] = dict(found.rows)
-        return {lane.number for lane in lanes if tokens.get(lane.number) == lane.token}
+        return {lane.lease for lane in lanes} & {(number, token) for number, token in found.rows}
 
 
 def content_hash(claimed: Claimed) -> int:

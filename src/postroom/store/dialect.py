@@ -31,6 +31,10 @@ class Dialect:
     )
     """What follows an INSERT of receipts, so that one that is there already cannot fail its batch for ever."""
 
+    def insert_missing(self, table: str, columns: str, rows: str) -> str:
+        """Insert the rows that are not there yet."""
+        return f"INSERT INTO {table} ({columns}) VALUES {rows} ON CONFLICT DO NOTHING"
+
     def later(self, seconds: str) -> str:
         """The clock moved on by the seconds that the parameter holds."""
         raise NotImplementedError
@@ -49,7 +53,7 @@ class Dialect:
         raise NotImplementedError
 
     def read_moment(self, value: Any) -> datetime | None:
-        """A moment as the driver returned it; None for never."""
+        """A moment as the driver returned it, in UTC; None for never."""
         raise NotImplementedError
 
 
@@ -72,7 +76,7 @@ class PostgreSQL(Dialect):
         return value
 
     def read_moment(self, value: Any) -> datetime | None:
-        return value if isinstance(value, datetime) else None
+        return value.astimezone(UTC) if isinstance(value, datetime) else None
 
 
 class MySQL(Dialect):
@@ -86,6 +90,9 @@ class MySQL(Dialect):
         "ON DUPLICATE KEY UPDATE sent_at = VALUES(sent_at), outcome = VALUES(outcome), attempts = VALUES(attempts), "
         "answer = VALUES(answer), dedup = VALUES(dedup)"
     )
+
+    def insert_missing(self, table: str, columns: str, rows: str) -> str:
+        return f"INSERT IGNORE INTO {table} ({columns}) VALUES {rows}"
 
     def later(self, seconds: str) -> str:
         return f"utc_timestamp(6) + INTERVAL {seconds} SECOND"

@@ -8,11 +8,14 @@ from postroom.rules.ordering import LANES
 from postroom.store.claiming import Claiming
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import Claim, Claimed, Lane, new_token
-from postroom.store.operations import columns, places
+from postroom.store.operations import Place, chunks, columns, places
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+MOST_PROMOTED = 1000
+"""Messages that come due together may be millions: more than one statement can write within a lane's lease."""
 
 
 class Lanes(Claiming):
@@ -21,11 +24,16 @@ class Lanes(Claiming):
     def take_lanes(
         self, worker: str, seconds: float, limit: int = LANES, *, token: int | None = None
     ) -> Steps[list[Lane]]:
-        """Lease free lanes. Committed when it returns: only a later statement may read what is in them."""
+        """Lease free lanes. Committed when it returns: only a later statement may read what is in them.
+
+        A queue's lanes are made when they are first asked for; `init` has made those of the default queue.
+        """
         token = token or new_token()
         lease = {"queue": self.queue, "worker": worker, "seconds": float(seconds), "token": token, "limit": limit}
         found = yield from self._take_lanes(lease)
-        return [Lane(number, token, interrupted=previous != 0) for number, previous in found]
+        if not found and (yield from self._make_lanes()):
+            found = yield from self._take_lanes(lease)
+        return [Lane(number, token, interrupted=previous != 0) for number, previous in sorted(map(tuple, found))]
 
     def read_lanes(
         self,
@@ -49,31 +57,48 @@ class Lanes(Claiming):
         suspicious = {lane.number for lane in lanes if lane.interrupted}
         claimed = [self._claimed(row, token_of[row[1]], claims=int(row[1] in suspicious)) for row in rows]
         claim = yield from self._sift(sorted(claimed, key=lambda one: one.position), {row[0] for row in rows if row[4]})
-        yield from self._count_claims([one for one in claim.messages if one.lane in suspicious])
+        suspects = [one for one in claim.messages if one.lane in suspicious]
+        if suspects:
+            yield from self.transaction(self._count_claims, suspects)
         return claim
 
     def promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
-        """Make what is due in these lanes ready; returns the lowest such position of each lane, to read from there."""
+        """Make what is due in these lanes ready; returns the lowest such position of each lane, to read from there.
+
+        A thousand or so at a time: call it again as long as it returns any.
+        """
         if not lanes:
             return {}
         return (yield from self._promote(lanes))
 
     def release(self, lanes: Sequence[Lane]) -> Steps[None]:
-        """End the leases of lanes, where they are still held."""
-        for lane in lanes:
-            yield Query(
+        """End the leases of lanes, where nobody else has them."""
+        if lanes:
+            mine = " OR ".join(f"(lane = {lane.number} AND token = {lane.token})" for lane in lanes)
+            yield from self.statement(
                 f"UPDATE {self.lane} SET token = 0, owner = '', leased_until = {self.dialect.never}, read_to = 0 "
-                f"WHERE queue = :queue AND lane = :lane AND token = :token",
-                {"queue": self.queue, "lane": lane.number, "token": lane.token},
+                f"WHERE queue = :queue AND ({mine})",
+                {"queue": self.queue},
             )
 
     def _count_claims(self, claimed: Sequence[Claimed]) -> Steps[None]:
-        """Count the claim of messages in a lane that was interrupted."""
-        if claimed:
+        """Count the claim of messages in a lane that was interrupted, where the lane is still held."""
+        held = yield from self._held(claimed)
+        mine = [one for one in claimed if one.lease in held]
+        if mine:
             yield Query(
-                f"UPDATE {self.delivery} SET claims = claims + 1 WHERE state = 0 AND queue = :queue AND {places(claimed)}",
+                f"UPDATE {self.delivery} SET claims = claims + 1 WHERE state = 0 AND queue = :queue AND {places(mine)}",
                 {"queue": self.queue},
             )
+
+    def _make_lanes(self) -> Steps[bool]:
+        """Make the lanes of this queue; False if they are there."""
+        there = yield Query(f"SELECT 1 FROM {self.lane} WHERE queue = :queue LIMIT 1", {"queue": self.queue})
+        if there.rows:
+            return False
+        rows = ", ".join(f"(:queue, {number})" for number in range(LANES))
+        yield Query(self.dialect.insert_missing(self.lane, "queue, lane", rows), {"queue": self.queue})
+        return True
 
     def _take_lanes(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         """Lease free lanes; each comes with the token of its last holder, 0 if that one released it."""
@@ -103,7 +128,7 @@ class Lanes(Claiming):
         self, lanes: Sequence[Lane], limit: int, seconds: float, after: Mapping[int, int], in_flight: Sequence[int]
     ) -> Steps[Sequence[Row]]:
         live = yield from self._live_lanes([lane.number for lane in lanes])
-        held = [lane.number for lane in lanes if (lane.number, lane.token) in live]
+        held = [lane.number for lane in lanes if lane.lease in live]
         if not held:
             return []
         busy = f"AND d.position NOT IN ({whole_numbers(in_flight)})" if in_flight else ""
@@ -111,16 +136,14 @@ class Lanes(Claiming):
             f"SELECT * FROM ({self._lane_select(lane, after.get(lane, 0), busy)}) lane_{lane}" for lane in held
         )
         found = yield Query(each, {"queue": self.queue, "limit": limit})
-        furthest: dict[int, int] = dict.fromkeys(held, 0)
-        for row in found.rows:
-            furthest[row[1]] = max(furthest[row[1]], row[0])
-        for lane, position in furthest.items():
-            yield Query(
-                f"UPDATE {self.lane} SET leased_until = {self.dialect.later(':seconds')}, "
-                f"read_to = CASE WHEN read_to < :position THEN :position ELSE read_to END "
-                f"WHERE queue = :queue AND lane = :lane",
-                {"queue": self.queue, "lane": lane, "position": position, "seconds": seconds},
-            )
+        furthest = {row[1]: row[0] for row in sorted(found.rows, key=lambda row: row[0])}
+        further = "".join(f"WHEN lane = {lane} AND read_to < {to} THEN {to} " for lane, to in furthest.items())
+        read_to = f"CASE {further}ELSE read_to END" if further else "read_to"
+        yield Query(
+            f"UPDATE {self.lane} SET leased_until = {self.dialect.later(':seconds')}, read_to = {read_to} "
+            f"WHERE queue = :queue AND lane IN ({whole_numbers(held)})",
+            {"queue": self.queue, "seconds": seconds},
+        )
         return found.rows
 
     def _lane_select(self, lane: int, after: int, busy: str) -> str:
@@ -143,11 +166,18 @@ class Lanes(Claiming):
 
     def _make_ready(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
         live = yield from self._live_lanes([lane.number for lane in lanes])
-        held = [lane.number for lane in lanes if (lane.number, lane.token) in live]
-        due = f"state IN (1, 2) AND queue = :queue AND lane IN ({whole_numbers(held)}) AND due <= :now"
-        [[now]] = (yield Query(f"SELECT {self.now}")).rows
-        params = {"queue": self.queue, "now": now}
-        found = yield Query(f"SELECT lane, min(position) FROM {self.delivery} WHERE {due} GROUP BY lane", params)
-        if found.rows:
-            yield Query(f"UPDATE {self.delivery} SET state = 0 WHERE {due}", params)
-        return dict(found.rows)
+        held = [lane.number for lane in lanes if lane.lease in live]
+        found = yield Query(
+            f"SELECT lane, position FROM {self.delivery} WHERE state IN (1, 2) AND queue = :queue "
+            f"AND lane IN ({whole_numbers(held)}) AND due <= {self.now} "
+            f"ORDER BY due, position LIMIT {MOST_PROMOTED}{self.dialect.skip_locked}",
+            {"queue": self.queue},
+        )
+        due = [Place(*row) for row in found.rows]
+        for some in chunks(due):
+            # By their positions: what has come due since was not returned, and would be passed by.
+            yield Query(
+                f"UPDATE {self.delivery} SET state = 0 WHERE state IN (1, 2) AND queue = :queue AND {places(some)}",
+                {"queue": self.queue},
+            )
+        return {lane: min(one.position for one in due if one.lane == lane) for lane in {one.lane for one in due}}

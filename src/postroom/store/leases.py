@@ -19,6 +19,10 @@ def new_token() -> int:
     return secrets.randbits(TOKEN_BITS) or 1
 
 
+Lease = tuple[int, int]
+"""What names a lease: the position or the lane that it is on, and its token."""
+
+
 class Order(StrEnum):
     """What a dead message does to those behind it on its key. One that waits for its retry always holds them."""
 
@@ -40,6 +44,10 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     def ordered(self) -> bool:
         return self.lane != NO_LANE
 
+    @property
+    def lease(self) -> Lease:
+        return self.position, self.token
+
 
 class Lane(msgspec.Struct, frozen=True, gc=False):
     """A lane under a lease. `interrupted`: its last holder's lease ran out, so what it was sending is suspect."""
@@ -47,6 +55,10 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
     number: int
     token: int
     interrupted: bool = False
+
+    @property
+    def lease(self) -> Lease:
+        return self.number, self.token
 
 
 @dataclass(frozen=True, slots=True)

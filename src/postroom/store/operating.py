@@ -9,14 +9,11 @@ from uuid import UUID
 from postroom.rules.lifecycle import State, Stored, status
 from postroom.store.dialect import as_json, whole_numbers
 from postroom.store.leases import Claimed, Found
-from postroom.store.operations import places
+from postroom.store.operations import CHUNK, chunks, places
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
     from postroom.store.deliveries import Deliveries
-
-BATCH = 500
-"""Rows of one transaction: an act on thousands must not hold locks for long."""
 
 
 class DeadLetter(NamedTuple):
@@ -27,6 +24,7 @@ class DeadLetter(NamedTuple):
     attempts: int
     error_code: str
     error_message: str
+    failed_at: Any
     message_id: str | None
     topic: str | None
     key: str | None
@@ -61,12 +59,12 @@ class Operating:
 
     def _act_on_dead(self, action: str, ids: Collection[UUID] | None, actor: str, act: Act) -> Steps[list[UUID]]:
         done: list[UUID] = []
-        for chunk in [None] if ids is None else _chunks(sorted(map(str, ids))):
+        for chunk in [None] if ids is None else chunks(sorted(map(str, ids))):
             after = 0
             while True:
                 letters = yield from self._deliveries.transaction(self._one_batch, action, chunk, actor, act, after)
                 done += [UUID(letter.message_id) for letter in letters if letter.message_id]
-                if len(letters) < BATCH:
+                if len(letters) < CHUNK:
                     break
                 after = letters[-1].position
         return done
@@ -90,13 +88,18 @@ class Operating:
             params |= {f"id_{n}": identifier for n, identifier in enumerate(ids)}
             chosen = f"AND m.id IN ({', '.join(f':id_{n}' for n in range(len(ids)))}) "
         found = yield Query(
-            "SELECT d.position, d.lane, d.attempts, d.error_code, d.error_message, m.id, m.topic, m.ordering_key "
+            f"SELECT d.position, d.lane, d.attempts, d.error_code, d.error_message, "
+            f"nullif(d.failed_at, {d.dialect.never}), m.id, m.topic, m.ordering_key "
             f"FROM {d.delivery} d LEFT JOIN {d.outbox} m ON m.position = d.position "
             f"WHERE d.state = 3 AND d.queue = :queue AND d.position > :after {chosen}"
-            f"ORDER BY d.position LIMIT {BATCH}{d.dialect.for_update_of('d')}",
+            f"ORDER BY d.position LIMIT {CHUNK}{d.dialect.for_update_of('d')}",
             params,
         )
-        return [DeadLetter(*row)._replace(message_id=None if row[5] is None else str(row[5])) for row in found.rows]
+        return [self._letter(DeadLetter(*row)) for row in found.rows]
+
+    def _letter(self, row: DeadLetter) -> DeadLetter:
+        identifier = None if row.message_id is None else str(row.message_id)
+        return row._replace(failed_at=self._deliveries.dialect.read_moment(row.failed_at), message_id=identifier)
 
     def _revive(self, letters: Sequence[DeadLetter]) -> Steps[None]:
         # Through the retry state, so that it goes before what is held behind it on its key.
@@ -144,7 +147,8 @@ class Operating:
         d = self._deliveries
         numbers = whole_numbers(sorted({one.lane for one in lost}))
         result = yield Query(
-            f"SELECT lane, leased_until > {d.now}, owner, token FROM {d.lane} WHERE queue = :queue AND lane IN ({numbers})",
+            f"SELECT lane, leased_until > {d.now}, owner, token FROM {d.lane} "
+            f"WHERE queue = :queue AND lane IN ({numbers})",
             self._queue,
         )
         return {row[0]: row for row in result.rows}
@@ -152,7 +156,7 @@ class Operating:
     def _audit(
         self, action: str, actor: str, messages: Sequence[tuple[int, str | None]], details: Sequence[dict[str, Any]]
     ) -> Steps[None]:
-        for chunk in _chunks(list(zip(messages, details, strict=True))):
+        for chunk in chunks(list(zip(messages, details, strict=True))):
             params: dict[str, Any] = {"action": action, "actor": actor}
             for n, ((position, message_id), detail) in enumerate(chunk):
                 params |= {f"position_{n}": position, f"message_{n}": message_id, f"details_{n}": as_json(detail)}
@@ -170,6 +174,7 @@ def _details(letter: DeadLetter) -> dict[str, Any]:
         "attempts": letter.attempts,
         "error_code": letter.error_code,
         "error_message": letter.error_message,
+        "failed_at": letter.failed_at,
     }
 
 
@@ -181,7 +186,3 @@ def _found(claimed: Claimed, row: Row | None, receipt: str | None, lane: Row | N
         _, leased, owner, token = lane
     state: State = status(Stored(stored), due_passed=bool(due_passed), leased=bool(leased))
     return Found(claimed, state.value, owner, token)
-
-
-def _chunks(values: Sequence[Any]) -> list[Sequence[Any]]:
-    return [values[start : start + BATCH] for start in range(0, len(values), BATCH)]

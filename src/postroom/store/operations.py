@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -13,7 +14,7 @@ from postroom.store.dialect import DIALECTS, Dialect, whole_numbers
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from postroom.store.leases import Claimed
     from postroom.store.names import Names
@@ -22,6 +23,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_QUEUE = "default"
+CHUNK = 500
+"""Rows that one statement or transaction treats: few enough for every database's limits, and for short locks."""
 
 MESSAGE_COLUMNS = (
     "id",
@@ -42,7 +45,7 @@ _NO_MESSAGE = Message(id=UUID(int=0), topic="", payload=None, content_type="")
 
 
 class Operations:
-    """Operations on one queue's rows. Each is a generator of statements; the ones without `_` make their own transaction."""
+    """Operations on one queue's rows, each a generator of statements. Those without `_` make their own transactions."""
 
     def __init__(self, names: Names, queue: str = DEFAULT_QUEUE) -> None:
         self.dialect: Dialect = DIALECTS[names.dialect]()
@@ -62,7 +65,8 @@ class Operations:
         try:
             result = yield from steps
         except Exception:
-            yield Query("ROLLBACK")
+            with suppress(Exception):  # on a connection that broke, where there is nothing left to undo
+                yield Query("ROLLBACK")
             raise
         yield Query("COMMIT")
         return result
@@ -101,7 +105,7 @@ def columns(alias: str) -> str:
     return ", ".join(f"{alias}.{column}" for column in MESSAGE_COLUMNS)
 
 
-class Place(Protocol):
+class HasPlace(Protocol):
     """Anything that knows where its delivery is."""
 
     @property
@@ -110,7 +114,14 @@ class Place(Protocol):
     def position(self) -> int: ...
 
 
-def places(claimed: Iterable[Place]) -> str:
+class Place(NamedTuple):
+    """Where a delivery is."""
+
+    lane: int
+    position: int
+
+
+def places(claimed: Iterable[HasPlace]) -> str:
     """A condition that finds these deliveries by the primary key, beside state and queue."""
     lanes: dict[int, list[int]] = {}
     for one in claimed:
@@ -123,6 +134,11 @@ def places(claimed: Iterable[Place]) -> str:
         )
         + ")"
     )
+
+
+def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+    """The values in parts of at most this size."""
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def is_missing(claimed: Claimed) -> bool:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import NO_LANE
+from postroom.store.dialect import whole_numbers
 from postroom.store.leases import (
     Claimed,
     Dead,
@@ -13,12 +15,13 @@ from postroom.store.leases import (
     Expired,
     Failure,
     GivenBack,
+    Lease,
     Receipt,
     Retry,
     Sent,
     Settlement,
 )
-from postroom.store.operations import Operations, places
+from postroom.store.operations import Operations, chunks, places
 from postroom.store.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -37,24 +40,25 @@ class Settling(Operations):
             return []
         in_order = sorted(settlements, key=lambda settlement: settlement.claimed.position)
         settled = yield from self._settle(in_order)
-        return [settlement.claimed for settlement in in_order if settlement.claimed.position not in settled]
+        return [settlement.claimed for settlement in in_order if settlement.claimed.lease not in settled]
 
-    def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[int]]:
-        """Write those that are held; returns their positions."""
+    def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
+        """Write those that are held; returns their leases."""
         return (yield from self.transaction(self._check_and_write, settlements))
 
-    def _check_and_write(self, settlements: Sequence[Settlement]) -> Steps[set[int]]:
+    def _check_and_write(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
         held = yield from self._held([settlement.claimed for settlement in settlements])
-        mine = [settlement for settlement in settlements if settlement.claimed.position in held]
-        yield from self._write_receipts([one for one in mine if isinstance(one, Receipt)])
+        mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
+        for receipts in chunks([one for one in mine if isinstance(one, Receipt)]):
+            yield from self._write_receipts(receipts)
         for failure in mine:
             if isinstance(failure, Failure):
                 yield self._failed(failure)
         yield from self._give_back([one.claimed for one in mine if isinstance(one, GivenBack)])
         return held
 
-    def _held(self, claimed: Sequence[Claimed]) -> Steps[set[int]]:
-        """Lock the leases and the rows; returns the positions that are still ours."""
+    def _held(self, claimed: Sequence[Claimed]) -> Steps[set[Lease]]:
+        """Lock the lanes and the rows; returns the leases that are still ours."""
         live_lanes = yield from self._live_lanes(sorted({one.lane for one in claimed if one.ordered}))
         found = yield Query(
             f"SELECT position, token, leased_until > {self.now} FROM {self.delivery} "
@@ -63,27 +67,24 @@ class Settling(Operations):
         )
         rows = {position: (token, bool(live)) for position, token, live in found.rows}
         return {
-            one.position
+            one.lease
             for one in claimed
             if one.position in rows
             and ((one.lane, one.token) in live_lanes if one.ordered else rows[one.position] == (one.token, True))
         }
 
-    def _live_lanes(self, lanes: Sequence[int]) -> Steps[set[tuple[int, int]]]:
-        """Lock the lanes; returns number and token of those with a live lease."""
+    def _live_lanes(self, lanes: Sequence[int]) -> Steps[set[Lease]]:
+        """Lock the lanes; returns the leases on them that have not ended."""
         if not lanes:
             return set()
-        numbers = ",".join(map(str, lanes))
         found = yield Query(
-            f"SELECT lane, token FROM {self.lane} WHERE queue = :queue AND lane IN ({numbers}) "
+            f"SELECT lane, token FROM {self.lane} WHERE queue = :queue AND lane IN ({whole_numbers(lanes)}) "
             f"AND leased_until > {self.now} ORDER BY lane{self.dialect.for_update}",
             {"queue": self.queue},
         )
         return {(lane, token) for lane, token in found.rows}
 
     def _write_receipts(self, receipts: Sequence[Receipt]) -> Steps[None]:
-        if not receipts:
-            return
         params: dict[str, object] = {}
         for n, receipt in enumerate(receipts):
             outcome, answer, dedup = receipt_fields(receipt)
@@ -93,7 +94,8 @@ class Settling(Operations):
             for n, receipt in enumerate(receipts)
         )
         yield Query(
-            f"INSERT INTO {self.receipt} (position, attempts, outcome, answer, dedup) VALUES {values} {self.dialect.replace_receipt}",
+            f"INSERT INTO {self.receipt} (position, attempts, outcome, answer, dedup) VALUES {values} "
+            f"{self.dialect.replace_receipt}",
             params,
         )
         yield Query(
@@ -123,7 +125,7 @@ class Settling(Operations):
         if claimed:
             yield Query(
                 f"UPDATE {self.delivery} SET token = 0, owner = '', leased_until = {self.dialect.never}, "
-                f"claims = CASE WHEN claims > 0 THEN claims - 1 ELSE 0 END "
+                f"claims = CASE WHEN lane = {NO_LANE} THEN claims - 1 ELSE claims END "
                 f"WHERE state = 0 AND queue = :queue AND {places(claimed)}",
                 {"queue": self.queue},
             )

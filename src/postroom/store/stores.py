@@ -6,19 +6,20 @@ import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from postroom.errors import DatabaseUnreachable, DriverMissing
 from postroom.store.connections import driver_kind
-from postroom.store.db_errors import explained
+from postroom.store.db_errors import explained, reason
 from postroom.store.names import Names
 from postroom.store.steps import Query, Result, Steps, arun, run
 from postroom.store.urls import dialect_of_url, resolve, shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ _SESSION = {
         "SET enable_hashjoin = off",
         "SET enable_mergejoin = off",
         "SET plan_cache_mode = force_custom_plan",  # a plan made while the table was empty would be kept
+        # A claim's commit flushes what producers committed asynchronously: nothing is sent that a crash could undo.
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
     ),
     "mysql": ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",),  # else a claim's gap locks block producers
     "sqlite": ("PRAGMA busy_timeout = 30000", "PRAGMA synchronous = FULL"),
@@ -82,13 +85,11 @@ class Store:
 
 
 class AsyncStore:
-    """A store for async code, on the driver's own connection: SQLAlchemy makes and pools it, and stays out of the way."""
+    """A store for async code, on the driver's own connection: SQLAlchemy only makes and pools it."""
 
     def __init__(self, url: str, schema: str | None = None, table_prefix: str | None = None) -> None:
         self.names = Names.of(dialect_of_url(url), schema, table_prefix)
-        self._engine: AsyncEngine = create_async_engine(
-            resolve(url, asynchronous=True), isolation_level="AUTOCOMMIT", pool_pre_ping=True
-        )
+        self._engine = _async_engine(resolve(url, asynchronous=True))
         _prepare_sessions(self._engine.sync_engine, self.names.dialect)
 
     @asynccontextmanager
@@ -149,7 +150,22 @@ def open_store(url: str, schema: str | None = None, table_prefix: str | None = N
             raise missing from None
 
 
+def _async_engine(url: URL) -> AsyncEngine:
+    try:
+        from sqlalchemy.ext.asyncio import create_async_engine  # needs greenlet, which sync users need not have
+    except ImportError:
+        raise DriverMissing("async connections need greenlet: pip install 'postroom[asyncio]'") from None
+    return create_async_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
+
+
 def _prepare_sessions(engine: Engine, dialect: str) -> None:
+    @event.listens_for(engine, "do_connect")
+    def connect(driver: Any, _record: object, arguments: Any, options: Any) -> Any:
+        try:
+            return driver.connect(*arguments, **options)
+        except Exception as error:  # a driver raises anything, a TypeError for an option in the URL that it lacks
+            raise DatabaseUnreachable(_unreachable(engine.url, error)) from error
+
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
@@ -163,17 +179,18 @@ def _transactional(dialect: str) -> str:
 
 
 @contextmanager
-def _reachable(url: Any) -> Iterator[None]:
+def _reachable(url: URL) -> Iterator[None]:
     """Connection errors as `DatabaseUnreachable`, without the URL's secrets."""
     try:
         yield
     except (DBAPIError, OSError) as error:
         if not isinstance(error, OSError) and not _is_connection_error(error):
             raise
-        reason = str(getattr(error, "orig", error)).strip().splitlines()
-        raise DatabaseUnreachable(
-            f"the database {shown(url)} cannot be reached: {reason[-1] if reason else type(error).__name__}"
-        ) from error
+        raise DatabaseUnreachable(_unreachable(url, error)) from error
+
+
+def _unreachable(url: URL, error: Exception) -> str:
+    return f"the database {shown(url)} cannot be reached: {reason(error)}"
 
 
 def _is_connection_error(error: DBAPIError) -> bool:

@@ -46,6 +46,15 @@ def dialect_of_url(url: str) -> str:
     return _DIALECTS[_parse(url).drivername.partition("+")[0]]
 
 
+def file_of(url: str) -> str | None:
+    """The file of an SQLite database; None for servers, for memory, and for `file:` URIs, which say for themselves."""
+    parsed = _parse(url)
+    path = parsed.database
+    if dialect_of_url(url) != "sqlite" or not path or path.startswith((":memory:", "file:")):
+        return None
+    return path
+
+
 def shown(url: URL | str) -> str:
     """The URL for people and logs, its secrets hidden."""
     parsed = make_url(url)

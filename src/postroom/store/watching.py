@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import State
 from postroom.store.dialect import whole_numbers
 from postroom.store.operations import Operations
 from postroom.store.steps import Query, Row, Steps
+
+if TYPE_CHECKING:
+    from postroom.store.names import Names
 
 LISTED = (
     "position",
@@ -28,18 +31,45 @@ LISTED = (
 )
 """The columns of the view `outbox_status`."""
 
+STATUS = """\
+CASE
+        WHEN d.state = 3 THEN 'dead'
+        WHEN d.state IN (1, 2) AND d.due > {now} THEN 'waiting'
+        WHEN d.state = 0 AND (d.leased_until > {now} OR l.lane IS NOT NULL) THEN 'sending'
+        ELSE 'pending'
+    END"""
+"""The state of a delivery `d` in the words that people see, where `l` is the lane that it is being sent in."""
+
+BEHIND = """\
+EXISTS (
+        SELECT 1 FROM {delivery} b
+        WHERE b.queue = d.queue AND b.key_hash = d.key_hash AND b.position < d.position AND b.state IN (2, 3)
+    )"""
+"""A failed or dead message stands before delivery `d` on its key."""
+
+SENDING_LANE = f"""\
+LEFT JOIN {{lane}} l ON d.state = 0 AND l.queue = d.queue AND l.lane = d.lane
+    AND l.leased_until > {{now}} AND d.position <= l.read_to AND NOT {BEHIND}"""
+"""The lane that a delivery is being sent in: read by the lane's holder, and nothing stands before it."""
+
 
 class Watching(Operations):
     """Counts and lists over all queues."""
 
+    def __init__(self, names: Names) -> None:
+        super().__init__(names)
+        words = {**self.tables, "now": self.now}
+        self._status, self._behind, self._sending_lane = (
+            template.format(**words) for template in (STATUS, BEHIND, SENDING_LANE)
+        )
+
     def counts(self) -> Steps[dict[State, int]]:
         """How many messages are in each state."""
         by_state = dict.fromkeys(State, 0)
-        unsent = yield Query(
-            f"SELECT {self._status()}, count(*) FROM {self.delivery} d {self._leased_lanes()} GROUP BY 1"
-        )
+        unsent = yield Query(f"SELECT {self._status}, count(*) FROM {self.delivery} d {self._sending_lane} GROUP BY 1")
         settled = yield Query(
-            f"SELECT CASE outcome WHEN 'expired' THEN 'expired' ELSE 'sent' END, count(*) FROM {self.receipt} GROUP BY 1"
+            f"SELECT CASE outcome WHEN 'expired' THEN 'expired' ELSE 'sent' END, count(*) "
+            f"FROM {self.receipt} GROUP BY 1"
         )
         for name, count in (*unsent.rows, *settled.rows):
             by_state[State(name)] += count
@@ -48,23 +78,19 @@ class Watching(Operations):
     def held(self) -> Steps[int]:
         """How many messages stand behind a failed or dead one of their key."""
         result = yield Query(
-            f"SELECT count(*) FROM {self.delivery} d WHERE d.state = 0 AND d.key_hash IS NOT NULL AND {self._behind()}"
+            f"SELECT count(*) FROM {self.delivery} d WHERE d.state = 0 AND d.key_hash IS NOT NULL AND {self._behind}"
         )
         return int(result.rows[0][0])
 
     def oldest_pending(self) -> Steps[float]:
         """For how many seconds the oldest message that could leave has been waiting; 0 if there is none."""
-        found = yield Query(
-            f"SELECT min(d.position) FROM {self.delivery} d {self._leased_lanes()} WHERE {self._status()} = 'pending'"
+        oldest = (
+            f"SELECT d.position, d.due FROM {self.delivery} d {self._sending_lane} "
+            f"WHERE {self._status} = 'pending' AND NOT {self._behind} ORDER BY d.position LIMIT 1"
         )
-        [[position]] = found.rows
-        if position is None:
-            return 0.0
-        # A message that was due later has been pending only since then.
-        waited = yield Query(
-            f"SELECT {self.dialect.seconds_since('created_at')} FROM {self.outbox} WHERE position = :position",
-            {"position": position},
-        )
+        # What was due later has been waiting only since then.
+        since = self.dialect.seconds_since("CASE WHEN d.due > m.created_at THEN d.due ELSE m.created_at END")
+        waited = yield Query(f"SELECT {since} FROM ({oldest}) d JOIN {self.outbox} m ON m.position = d.position")
         return max(0.0, float(waited.rows[0][0])) if waited.rows else 0.0
 
     def messages(self, state: State | None, limit: int, before: int | None) -> Steps[list[dict[str, Any]]]:
@@ -92,23 +118,3 @@ class Watching(Operations):
         for name in ("due", "leased_until", "created_at", "sent_at"):
             listed[name] = self.dialect.read_moment(listed[name])
         return listed
-
-    def _status(self) -> str:
-        """The state of a delivery in the words that people see."""
-        return (
-            f"CASE WHEN d.state = 3 THEN 'dead' WHEN d.state IN (1, 2) AND d.due > {self.now} THEN 'waiting' "
-            f"WHEN d.state = 0 AND (d.leased_until > {self.now} OR l.lane IS NOT NULL) THEN 'sending' ELSE 'pending' END"
-        )
-
-    def _leased_lanes(self) -> str:
-        """The lane that a delivery is being sent in: read by its holder, and nothing stands before it."""
-        return (
-            f"LEFT JOIN {self.lane} l ON d.state = 0 AND l.queue = d.queue AND l.lane = d.lane "
-            f"AND l.leased_until > {self.now} AND d.position <= l.read_to AND NOT {self._behind()}"
-        )
-
-    def _behind(self) -> str:
-        return (
-            f"EXISTS (SELECT 1 FROM {self.delivery} b WHERE b.queue = d.queue AND b.key_hash = d.key_hash "
-            f"AND b.position < d.position AND b.state IN (2, 3))"
-        )
