@@ -1,0 +1,43 @@
+"""Time passes without waiting: every moment in the tables is moved into the past."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.store.operations import Operations
+from postroom.store.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from postroom.store.dialect import Dialect
+    from postroom.store.stores import BlockingStore
+
+MOMENTS = {
+    "delivery": ("due", "leased_until", "failed_at"),
+    "lane": ("leased_until",),
+    "outbox": ("created_at", "expires_at"),
+    "receipt": ("sent_at",),
+    "inbox": ("received_at",),
+}
+_EARLIER = {
+    "postgresql": "{moment} - make_interval(secs => :seconds::float8)",
+    "mysql": "{moment} - INTERVAL :seconds SECOND",
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f', {moment}, -:seconds || ' seconds')",
+}
+
+
+def advance(store: BlockingStore, seconds: float) -> None:
+    """Let so many seconds of the database's clock pass: leases end, messages come due, expire and grow old."""
+    operations = Operations(store.names)
+    store.run(operations.transaction(_advance, operations, float(seconds)))
+
+
+def _advance(operations: Operations, seconds: float) -> Steps[None]:
+    for table, columns in MOMENTS.items():
+        moved = ", ".join(f"{column} = {_earlier(operations.dialect, column)}" for column in columns)
+        yield Query(f"UPDATE {operations.tables[table]} SET {moved}", {"seconds": seconds})
+
+
+def _earlier(dialect: Dialect, moment: str) -> str:
+    """The moment, so many seconds earlier. What is never, or NULL, stays so."""
+    earlier = _EARLIER[dialect.name].format(moment=moment)
+    return f"CASE WHEN {moment} <> {dialect.never} THEN {earlier} ELSE {moment} END"

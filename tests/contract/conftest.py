@@ -1,0 +1,58 @@
+"""Fixtures of the store's contract suite: see `store_drivers`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from postroom.store.migrations import upgrade
+from postroom.store.stores import Store
+from tests.contract.store_drivers import DRIVERS, Driver, Room
+from tests.services.databases import fresh_database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(scope="session")
+def contract_database() -> Iterator[Callable[[str], str]]:
+    """Give `contract_database(kind) -> URL`: one database of each kind for the whole suite, with the tables."""
+    urls: dict[str, str] = {}
+    with ExitStack() as databases:
+
+        def url_of(kind: str) -> str:
+            if kind not in urls:
+                urls[kind] = databases.enter_context(fresh_database(kind))
+                with closing(Store(urls[kind])) as store:
+                    store.call(lambda connection: upgrade(connection, store.names))
+            return urls[kind]
+
+        yield url_of
+
+
+@pytest.fixture(scope="module", params=DRIVERS, ids=lambda driver: driver.name)
+def driver(request: pytest.FixtureRequest) -> Driver:
+    found: Driver = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def opened_room(driver: Driver, contract_database: Callable[[str], str]) -> Iterator[Room]:
+    url = contract_database(driver.kind)
+    with closing(driver.open(url)) as store, closing(Store(url)) as producer:
+        yield Room(store, driver, producer)
+
+
+@pytest.fixture
+def room(opened_room: Room) -> Room:
+    """A store with empty tables, once for each driver."""
+    opened_room.empty()
+    return opened_room
+
+
+@pytest.fixture
+def neighbour(room: Room) -> Store:
+    """Another program on the room's database: for locks and transactions that stay open meanwhile."""
+    return room.producer

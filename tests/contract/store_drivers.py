@@ -1,0 +1,268 @@
+"""The stores that the contract suite runs on: every database through every driver, behind one way of calling.
+
+A test asks for `room` and runs once for each driver; marked with `only_on`, once for each driver of these databases.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import UUID
+
+import pytest
+from sqlalchemy import make_url
+
+from postroom.message import Message
+from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits
+from postroom.rules.ordering import key_hash, lane_of
+from postroom.store.databases import deliveries
+from postroom.store.dialect import whole_numbers
+from postroom.store.leases import Claim, Claimed, Lane, Order, Settlement
+from postroom.store.operations import DEFAULT_QUEUE, Operations
+from postroom.store.steps import Query, Result, Steps
+from postroom.store.stores import BlockingStore, BridgedStore, Store
+from postroom.store.writing import WRITERS
+from tests.contract import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from postroom.store.deliveries import Deliveries
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One way to reach a database. `opened` is the store for its kind of driver, sync or async."""
+
+    name: str
+    kind: str
+    url_scheme: str
+    opened: type[Store | BridgedStore]
+
+    def open(self, url: str) -> BlockingStore:
+        named = make_url(url).set(drivername=self.url_scheme)
+        return self.opened(named.render_as_string(hide_password=False))
+
+
+DRIVERS = (
+    Driver("sqlite3", "sqlite", "sqlite+pysqlite", Store),
+    Driver("aiosqlite", "sqlite", "sqlite+aiosqlite", BridgedStore),
+    Driver("psycopg", "postgresql", "postgresql+psycopg", Store),
+    Driver("psycopg-async", "postgresql", "postgresql+psycopg", BridgedStore),
+    Driver("asyncpg", "postgresql", "postgresql+asyncpg", BridgedStore),
+    Driver("pymysql", "mariadb", "mysql+pymysql", Store),
+    Driver("asyncmy", "mariadb", "mysql+asyncmy", BridgedStore),
+    Driver("aiomysql", "mariadb", "mysql+aiomysql", BridgedStore),
+)
+
+
+def only_on(*names: str) -> pytest.MarkDecorator:
+    """Run the test on these drivers, or on all drivers of these databases, alone."""
+    chosen = [driver for driver in DRIVERS if driver.kind in names or driver.name in names]
+    return pytest.mark.parametrize("driver", chosen, indirect=True, ids=lambda driver: driver.name)
+
+
+only_with_row_locks = only_on("postgresql", "mariadb")
+"""SQLite has one writer at a time, and so no locks on rows."""
+
+
+class Delivery(NamedTuple):
+    """A row of `outbox_delivery`; moments that are "never" are None."""
+
+    state: int
+    queue: str
+    lane: int
+    position: int
+    key_hash: int | None
+    due: datetime | None
+    leased_until: datetime | None
+    token: int
+    owner: str
+    attempts: int
+    claims: int
+    failed_at: datetime | None
+    error_code: str
+    error_message: str
+
+
+class Received(NamedTuple):
+    """A row of `outbox_receipt`."""
+
+    outcome: str
+    attempts: int
+    answer: str | None
+    dedup: int | None
+
+
+class Audited(NamedTuple):
+    """A row of `audit`."""
+
+    action: str
+    actor: str
+    position: int
+    message_id: str | None
+    details: dict[str, Any]
+
+
+class Room:
+    """A store, and what tests do with it in one word each. The producer is another program, on a driver of its own."""
+
+    def __init__(self, store: BlockingStore, driver: Driver, producer: Store) -> None:
+        self.store = store
+        self.producer = producer
+        self.driver = driver
+        self.names = store.names
+        self.tables = store.names.mapping()
+        self.deliveries = deliveries(store.names)
+        self._operations = Operations(store.names)
+        self._numbers = itertools.count()
+        self.dialect = self._operations.dialect
+
+    def on(
+        self, queue: str = DEFAULT_QUEUE, order: Order = Order.HOLD, limits: ClaimLimits = DEFAULT_CLAIM_LIMITS
+    ) -> Deliveries:
+        """The lease protocol with other choices than the default ones."""
+        return deliveries(self.names, queue, order, limits)
+
+    def run(self, steps: Steps[T]) -> T:
+        return self.store.run(steps)
+
+    def advance(self, seconds: float) -> None:
+        clock.advance(self.store, seconds)
+
+    # What a producer does
+
+    def add(
+        self,
+        count: int = 1,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        topic: str = "orders",
+        payload: object = None,
+        deliver_in: float | None = None,
+        expires_in: float | None = None,
+        **fields: Any,
+    ) -> list[int]:
+        """Record messages in one transaction, all different unless a payload is given; returns their positions."""
+        messages = [
+            Message.new(
+                topic,
+                payload if payload is not None else {"number": next(self._numbers)},
+                deliver_at=moment(deliver_in),
+                expires_at=moment(expires_in),
+                **fields,
+            )
+            for _ in range(count)
+        ]
+        return self.add_messages(messages, queue)
+
+    def add_messages(self, messages: Sequence[Message], queue: str = DEFAULT_QUEUE) -> list[int]:
+        writer = WRITERS[self.names.dialect](self.names, queue)
+        self.producer.run(self._operations.transaction(writer.add, messages))
+        newest = self.select(f"SELECT position FROM {{outbox}} ORDER BY position DESC LIMIT {len(messages)}")
+        return [position for [position] in reversed(newest)]
+
+    # What a worker does
+
+    def claim(self, worker: str = "worker", limit: int = 100, seconds: float = 30, **options: Any) -> list[Claimed]:
+        return self.run(self.deliveries.claim(worker, limit, seconds, **options)).messages
+
+    def take_lanes(self, worker: str = "worker", seconds: float = 30, **options: Any) -> list[Lane]:
+        return self.run(self.deliveries.take_lanes(worker, seconds, **options))
+
+    def read_lanes(self, lanes: Sequence[Lane], limit: int = 100, seconds: float = 30, **options: Any) -> Claim:
+        return self.run(self.deliveries.read_lanes(lanes, limit, seconds, **options))
+
+    def settle(self, *settlements: Settlement) -> list[Claimed]:
+        return self.run(self.deliveries.settle(settlements))
+
+    # What is in the tables
+
+    def select(self, text: str, **params: Any) -> list[tuple[Any, ...]]:
+        """Run a statement in which ``{outbox}``, ``{delivery}`` and the others stand for tables."""
+        return [tuple(row) for row in self.run(_single(Query(text.format(**self.tables), params))).rows]
+
+    def delivery(self, position: int) -> Delivery:
+        found = self.find_delivery(position)
+        assert found is not None, f"message {position} has no delivery"
+        return found
+
+    def find_delivery(self, position: int) -> Delivery | None:
+        columns = ", ".join(
+            f"nullif({name}, {self.dialect.never})" if name in clock.MOMENTS["delivery"] else name
+            for name in Delivery._fields
+        )
+        rows = self.select(f"SELECT {columns} FROM {{delivery}} WHERE position = :position", position=position)
+        if not rows:
+            return None
+        found = Delivery(*rows[0])
+        return found._replace(
+            due=self.dialect.read_moment(found.due),
+            leased_until=self.dialect.read_moment(found.leased_until),
+            failed_at=self.dialect.read_moment(found.failed_at),
+        )
+
+    def positions(self, state: int | None = None) -> list[int]:
+        """Positions of unsent messages: of all, or of those in a stored state."""
+        found = self.select("SELECT position, state FROM {delivery} ORDER BY position")
+        return [position for position, stored in found if state is None or stored == state]
+
+    def receipt(self, position: int) -> Received | None:
+        columns = ", ".join(Received._fields)
+        rows = self.select(f"SELECT {columns} FROM {{receipt}} WHERE position = :position", position=position)
+        return Received(*rows[0]) if rows else None
+
+    def receipts(self) -> dict[int, str]:
+        return dict(self.select("SELECT position, outcome FROM {receipt} ORDER BY position"))
+
+    def ids(self, positions: Sequence[int]) -> list[UUID]:
+        numbers = whole_numbers(positions)
+        found = dict(self.select(f"SELECT position, id FROM {{outbox}} WHERE position IN ({numbers})"))
+        return [UUID(str(found[position])) for position in positions]
+
+    def audit(self) -> list[Audited]:
+        columns = ", ".join(Audited._fields)
+        rows = self.select(f"SELECT {columns} FROM {{audit}} ORDER BY id")
+        return [Audited._make([*facts, json.loads(details)]) for *facts, details in rows]
+
+    def statuses(self) -> dict[int, str]:
+        """Each message's status as the view `outbox_status` shows it."""
+        return dict(self.select("SELECT position, status FROM {status_view} ORDER BY position"))
+
+    def empty(self) -> None:
+        """Make the tables as they were after `init`, but positions go on."""
+        self.run(self._operations.transaction(self._empty))
+
+    def _empty(self) -> Steps[None]:
+        for table in ("outbox", "delivery", "receipt", "audit", "inbox"):
+            yield Query(f"DELETE FROM {self.tables[table]}")
+        yield Query(f"DELETE FROM {self.tables['lane']} WHERE queue <> '{DEFAULT_QUEUE}'")
+        yield Query(
+            f"UPDATE {self.tables['lane']} SET token = 0, owner = '', read_to = 0, leased_until = {self.dialect.never}"
+        )
+
+
+def moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def positions(claimed: Sequence[Claimed]) -> list[int]:
+    return [one.position for one in claimed]
+
+
+def keys_of_lane(lane: int) -> Iterator[str]:
+    """Different keys that share a lane."""
+    return (key for key in map("key-{}".format, itertools.count()) if lane_of(key_hash(key)) == lane)
+
+
+def key_of_lane(lane: int) -> str:
+    return next(keys_of_lane(lane))
+
+
+def _single(query: Query) -> Steps[Result]:
+    return (yield query)

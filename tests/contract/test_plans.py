@@ -1,0 +1,197 @@
+"""PostgreSQL's plans for the lease protocol, with a million delivered, a million scheduled and much that failed.
+
+They must not depend on statistics: those are missing after `init`, and soon out of date in tables whose size swings
+between nothing and millions. Nor on the settings of the store's sessions, which PgBouncer may drop.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from postroom.message import Message
+from postroom.store.connections import driver_kind
+from postroom.store.databases import deliveries
+from postroom.store.leases import Claimed, Dead, GivenBack, Lane, Order, Retry, Sent
+from postroom.store.migrations import upgrade
+from postroom.store.names import Names
+from postroom.store.steps import Query, Steps, run
+from postroom.store.stores import Store
+from tests.contract.plan_support import DUE_ROWS, analyse, explain, forget_statistics, load, statistics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from postroom.store.deliveries import Deliveries
+    from postroom.store.steps import Row
+    from tests.conftest import FreshDatabase
+    from tests.contract.plan_support import Execute
+
+    Shown = Callable[..., None]
+
+BATCH = 500
+LANES = 16
+TOKEN = 4711
+KEY = "outbox_delivery_key"
+DUE = "outbox_delivery_due"
+PRIMARY_KEY = "outbox_delivery_pkey"
+
+NAMES = Names.of("postgresql")
+HOLD = deliveries(NAMES)
+SKIP = deliveries(NAMES, order=Order.SKIP)
+
+
+@pytest.fixture(scope="module")
+def url(module_database: FreshDatabase) -> str:
+    url = module_database("postgresql")
+    store = Store(url)
+    store.call(lambda connection: upgrade(connection, store.names))
+    load(url)
+    with store.session() as execute:
+        # What is settled and renewed in these tests is held by one worker: all lanes, and the first messages.
+        execute(Query(f"UPDATE postroom.outbox_lane SET token = {TOKEN}, leased_until = 'infinity'"))
+        execute(
+            Query(
+                f"UPDATE postroom.outbox_delivery SET token = {TOKEN}, leased_until = 'infinity' WHERE ctid IN ("
+                "SELECT ctid FROM postroom.outbox_delivery WHERE state = 0 AND queue = 'default' AND lane = -1 "
+                f"ORDER BY position LIMIT {BATCH})"
+            )
+        )
+    store.close()
+    return url
+
+
+@pytest.fixture(scope="module")
+def sessions(url: str) -> Iterator[dict[str, Execute]]:
+    store = Store(url)
+    with store.session() as with_settings, psycopg.connect(url, autocommit=True) as plain:
+        yield {"the store's session": with_settings, "a plain session": driver_kind(plain).execute}
+    store.close()
+
+
+OUTAGE = """
+    SELECT 2, n % 17 - 1, n, n % 500, statement_timestamp() - interval '1 hour' FROM generate_series(1, 20000) n"""
+QUIET = "SELECT 1, n % 17 - 1, n, n % 500, statement_timestamp() + n * interval '1 s' FROM generate_series(1, 20000) n"
+BUSY = "SELECT 0, n % 17 - 1, n, n % 500, '-infinity' FROM generate_series(1, 20000) n"
+
+STATISTICS: dict[str, Callable[[Execute], None]] = {
+    "never analysed": forget_statistics,
+    "analysed": analyse,
+    "of an outage, when all had failed": lambda execute: statistics_of(execute, OUTAGE),
+    "of a quiet time, when all was scheduled": lambda execute: statistics_of(execute, QUIET),
+    "of a busy time, when all was pending": lambda execute: statistics_of(execute, BUSY),
+}
+
+
+@pytest.fixture(scope="module", params=STATISTICS)
+def statistics(request: pytest.FixtureRequest, sessions: dict[str, Execute]) -> str:
+    name: str = request.param
+    STATISTICS[name](sessions["a plain session"])
+    return name
+
+
+@pytest.fixture
+def shown(sessions: dict[str, Execute], statistics: str) -> Shown:
+    """Give `shown(operation, indexes, rows)`: its first statement takes these indexes, and looks at few more rows."""
+
+    def shown(steps: Steps[object], indexes: set[str], rows: int = BATCH) -> None:
+        query = next(steps)
+        for session, generic in product(sessions, (False, True)):
+            plan = explain(sessions[session], query, generic=generic)
+            where = f"with a {'generic' if generic else 'custom'} plan in {session}, statistics {statistics}: {plan}"
+            assert plan.sequential() == [], where
+            assert plan.indexes("outbox_delivery") == indexes, where
+            assert plan.visited() <= 2 * rows + 2 * LANES, where
+            assert plan.thrown_away() <= rows + LANES * LANES, where
+
+    return shown
+
+
+@pytest.fixture(scope="module")
+def mine(sessions: dict[str, Execute]) -> list[Claimed]:
+    """Messages that are leased, one by one and by their lanes, a batch of each."""
+    message = Message.new("orders")
+    rows: list[Row] = []
+    for which in (f"lane = -1 AND token = {TOKEN}", "lane >= 0"):
+        found = sessions["a plain session"](
+            Query(
+                "SELECT position, lane FROM postroom.outbox_delivery WHERE state = 0 AND queue = 'default' "
+                f"AND {which} ORDER BY position LIMIT {BATCH}"
+            )
+        )
+        rows += found.rows
+    assert len(rows) == 2 * BATCH
+    return [Claimed(position, lane, TOKEN, 0, 1, message) for position, lane in rows]
+
+
+def lanes() -> list[Lane]:
+    return [Lane(number, TOKEN) for number in range(LANES)]
+
+
+def test_a_claim_of_what_is_ready_reads_its_batch_in_the_primary_key(shown: Shown) -> None:
+    shown(HOLD.claim("worker", BATCH, 30, due=False), {PRIMARY_KEY})
+
+
+def test_a_claim_of_what_is_due_reads_its_batch_in_the_due_index(shown: Shown) -> None:
+    shown(HOLD.claim("worker", BATCH, 30, due=True), {DUE})
+
+
+@pytest.mark.parametrize("operations", [HOLD, SKIP], ids=["hold", "skip"])
+def test_lanes_are_read_by_the_primary_key_with_a_probe_of_the_key_index_for_each_message(
+    shown: Shown, operations: Deliveries
+) -> None:
+    shown(operations.read_lanes(lanes(), BATCH, 15), {PRIMARY_KEY, KEY}, rows=BATCH * LANES)
+
+
+def test_lanes_promote_what_is_due_by_the_due_index(shown: Shown) -> None:
+    shown(HOLD.promote(lanes()), {DUE}, rows=DUE_ROWS // 2)
+
+
+def test_receipts_are_settled_by_the_primary_key(shown: Shown, mine: list[Claimed]) -> None:
+    shown(HOLD.settle([Sent(one, "offset 1") for one in mine]), {PRIMARY_KEY}, rows=len(mine))
+
+
+def test_failures_are_settled_by_the_primary_key(shown: Shown, mine: list[Claimed]) -> None:
+    failures = [Dead(one, "X", "no") if one.position % 2 else Retry(one, 5, "X", "no") for one in mine]
+    shown(HOLD.settle(failures), {PRIMARY_KEY}, rows=len(mine))
+
+
+def test_messages_are_given_back_by_the_primary_key(shown: Shown, mine: list[Claimed]) -> None:
+    shown(HOLD.settle([GivenBack(one) for one in mine]), {PRIMARY_KEY}, rows=len(mine))
+
+
+def test_leases_are_renewed_by_the_primary_key(shown: Shown, mine: list[Claimed]) -> None:
+    shown(HOLD.renew(mine[:BATCH], lanes(), 30), {PRIMARY_KEY}, rows=BATCH)
+
+
+def test_a_claim_and_a_renewal_update_rows_in_place(fresh_database: FreshDatabase) -> None:
+    """A HOT update: no index entry is written, and the old version goes without a vacuum."""
+    store = Store(fresh_database("postgresql"))
+    store.call(lambda connection: upgrade(connection, store.names))
+    with store.session() as execute:
+        execute(Query("ALTER TABLE postroom.outbox_delivery SET (autovacuum_enabled = off)"))
+        execute(
+            Query(
+                "INSERT INTO postroom.outbox (id, topic, content_type) "
+                "SELECT gen_random_uuid(), 'orders', 'text/plain' FROM generate_series(1, 20000)"
+            )
+        )
+        execute(Query("INSERT INTO postroom.outbox_delivery (position) SELECT position FROM postroom.outbox"))
+        claims = [run(HOLD.claim("a worker's name", BATCH, 30), execute) for _ in range(20)]
+        assert updates(execute) == (10_000, 10_000)
+        for claim in claims:
+            assert run(HOLD.renew(claim.messages, [], 30), execute) == ([], [])
+        assert updates(execute) == (20_000, 20_000)
+    store.close()
+
+
+def updates(execute: Execute) -> tuple[int, int]:
+    """How many updates of deliveries there were, and how many of them were HOT."""
+    execute(Query("SELECT pg_stat_force_next_flush()"))
+    [counts] = execute(
+        Query("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'outbox_delivery'")
+    ).rows
+    return (counts[0], counts[1])

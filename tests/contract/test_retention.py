@@ -1,0 +1,97 @@
+"""Retention: what is settled and old goes, in batches; what is not sent stays."""
+
+from __future__ import annotations
+
+from postroom.store.leases import Dead, Expired, Retry, Sent
+from postroom.store.retention import Retention
+from tests.contract.store_drivers import Room, only_with_row_locks
+
+DAY = 86_400.0
+
+
+def remove(room: Room, seconds: float = 7 * DAY, batch: int = 1000) -> int:
+    return room.run(Retention(room.deliveries).remove_settled(seconds, batch))
+
+
+def settle_all(room: Room) -> None:
+    assert room.settle(*map(Sent, room.claim(limit=10_000))) == []
+
+
+def messages(room: Room) -> list[int]:
+    return [position for [position] in room.select("SELECT position FROM {outbox} ORDER BY position")]
+
+
+def test_L_15_what_was_settled_long_ago_is_removed(room: Room) -> None:
+    old = room.add(2)
+    [first, second] = room.claim()
+    room.settle(Sent(first), Expired(second))
+    room.advance(6 * DAY)
+    new = room.add(1)
+    settle_all(room)
+    assert remove(room) == 0
+    room.advance(1.1 * DAY)
+    assert messages(room) == [*old, *new]
+    assert remove(room) == 2
+    assert messages(room) == list(room.receipts()) == new
+    assert remove(room) == 0
+
+
+def test_L_15_what_is_not_sent_is_never_removed(room: Room) -> None:
+    unsent = room.add(4)
+    [_, failed, dead, _] = room.claim(seconds=30)
+    room.settle(Retry(failed, 1, "CODE", "text"), Dead(dead, "CODE", "text"))
+    keyed = room.add(2, key="a")
+    scheduled = room.add(1, deliver_in=3600)
+    room.advance(1000 * DAY)
+    assert remove(room, seconds=0) == 0
+    assert messages(room) == room.positions() == [*unsent, *keyed, *scheduled]
+
+
+def test_L_15_it_is_removed_in_batches(room: Room) -> None:
+    added = room.add(25)
+    settle_all(room)
+    room.advance(8 * DAY)
+    assert [remove(room, batch=10) for _ in range(4)] == [10, 10, 5, 0]
+    assert (messages(room), room.receipts()) == ([], {})
+    assert added
+
+
+def test_O_3_the_idempotency_key_of_a_removed_message_can_be_used_again(room: Room) -> None:
+    [first] = room.add(idempotency_key="order-7")
+    settle_all(room)
+    room.advance(8 * DAY)
+    remove(room)
+    [second] = room.add(idempotency_key="order-7")
+    assert second > first
+
+
+@only_with_row_locks
+def test_L_15_two_at_once_do_not_wait_for_each_other(room: Room) -> None:
+    added = room.add(4)
+    settle_all(room)
+    room.advance(8 * DAY)
+    retention = Retention(room.deliveries)
+    with room.producer.session() as execute:
+        steps = retention.remove_settled(7 * DAY, 3)
+        query = next(steps)
+        for _ in range(4):  # begin, select, delete, delete, but not the commit
+            query = steps.send(execute(query))
+        assert query.text == "COMMIT"
+        assert remove(room) == 1
+        execute(query)
+    assert messages(room) == []
+    assert added
+
+
+def test_I_3_old_inbox_marks_are_removed_in_batches(room: Room) -> None:
+    def mark(consumer: str, *ids: str) -> None:
+        for one in ids:
+            room.select("INSERT INTO {inbox} (consumer, message_id) VALUES (:c, :m)", c=consumer, m=one)
+
+    mark("billing", *"abcde")
+    mark("shipping", "a", "b")
+    room.advance(8 * DAY)
+    mark("billing", "new")
+    retention = Retention(room.deliveries)
+    assert [room.run(retention.remove_marks(7 * DAY, 4)) for _ in range(3)] == [4, 3, 0]
+    assert room.select("SELECT consumer, message_id FROM {inbox}") == [("billing", "new")]
