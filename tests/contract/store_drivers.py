@@ -67,6 +67,9 @@ def only_on(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("driver", chosen, indirect=True, ids=lambda driver: driver.name)
 
 
+on_one_driver_of_each_style = only_on("sqlite3", "psycopg", "asyncpg", "pymysql")
+"""For what takes long and depends on the database and how it takes parameters, not on sync and async."""
+
 only_with_row_locks = only_on("postgresql", "mariadb")
 """SQLite has one writer at a time, and so no locks on rows."""
 
@@ -110,7 +113,10 @@ class Audited(NamedTuple):
 
 
 class Room:
-    """A store, and what tests do with it in one word each. The producer is another program, on a driver of its own."""
+    """A store, and what tests do with it in one word each.
+
+    What is tested runs on the store. What surrounds it is done by the producer, another program on a sync driver.
+    """
 
     def __init__(self, store: BlockingStore, driver: Driver, producer: Store) -> None:
         self.store = store
@@ -133,7 +139,7 @@ class Room:
         return self.store.run(steps)
 
     def advance(self, seconds: float) -> None:
-        clock.advance(self.store, seconds)
+        clock.advance(self.producer, seconds)
 
     # What a producer does
 
@@ -185,7 +191,7 @@ class Room:
 
     def select(self, text: str, **params: Any) -> list[tuple[Any, ...]]:
         """Run a statement in which ``{outbox}``, ``{delivery}`` and the others stand for tables."""
-        return [tuple(row) for row in self.run(_single(Query(text.format(**self.tables), params))).rows]
+        return [tuple(row) for row in self.producer.run(single(text.format(**self.tables), params)).rows]
 
     def delivery(self, position: int) -> Delivery:
         found = self.find_delivery(position)
@@ -236,7 +242,7 @@ class Room:
 
     def empty(self) -> None:
         """Make the tables as they were after `init`, but positions go on."""
-        self.run(self._operations.transaction(self._empty))
+        self.producer.run(self._operations.transaction(self._empty))
 
     def _empty(self) -> Steps[None]:
         for table in ("outbox", "delivery", "receipt", "audit", "inbox"):
@@ -264,5 +270,6 @@ def key_of_lane(lane: int) -> str:
     return next(keys_of_lane(lane))
 
 
-def _single(query: Query) -> Steps[Result]:
-    return (yield query)
+def single(text: str, params: dict[str, Any] | None = None) -> Steps[Result]:
+    """One statement, as an operation."""
+    return (yield Query(text, params or {}))

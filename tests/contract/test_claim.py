@@ -25,6 +25,7 @@ from tests.contract.store_drivers import (
     only_on,
     only_with_row_locks,
     positions,
+    single,
 )
 
 T = TypeVar("T")
@@ -304,12 +305,7 @@ def test_nothing_is_claimed_that_a_crash_of_the_database_could_undo(
     with closing(Store(url)) as store, store.session() as execute:
         execute(Query(f"ALTER DATABASE {make_url(url).database} SET synchronous_commit = off"))
     with closing(driver.open(url)) as opened:
-        assert opened.run(show("synchronous_commit")) == "on"
-
-
-def show(setting: str) -> Steps[str]:
-    found = yield Query(f"SHOW {setting}")
-    return str(found.rows[0][0])
+        assert opened.run(single("SHOW synchronous_commit")).rows[0][0] == "on"
 
 
 def test_two_claims_on_two_connections_share_nothing(room: Room, neighbour: Store) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from postroom.store.leases import Claimed, Dead, Expired, Found, GivenBack, Order, Retry, Sent
 from postroom.store.operating import Operating
-from tests.contract.store_drivers import Room, positions
+from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,6 +127,7 @@ def test_L_10_only_those_that_are_named(room: Room) -> None:
     assert room.positions(2) == [added[0], added[2]]
 
 
+@on_one_driver_of_each_style
 def test_L_10_many_are_requeued_and_discarded_in_batches(room: Room) -> None:
     added = bury(room, 1200)
     ids = room.ids(added)

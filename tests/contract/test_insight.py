@@ -35,15 +35,16 @@ def populate(room: Room, seed: int) -> None:
     lanes = room.take_lanes("gone", limit=4)
     for _ in range(3):
         room.advance(chance.choice([0, 45, 61]))
-        for _ in range(30):
+        for _ in range(12):
             deliver_in = chance.choice([None, None, 40, 4000])
-            room.add(key=chance.choice(keys), deliver_in=deliver_in, expires_in=chance.choice([None, 5000]))
+            expires_in = chance.choice([None, 5000])
+            room.add(chance.randint(1, 4), key=chance.choice(keys), deliver_in=deliver_in, expires_in=expires_in)
         room.run(room.deliveries.release(lanes))
         lanes = room.take_lanes("worker", seconds=60, limit=chance.randint(4, 16))
         room.run(room.deliveries.promote(lanes))
         claimed = [*room.claim(limit=12, seconds=60), *room.read_lanes(lanes, limit=4, seconds=60).messages]
-        for one in claimed:
-            ending = chance.choice(
+        endings = [
+            chance.choice(
                 [
                     Sent(one),
                     Expired(one),
@@ -53,8 +54,9 @@ def populate(room: Room, seed: int) -> None:
                     None,
                 ]
             )
-            if ending:
-                room.settle(ending)
+            for one in claimed
+        ]
+        room.settle(*(ending for ending in endings if ending))
 
 
 def expected(room: Room) -> dict[int, str]:
@@ -74,7 +76,7 @@ def expected(room: Room) -> dict[int, str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_L_1_counts_lists_and_view_agree_with_the_rules(room: Room, seed: int) -> None:
     populate(room, seed)
     states = expected(room)

@@ -12,7 +12,14 @@ from postroom.rules.ordering import LANES
 from postroom.store.lanes import MOST_PROMOTED
 from postroom.store.leases import Claim, Claimed, Dead, Duplicate, Expired, GivenBack, Lane, Retry, Sent
 from postroom.store.steps import Query
-from tests.contract.store_drivers import Room, key_of_lane, keys_of_lane, only_with_row_locks, positions
+from tests.contract.store_drivers import (
+    Room,
+    key_of_lane,
+    keys_of_lane,
+    on_one_driver_of_each_style,
+    only_with_row_locks,
+    positions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -243,6 +250,7 @@ def test_only_the_lanes_that_are_held_are_promoted(room: Room) -> None:
     assert room.positions(1) == [other]
 
 
+@on_one_driver_of_each_style
 def test_thousands_are_promoted_in_a_few_calls(room: Room) -> None:
     added = room.add(1100, key="a", deliver_in=60)
     room.advance(61)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Retry, Sent, Settlement
-from tests.contract.store_drivers import Received, Room, positions
+from tests.contract.store_drivers import Received, Room, on_one_driver_of_each_style, positions
 
 Ending = Callable[[Claimed], Settlement]
 
@@ -224,6 +224,7 @@ def test_a_settlement_of_another_queue_finds_nothing(room: Room) -> None:
     assert room.run(handlers.settle([Sent(claimed)])) == []
 
 
+@on_one_driver_of_each_style
 def test_thousands_are_settled_in_one_call(room: Room) -> None:
     added = room.add(2500)
     claimed = room.claim(limit=5000)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-EXAMPLES = {"sqlite": 100, "postgresql": 25, "mariadb": 25}
+EXAMPLES = {"sqlite": 100, "postgresql": 20, "mariadb": 20}
 STEPS = 50
 
 MINUTE, HOUR = 60.0, 3600.0

@@ -11,7 +11,7 @@ from postroom.store.leases import Claimed, Dead, Retry, Sent
 from postroom.store.operating import Operating
 from postroom.store.retention import Retention
 from postroom.store.steps import Query
-from tests.contract.store_drivers import Room, only_on
+from tests.contract.store_drivers import Room, only_on, single
 from tests.contract.trap_support import add_with, until_commit
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def test_under_repeatable_read_the_gap_lock_of_a_claim_blocks_a_producer(room: R
 
 @only_on("mariadb")
 def test_the_stores_own_sessions_are_in_read_committed(room: Room) -> None:
-    assert room.select("SELECT @@tx_isolation") == [("READ-COMMITTED",)]
+    assert room.run(single("SELECT @@tx_isolation")).rows[0][0] == "READ-COMMITTED"
 
 
 @only_on("postgresql")
 def test_the_stores_own_sessions_are_in_read_committed_on_postgresql(room: Room) -> None:
-    assert room.select("SHOW transaction_isolation") == [("read committed",)]
+    assert room.run(single("SHOW transaction_isolation")).rows[0][0] == "read committed"

@@ -184,7 +184,8 @@ class Desk:
                     {"queue": d.queue, "lane": lane.number, "token": lane.token},
                 )
             )
-            since |= {lane.number: str(d.dialect.read_moment(ends)) for [ends] in found}
+            for [ends] in found:
+                since[lane.number] = str(d.dialect.read_moment(ends))
         return since
 
     def _read_lanes(self) -> list[Claimed]:

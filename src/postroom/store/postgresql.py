@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.ordering import NO_LANE
 from postroom.store.deliveries import Deliveries
 from postroom.store.lanes import MOST_PROMOTED
@@ -148,9 +147,9 @@ class PostgreSQLDeliveries(Deliveries):
         return settled
 
     def _settle_receipts(self, receipts: Sequence[Receipt]) -> Steps[set[Lease]]:
-        given = self._given(outcome="text", answer="text", dedup="bigint")
+        types = {"outcome": "text", "answer": "text", "dedup": "bigint"}
         statement = f"""
-            WITH {given}, held AS ({self._held_lanes()}), gone AS (
+            WITH {self._given(**types)}, held AS ({self._held_lanes()}), gone AS (
                 DELETE FROM {self.delivery} d USING given WHERE {self._mine()}
                 RETURNING d.position, d.attempts, given.token, given.outcome, given.answer, given.dedup
             ), receipts AS (
@@ -159,14 +158,14 @@ class PostgreSQLDeliveries(Deliveries):
                 {self.dialect.replace_receipt}
             )
             SELECT position, token FROM gone"""
-        fields = list(zip(*map(receipt_fields, receipts), strict=True))
-        params = dict(zip(("outcome", "answer", "dedup"), map(list, fields), strict=True))
+        fields = zip(*map(receipt_fields, receipts), strict=True)
+        params = dict(zip(types, map(list, fields), strict=True))
         return (yield from self._settled(statement, [one.claimed for one in receipts], params))
 
     def _settle_failures(self, failures: Sequence[Failure]) -> Steps[set[Lease]]:
-        given = self._given(becomes="smallint", delay="float8", attempts="integer", code="text", message="text")
+        types = {"becomes": "smallint", "delay": "float8", "attempts": "integer", "code": "text", "message": "text"}
         statement = f"""
-            WITH {given}, held AS ({self._held_lanes()})
+            WITH {self._given(**types)}, held AS ({self._held_lanes()})
             UPDATE {self.delivery} d
             SET state = given.becomes, due = {self.dialect.later("given.delay")},
                 attempts = d.attempts + given.attempts,
@@ -174,10 +173,8 @@ class PostgreSQLDeliveries(Deliveries):
                 token = 0, owner = '', leased_until = {self.dialect.never}
             FROM given WHERE {self._mine()}
             RETURNING d.position, given.token"""
-        fields = list(zip(*map(failure_fields, failures), strict=True))
-        params: dict[str, Any] = dict(zip(("becomes", "delay", "attempts"), map(list, fields), strict=True))
-        params["code"] = [cut(one.code, CODE_LENGTH) for one in failures]
-        params["message"] = [cut(one.message) for one in failures]
+        fields = zip(*map(failure_fields, failures), strict=True)
+        params = dict(zip(types, map(list, fields), strict=True))
         return (yield from self._settled(statement, [one.claimed for one in failures], params))
 
     def _settle_given_back(self, claimed: Sequence[Claimed]) -> Steps[set[Lease]]:

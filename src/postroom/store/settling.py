@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.lifecycle import Stored
@@ -51,9 +51,7 @@ class Settling(Operations):
         mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
         for receipts in chunks([one for one in mine if isinstance(one, Receipt)]):
             yield from self._write_receipts(receipts)
-        for failure in mine:
-            if isinstance(failure, Failure):
-                yield self._failed(failure)
+        yield from self._write_failures([one for one in mine if isinstance(one, Failure)])
         yield from self._give_back([one.claimed for one in mine if isinstance(one, GivenBack)])
         return held
 
@@ -104,22 +102,19 @@ class Settling(Operations):
             {"queue": self.queue},
         )
 
-    def _failed(self, failure: Failure) -> Query:
-        state, delay, attempts = failure_fields(failure)
-        return Query(
-            f"UPDATE {self.delivery} SET state = :state, due = {self.dialect.later(':delay')}, "
-            f"attempts = attempts + :attempts, claims = 0, failed_at = {self.now}, error_code = :code, "
-            f"error_message = :message, token = 0, owner = '', leased_until = {self.dialect.never} "
-            f"WHERE state = 0 AND queue = :queue AND {places([failure.claimed])}",
-            {
-                "queue": self.queue,
-                "state": state,
-                "delay": delay,
-                "attempts": attempts,
-                "code": cut(failure.code, CODE_LENGTH),
-                "message": cut(failure.message),
-            },
-        )
+    def _write_failures(self, failures: Sequence[Failure]) -> Steps[None]:
+        """One statement for those that failed alike, as all do when a broker is down."""
+        alike: dict[FailureFields, list[Claimed]] = {}
+        for failure in failures:
+            alike.setdefault(failure_fields(failure), []).append(failure.claimed)
+        for fields, claimed in alike.items():
+            yield Query(
+                f"UPDATE {self.delivery} SET state = :becomes, due = {self.dialect.later(':delay')}, "
+                f"attempts = attempts + :attempts, claims = 0, failed_at = {self.now}, error_code = :code, "
+                f"error_message = :message, token = 0, owner = '', leased_until = {self.dialect.never} "
+                f"WHERE state = 0 AND queue = :queue AND {places(claimed)}",
+                {"queue": self.queue, **fields._asdict()},
+            )
 
     def _give_back(self, claimed: Sequence[Claimed]) -> Steps[None]:
         if claimed:
@@ -142,10 +137,20 @@ def receipt_fields(receipt: Receipt) -> tuple[str, str | None, int | None]:
             return "expired", None, None
 
 
-def failure_fields(failure: Failure) -> tuple[int, float, int]:
-    """The stored state, the delay in seconds, and by how many the attempts go up."""
+class FailureFields(NamedTuple):
+    """What a failure writes: the stored state, seconds until due, attempts to add, and the error cut to fit."""
+
+    becomes: int
+    delay: float
+    attempts: int
+    code: str
+    message: str
+
+
+def failure_fields(failure: Failure) -> FailureFields:
+    error = cut(failure.code, CODE_LENGTH), cut(failure.message)
     match failure:
         case Retry():
-            return int(Stored.RETRY), float(failure.delay), 1
+            return FailureFields(int(Stored.RETRY), float(failure.delay), 1, *error)
         case Dead():
-            return int(Stored.DEAD), 0.0, int(failure.attempted)
+            return FailureFields(int(Stored.DEAD), 0.0, int(failure.attempted), *error)
