@@ -12,7 +12,6 @@ from postroom.rules.lifecycle import ClaimLimits
 from postroom.store.databases import deliveries
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import Claimed, Sent
-from postroom.store.operations import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,7 +85,7 @@ class ClaimWorker:
         found = self.store.run(
             d.statement(
                 f"SELECT position, leased_until FROM {d.delivery} WHERE state = 0 AND queue = :queue "
-                f"AND {places(claimed)} AND token = {claimed[0].token}",
+                f"AND {d.places(claimed)} AND token = {claimed[0].token}",
                 {"queue": d.queue},
             )
         )

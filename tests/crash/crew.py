@@ -8,6 +8,7 @@ import os
 import time
 import traceback
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import psutil
 
@@ -106,7 +107,10 @@ class Crew:
         """Run `work(name, *args)` in a process of its own."""
         errors = self.directory / f"{name}.error"
         process = CONTEXT.Process(target=_reporting, args=(errors, work, name, *args), daemon=True)
-        process.start()
+        with patch.dict(os.environ):
+            # Workers that are killed report no coverage, and the process that makes them only after the test run.
+            os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+            process.start()
         worker = Worker(name, process, errors)
         self._workers.append(worker)
         return worker

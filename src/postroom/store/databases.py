@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING
 from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits
 from postroom.store.deliveries import Deliveries
 from postroom.store.leases import Order
+from postroom.store.mysql import MySQLDeliveries
 from postroom.store.operations import DEFAULT_QUEUE
 from postroom.store.postgresql import PostgreSQLDeliveries
 
 if TYPE_CHECKING:
     from postroom.store.names import Names
+
+_KINDS: dict[str, type[Deliveries]] = {
+    "postgresql": PostgreSQLDeliveries,
+    "mysql": MySQLDeliveries,
+    "sqlite": Deliveries,
+}
 
 
 def deliveries(
@@ -21,5 +28,4 @@ def deliveries(
     limits: ClaimLimits = DEFAULT_CLAIM_LIMITS,
 ) -> Deliveries:
     """The lease protocol of one queue in a database with these names."""
-    kind = PostgreSQLDeliveries if names.dialect == "postgresql" else Deliveries
-    return kind(names, queue, order, limits)
+    return _KINDS[names.dialect](names, queue, order, limits)

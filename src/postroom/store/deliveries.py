@@ -8,7 +8,6 @@ from postroom.rules.ordering import NO_LANE, key_hash
 from postroom.store.dialect import whole_numbers
 from postroom.store.lanes import Lanes
 from postroom.store.leases import Claimed, Duplicate, GivenBack, Lane, Lease
-from postroom.store.operations import places
 from postroom.store.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class Deliveries(Lanes):
             mine = [one for one in claimed if one.lease in held]
             yield Query(
                 f"UPDATE {self.delivery} SET leased_until = {until} "
-                f"WHERE state = 0 AND queue = :queue AND {places(mine)}",
+                f"WHERE state = 0 AND queue = :queue AND {self.places(mine)}",
                 params,
             )
         held_lanes = yield from self._leased_lanes(lanes, self.dialect.skip_locked)
@@ -122,8 +121,8 @@ class Deliveries(Lanes):
         if not claimed:
             return set()
         found = yield Query(
-            f"SELECT position, token FROM {self.delivery} WHERE state = 0 AND queue = :queue AND {places(claimed)} "
-            f"AND leased_until > {self.now}{locking}",
+            f"SELECT position, token FROM {self.delivery} WHERE state = 0 AND queue = :queue "
+            f"AND {self.places(claimed)} AND leased_until > {self.now}{locking}",
             {"queue": self.queue},
         )
         return {one.lease for one in claimed} & {(position, token) for position, token in found.rows}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 _NEVER_YEAR = 1970
@@ -38,6 +38,11 @@ class Dialect:
     def later(self, seconds: str) -> str:
         """The clock moved on by the seconds that the parameter holds."""
         raise NotImplementedError
+
+    def places(self, lanes: Mapping[int, Sequence[int]]) -> str:
+        """A condition that finds deliveries by the primary key, beside state and queue. Their positions, by lane."""
+        each = (f"(lane = {lane} AND position IN ({whole_numbers(lanes[lane])}))" for lane in sorted(lanes))
+        return f"({' OR '.join(each)})"
 
     def for_update_of(self, table: str) -> str:
         """Lock the rows of one table of a join; of all, where the database cannot tell them apart."""
@@ -116,6 +121,11 @@ class SQLite(Dialect):
     begin = "BEGIN IMMEDIATE"  # a read that turns into a write would fail at once with SQLITE_BUSY
     for_update = ""
     skip_locked = ""
+
+    def places(self, lanes: Mapping[int, Sequence[int]]) -> str:
+        # With OR it would read all that is ready. A position is in one lane only, so this finds the same.
+        positions = [position for lane in sorted(lanes) for position in lanes[lane]]
+        return f"lane IN ({whole_numbers(sorted(lanes))}) AND position IN ({whole_numbers(positions)})"
 
     def later(self, seconds: str) -> str:
         return f"strftime('%Y-%m-%d %H:%M:%f', 'now', {seconds} || ' seconds')"

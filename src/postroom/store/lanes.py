@@ -8,7 +8,7 @@ from postroom.rules.ordering import LANES
 from postroom.store.claiming import Claiming
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import Claim, Claimed, Lane, new_token
-from postroom.store.operations import Place, chunks, columns, places
+from postroom.store.operations import Place, chunks, columns
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class Lanes(Claiming):
         mine = [one for one in claimed if one.lease in held]
         if mine:
             yield Query(
-                f"UPDATE {self.delivery} SET claims = claims + 1 WHERE state = 0 AND queue = :queue AND {places(mine)}",
+                f"UPDATE {self.delivery} SET claims = claims + 1 "
+                f"WHERE state = 0 AND queue = :queue AND {self.places(mine)}",
                 {"queue": self.queue},
             )
 
@@ -177,7 +178,8 @@ class Lanes(Claiming):
         for some in chunks(due):
             # By their positions: what has come due since was not returned, and would be passed by.
             yield Query(
-                f"UPDATE {self.delivery} SET state = 0 WHERE state IN (1, 2) AND queue = :queue AND {places(some)}",
+                f"UPDATE {self.delivery} SET state = 0 "
+                f"WHERE state IN (1, 2) AND queue = :queue AND {self.places(some)}",
                 {"queue": self.queue},
             )
         return {lane: min(one.position for one in due if one.lane == lane) for lane in {one.lane for one in due}}

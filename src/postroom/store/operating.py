@@ -9,7 +9,7 @@ from uuid import UUID
 from postroom.rules.lifecycle import State, Stored, status
 from postroom.store.dialect import as_json, whole_numbers
 from postroom.store.leases import Claimed, Found
-from postroom.store.operations import CHUNK, chunks, places
+from postroom.store.operations import CHUNK, chunks
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -106,13 +106,13 @@ class Operating:
         d = self._deliveries
         yield Query(
             f"UPDATE {d.delivery} SET state = 2, due = {d.dialect.never}, attempts = 0, claims = 0, error_code = '', "
-            f"error_message = '' WHERE state = 3 AND queue = :queue AND {places(letters)}",
+            f"error_message = '' WHERE state = 3 AND queue = :queue AND {d.places(letters)}",
             self._queue,
         )
 
     def _remove(self, letters: Sequence[DeadLetter]) -> Steps[None]:
         d = self._deliveries
-        yield Query(f"DELETE FROM {d.delivery} WHERE state = 3 AND queue = :queue AND {places(letters)}", self._queue)
+        yield Query(f"DELETE FROM {d.delivery} WHERE state = 3 AND queue = :queue AND {d.places(letters)}", self._queue)
         positions = whole_numbers([letter.position for letter in letters])
         yield Query(f"DELETE FROM {d.outbox} WHERE position IN ({positions})")
 
@@ -131,7 +131,7 @@ class Operating:
         d = self._deliveries
         result = yield Query(
             f"SELECT position, state, due <= {d.now}, leased_until > {d.now}, owner, token FROM {d.delivery} "
-            f"WHERE state IN (0, 1, 2, 3) AND queue = :queue AND {places(lost)}",
+            f"WHERE state IN (0, 1, 2, 3) AND queue = :queue AND {d.places(lost)}",
             self._queue,
         )
         return {row[0]: row for row in result.rows}

@@ -10,7 +10,7 @@ import msgspec
 
 from postroom.message import Message
 from postroom.store.db_errors import retrying
-from postroom.store.dialect import DIALECTS, Dialect, whole_numbers
+from postroom.store.dialect import DIALECTS, Dialect
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -75,6 +75,13 @@ class Operations:
         """Run one statement that commits by itself, again if it lost a deadlock."""
         return (yield from retrying(lambda: _single(Query(text, params))))
 
+    def places(self, deliveries: Iterable[HasPlace]) -> str:
+        """A condition that finds these deliveries by the primary key, beside state and queue."""
+        lanes: dict[int, list[int]] = {}
+        for one in deliveries:
+            lanes.setdefault(one.lane, []).append(one.position)
+        return self.dialect.places({lane: sorted(positions) for lane, positions in lanes.items()})
+
     def message(self, row: Row) -> Message:
         """A message from `MESSAGE_COLUMNS`; an empty one where the row is all NULL."""
         if row[0] is None:
@@ -119,21 +126,6 @@ class Place(NamedTuple):
 
     lane: int
     position: int
-
-
-def places(claimed: Iterable[HasPlace]) -> str:
-    """A condition that finds these deliveries by the primary key, beside state and queue."""
-    lanes: dict[int, list[int]] = {}
-    for one in claimed:
-        lanes.setdefault(one.lane, []).append(one.position)
-    return (
-        "("
-        + " OR ".join(
-            f"(lane = {lane} AND position IN ({whole_numbers(sorted(positions))}))"
-            for lane, positions in sorted(lanes.items())
-        )
-        + ")"
-    )
 
 
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:

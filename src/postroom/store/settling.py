@@ -21,7 +21,7 @@ from postroom.store.leases import (
     Sent,
     Settlement,
 )
-from postroom.store.operations import Operations, chunks, places
+from postroom.store.operations import Operations, chunks
 from postroom.store.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Settling(Operations):
         live_lanes = yield from self._live_lanes(sorted({one.lane for one in claimed if one.ordered}))
         found = yield Query(
             f"SELECT position, token, leased_until > {self.now} FROM {self.delivery} "
-            f"WHERE state = 0 AND queue = :queue AND {places(claimed)}{self.dialect.for_update}",
+            f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}{self.dialect.for_update}",
             {"queue": self.queue},
         )
         rows = {position: (token, bool(live)) for position, token, live in found.rows}
@@ -98,7 +98,7 @@ class Settling(Operations):
         )
         yield Query(
             f"DELETE FROM {self.delivery} WHERE state = 0 AND queue = :queue "
-            f"AND {places(receipt.claimed for receipt in receipts)}",
+            f"AND {self.places(receipt.claimed for receipt in receipts)}",
             {"queue": self.queue},
         )
 
@@ -112,7 +112,7 @@ class Settling(Operations):
                 f"UPDATE {self.delivery} SET state = :becomes, due = {self.dialect.later(':delay')}, "
                 f"attempts = attempts + :attempts, claims = 0, failed_at = {self.now}, error_code = :code, "
                 f"error_message = :message, token = 0, owner = '', leased_until = {self.dialect.never} "
-                f"WHERE state = 0 AND queue = :queue AND {places(claimed)}",
+                f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
                 {"queue": self.queue, **fields._asdict()},
             )
 
@@ -121,7 +121,7 @@ class Settling(Operations):
             yield Query(
                 f"UPDATE {self.delivery} SET token = 0, owner = '', leased_until = {self.dialect.never}, "
                 f"claims = CASE WHEN lane = {NO_LANE} THEN claims - 1 ELSE claims END "
-                f"WHERE state = 0 AND queue = :queue AND {places(claimed)}",
+                f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
                 {"queue": self.queue},
             )
 
