@@ -107,7 +107,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """Not sent: the lease ends now, and the claim does not count. For a lane's message, which has none, nothing ends."""
+    """Not sent: its lease ends now, and the claim does not count. A lane's message has no lease of its own to end."""
 
     claimed: Claimed
 
