@@ -1,4 +1,4 @@
-"""PostgreSQL's plans for the lease protocol, with a million delivered, a million scheduled and much that failed.
+"""The databases' plans for the lease protocol: on PostgreSQL with a million delivered, a million scheduled and more.
 
 They must not depend on statistics: those are missing after `init`, and soon out of date in tables whose size swings
 between nothing and millions. Nor on the settings of the store's sessions, which PgBouncer may drop.
@@ -20,13 +20,14 @@ from postroom.store.migrations import upgrade
 from postroom.store.names import Names
 from postroom.store.steps import Query, Steps, run
 from postroom.store.stores import Store
+from postroom.store.writing import WRITERS
 from tests.contract.plan_support import DUE_ROWS, analyse, explain, forget_statistics, load, statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from postroom.store.deliveries import Deliveries
-    from postroom.store.steps import Row
+    from postroom.store.steps import Result, Row
     from tests.conftest import FreshDatabase
     from tests.contract.plan_support import Execute
 
@@ -47,8 +48,7 @@ SKIP = deliveries(NAMES, order=Order.SKIP)
 @pytest.fixture(scope="module")
 def url(module_database: FreshDatabase) -> str:
     url = module_database("postgresql")
-    store = Store(url)
-    store.call(lambda connection: upgrade(connection, store.names))
+    store = new_store(url)
     load(url)
     with store.session() as execute:
         # What is settled and renewed in these tests is held by one worker: all lanes, and the first messages.
@@ -169,8 +169,7 @@ def test_leases_are_renewed_by_the_primary_key(shown: Shown, mine: list[Claimed]
 
 def test_a_claim_and_a_renewal_update_rows_in_place(fresh_database: FreshDatabase) -> None:
     """A HOT update: no index entry is written, and the old version goes without a vacuum."""
-    store = Store(fresh_database("postgresql"))
-    store.call(lambda connection: upgrade(connection, store.names))
+    store = new_store(fresh_database("postgresql"))
     with store.session() as execute:
         execute(Query("ALTER TABLE postroom.outbox_delivery SET (autovacuum_enabled = off)"))
         execute(
@@ -195,3 +194,63 @@ def updates(execute: Execute) -> tuple[int, int]:
         Query("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'outbox_delivery'")
     ).rows
     return (counts[0], counts[1])
+
+
+def statements_of_all_operations(store: Store, operations: Deliveries) -> list[Query]:
+    """Every statement on deliveries that the lease protocol makes, run once."""
+    writer = WRITERS[store.names.dialect](store.names)
+    store.run(operations.transaction(writer.add, [Message.new("t", key=key) for key in [None, *"abcdefgh"] * 5]))
+    seen: list[Query] = []
+    with store.session() as execute:
+
+        def noting(query: Query) -> Result:
+            seen.append(query)
+            return execute(query)
+
+        lanes = run(operations.take_lanes("worker", 30), noting)
+        run(operations.promote(lanes), noting)
+        ordered = run(operations.read_lanes(lanes, 10, 30), noting).messages
+        free = run(operations.claim("worker", 10, 30), noting).messages
+        assert run(operations.renew(free, lanes, 30), noting) == ([], [])
+        mine = [*free, *ordered]
+        assert run(operations.settle([Retry(one, 0, "X", "no") for one in mine[::2]]), noting) == []
+        assert run(operations.settle([Sent(one) for one in mine[1::2]]), noting) == []
+        assert run(operations.promote(lanes), noting)
+    return [query for query in seen if operations.delivery in query.text and not query.text.startswith("INSERT")]
+
+
+either_order = pytest.mark.parametrize("order", Order)
+
+
+@either_order
+def test_sqlite_finds_what_it_needs_by_whole_keys(fresh_database: FreshDatabase, order: Order) -> None:
+    store = new_store(fresh_database("sqlite"))
+    queries = statements_of_all_operations(store, deliveries(store.names, order=order))
+    with store.session() as execute:
+        steps = {row[3] for query in queries for row in execute(explained("EXPLAIN QUERY PLAN", query)).rows}
+    store.close()
+    assert "SEARCH b USING COVERING INDEX postroom_outbox_delivery_key (queue=? AND key_hash=? AND position<?)" in steps
+    of_deliveries = {step for step in steps if step.split()[1] in {"b", "d", "postroom_outbox_delivery"}}
+    assert not {step for step in of_deliveries if step.startswith("SCAN") or step.endswith("(state=? AND queue=?)")}
+
+
+@either_order
+def test_mariadb_probes_the_key_index_for_each_message(fresh_database: FreshDatabase, order: Order) -> None:
+    store = new_store(fresh_database("mariadb"))
+    queries = statements_of_all_operations(store, deliveries(store.names, order=order))
+    with store.session() as execute:
+        steps = [row for query in queries for row in execute(explained("EXPLAIN", query)).rows]
+    store.close()
+    probes = {(access, index, length) for _, _, table, access, _, index, length, *_ in steps if table == "b"}
+    # All of the index but the position: queue, key and state.
+    assert probes == {("ref", "postroom_outbox_delivery_key", "269")}
+
+
+def explained(how: str, query: Query) -> Query:
+    return Query(f"{how} {query.text}", query.params)
+
+
+def new_store(url: str) -> Store:
+    store = Store(url)
+    store.call(lambda connection: upgrade(connection, store.names))
+    return store

@@ -107,7 +107,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """Not sent: its lease ends now, and the claim does not count. A lane's message has no lease of its own to end."""
+    """Not sent: the lease ends now, and the claim does not count. A message of a lane has none, and stays as it is."""
 
     claimed: Claimed
 
