@@ -170,6 +170,8 @@ def _key(name: str, value: object) -> str | None:
         raise InvalidMessage(f"{name} must be a str, int or UUID, not {type(value).__name__}")
     if isinstance(value, int):
         value = int(value)  # the number of an `(int, Enum)`
+        if abs(value) >= 10**MAX_TEXT:  # Python may refuse to write it out
+            raise InvalidMessage(f"{name} is a number of more than {MAX_TEXT} digits: at most {MAX_TEXT} are allowed")
     return _text(name, value if isinstance(value, str) else str(value), control_characters=True)
 
 

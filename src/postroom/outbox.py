@@ -74,11 +74,11 @@ class Outbox:
 
         Raises as `add` does; then none of them was written.
         """
-        return self._add(connection, list(messages), "outbox.add_many")
+        return self._add(connection, _listed(messages), "outbox.add_many")
 
     async def aadd_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
         """`add_many` for an async connection."""
-        return await self._aadd(connection, list(messages), "outbox.aadd_many")
+        return await self._aadd(connection, _listed(messages), "outbox.aadd_many")
 
     def message(self, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Message:
         """A message for `add_many`, its payload masked as `add` does it; `Message.new` knows no mask."""
@@ -120,3 +120,10 @@ class Outbox:
             names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
             self._writers[dialect] = WRITERS[dialect](names)
         return self._writers[dialect]
+
+
+def _listed(messages: Iterable[Message]) -> list[Message]:
+    try:
+        return list(messages)
+    except TypeError:
+        raise InvalidMessage(f"add_many takes a list of messages, not {type(messages).__name__}") from None

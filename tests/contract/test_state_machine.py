@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-EXAMPLES = {"sqlite": 100, "postgresql": 20, "mariadb": 20}
+EXAMPLES = {"sqlite": 80, "postgresql": 15, "mariadb": 15}
 STEPS = 50
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -40,10 +40,10 @@ LIMITS = ClaimLimits(alone_after=1, dead_after=2)
 ONE, OTHER = (key for key, _ in zip(keys_of_lane(0), "12", strict=False))
 KEYS = [None, None, ONE, OTHER, next(keys_of_lane(1))]
 
-# Every moment is a whole number of minutes away from every other, and an example takes seconds: the time that
-# really passes never decides anything.
-passing = st.sampled_from([MINUTE] * 6 + [10 * MINUTE, HOUR])
-leases = st.sampled_from([10 * MINUTE, 5 * HOUR, 5 * HOUR])
+# A step takes a minute, of which an hour has more than an example has steps, and all else whole hours: moments that
+# different steps made are never the same, and the seconds that really pass never decide which is the earlier one.
+waits = st.sampled_from([0] * 6 + [HOUR, 2 * HOUR])
+leases = st.sampled_from([HOUR, 8 * HOUR, 8 * HOUR])
 limits = st.integers(1, 4)
 endings: st.SearchStrategy[Callable[[Claimed], Settlement]] = st.sampled_from(
     [
@@ -51,7 +51,7 @@ endings: st.SearchStrategy[Callable[[Claimed], Settlement]] = st.sampled_from(
         Duplicate,
         Expired,
         lambda one: Retry(one, 0, "CODE", "text"),
-        lambda one: Retry(one, 30 * MINUTE, "CODE", "text"),
+        lambda one: Retry(one, HOUR, "CODE", "text"),
         lambda one: Dead(one, "CODE", "text"),
         lambda one: Dead(one, "CODE", "text", attempted=False),
         GivenBack,
@@ -84,7 +84,7 @@ class StoreMachine(RuleBasedStateMachine):
     # ever would something be added, claimed, lost, claimed again and settled.
     @rule(
         data=st.data(),
-        time=passing,
+        wait=waits,
         what=st.sampled_from(
             ["add"] * 3
             + ["claim"] * 3
@@ -96,17 +96,17 @@ class StoreMachine(RuleBasedStateMachine):
             + ["requeue", "requeue", "discard", "remove_settled"]
         ),
     )
-    def happens(self, data: st.DataObject, time: float, what: str) -> None:
-        self.room.advance(time)
-        self.model.now += time
+    def happens(self, data: st.DataObject, wait: float, what: str) -> None:
+        self.room.advance(MINUTE + wait)
+        self.model.now += MINUTE + wait
         getattr(self, what)(data)
 
     # Producers
 
     def add(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(KEYS))
-        later = data.draw(st.sampled_from([None, None, 10 * MINUTE, HOUR]))
-        expires = data.draw(st.sampled_from([None, None, 2 * HOUR]))
+        later = data.draw(st.sampled_from([None, None, HOUR, 2 * HOUR]))
+        expires = data.draw(st.sampled_from([None, None, 3 * HOUR]))
         for _ in range(data.draw(st.integers(1, 3))):
             self.record(key, later, expires)
 
@@ -198,7 +198,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert done == [self.ids[position] for position in self.model.discard(positions)]
 
     def remove_settled(self, data: st.DataObject) -> None:
-        age = data.draw(st.sampled_from([0, HOUR]))
+        age = data.draw(st.sampled_from([0, 2 * HOUR]))
         assert self.room.run(Retention(self.protocol).remove_settled(age)) == self.model.remove_settled(age)
 
     # What always holds

@@ -285,3 +285,9 @@ def test_V_3_who_never_loaded_opentelemetry_does_not_load_it_with_a_message() ->
     )
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert shown.stdout.strip() == "{} []"
+
+
+def test_a_key_of_more_digits_than_python_writes_out_is_refused() -> None:
+    with pytest.raises(InvalidMessage, match="more than 255 digits"):
+        Message.new("t", key=10**5000)
+    assert Message.new("t", key=10**254).key == "1" + "0" * 254

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from postroom import Inbox, Message, Outbox
-from postroom.errors import InvalidIdentifier, InvalidSetting, PayloadTooLarge, SchemaMissing
+from postroom.errors import InvalidIdentifier, InvalidMessage, InvalidSetting, PayloadTooLarge, SchemaMissing
 from postroom.store.migrations import upgrade
 from postroom.store.names import Names
 from postroom.store.stores import Store
@@ -145,3 +145,9 @@ def test_adding_over_sqlite3_loads_neither_sqlalchemy_nor_another_driver(databas
     assert shown.stdout.strip() == "[]"
     with closing(sqlite3.connect(database)) as connection:
         assert payloads(connection) == [b'{"order":7}']
+
+
+@pytest.mark.parametrize("messages", [None, 7, Message.new("t")])
+def test_add_many_of_what_is_no_list_is_refused_in_words(messages: Any) -> None:
+    with pytest.raises(InvalidMessage, match="add_many takes a list of messages"):
+        Outbox().add_many(object(), messages)

@@ -34,7 +34,8 @@ def list_messages(
     status: Annotated[State | None, typer.Option(help="Only messages in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at the most.")] = 50,
     before: Annotated[
-        int | None, typer.Option(min=1, metavar="POSITION", help="Only older ones: those before this position.")
+        int | None,
+        typer.Option(min=1, max=2**63 - 1, metavar="POSITION", help="Only older ones: those before this position."),
     ] = None,
     database: Database = None,
     schema: Schema = None,
