@@ -57,13 +57,15 @@ DRIVERS = (
     Driver("asyncpg", "postgresql", "postgresql+asyncpg", BridgedStore),
     Driver("pymysql", "mariadb", "mysql+pymysql", Store),
     Driver("asyncmy", "mariadb", "mysql+asyncmy", BridgedStore),
-    Driver("aiomysql", "mariadb", "mysql+aiomysql", BridgedStore),
 )
+AIOMYSQL = Driver("aiomysql", "mariadb", "mysql+aiomysql", BridgedStore)
+"""It shares asyncmy's adapter: one test that uses everything is enough."""
 
 
 def only_on(*names: str) -> pytest.MarkDecorator:
     """Run the test on these drivers, or on all drivers of these databases, alone."""
     chosen = [driver for driver in DRIVERS if driver.kind in names or driver.name in names]
+    chosen += [AIOMYSQL] if "aiomysql" in names else []
     return pytest.mark.parametrize("driver", chosen, indirect=True, ids=lambda driver: driver.name)
 
 

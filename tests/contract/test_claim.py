@@ -11,12 +11,15 @@ import msgspec
 import pytest
 from sqlalchemy import make_url
 
+from postroom import insight
 from postroom.message import Message
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import ClaimLimits
 from postroom.store.leases import Claim, Dead, GivenBack, Retry, Sent
+from postroom.store.operating import Operating
 from postroom.store.steps import Query, run
 from postroom.store.stores import Store
+from postroom.store.watching import Watching
 from tests.contract.store_drivers import (
     DRIVERS,
     Driver,
@@ -49,8 +52,26 @@ def test_every_database_is_reached_by_every_driver_that_a_store_can_use() -> Non
         ("postgresql", "asyncpg"),
         ("mariadb", "pymysql"),
         ("mariadb", "asyncmy"),
-        ("mariadb", "aiomysql"),
     }
+
+
+@only_on("aiomysql")
+def test_aiomysql_does_what_asyncmy_does(room: Room) -> None:
+    added = room.add(4)
+    keyed = room.add(2, key="a")
+    sent, failed, dead, back = room.claim()
+    assert room.run(room.deliveries.renew([sent, failed], [], 30)) == ([], [])
+    failure = Retry(failed, 0, "CODE", "é %s")
+    assert room.settle(Sent(sent, "offset 1"), failure, Dead(dead, "CODE", "text"), GivenBack(back)) == []
+    assert positions(room.claim()) == [added[1], added[3]]
+    lanes = room.take_lanes()
+    first, second = room.read_lanes(lanes).messages
+    assert room.settle(Retry(first, 0, "CODE", "text")) == []
+    assert room.run(room.deliveries.promote(lanes)) == {first.lane: keyed[0]}
+    assert room.settle(Sent(first), Sent(second)) == []
+    assert len(room.run(Operating(room.deliveries).requeue(actor="operator"))) == 1
+    assert room.run(insight.status(Watching(room.names))).sent == 3
+    room.run(room.deliveries.release(lanes))
 
 
 def test_L_2_the_oldest_come_first_and_in_order(room: Room) -> None:
