@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits, Stored
+from postroom.rules.lifecycle import Stored
 from postroom.store.deliveries import Deliveries
 from postroom.store.leases import Order
-from postroom.store.operations import DEFAULT_QUEUE
-
-if TYPE_CHECKING:
-    from postroom.store.names import Names
 
 
 class MySQLDeliveries(Deliveries):
-    def __init__(
-        self,
-        names: Names,
-        queue: str = DEFAULT_QUEUE,
-        order: Order = Order.HOLD,
-        limits: ClaimLimits = DEFAULT_CLAIM_LIMITS,
-    ) -> None:
-        super().__init__(names, queue, order, limits)
-        self._key_index = names.quoted(names.bare("outbox_delivery_key"))
-
     def _unblocked(self) -> str:
         # Left alone, the optimizer takes the primary key and reads all that failed for each message: 5 s where
         # 20,000 had. A probe for each state, as with both in one it would read all messages of the key.
+        index = self.names.quoted(self.names.bare("outbox_delivery_key"))
         states = [Stored.RETRY, Stored.DEAD] if self.order is Order.HOLD else [Stored.RETRY]
         return " AND ".join(
-            f"NOT EXISTS (SELECT 1 FROM {self.delivery} b FORCE INDEX ({self._key_index}) WHERE b.queue = :queue "
+            f"NOT EXISTS (SELECT 1 FROM {self.delivery} b FORCE INDEX ({index}) WHERE b.queue = :queue "
             f"AND b.key_hash = d.key_hash AND b.state = {int(state)} AND b.position < d.position)"
             for state in states
         )

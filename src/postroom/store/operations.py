@@ -49,6 +49,7 @@ class Operations:
 
     def __init__(self, names: Names, queue: str = DEFAULT_QUEUE) -> None:
         self.dialect: Dialect = DIALECTS[names.dialect]()
+        self.names = names
         self.tables = names.mapping()
         self.queue = queue
         self.outbox, self.delivery, self.receipt, self.lane = (
