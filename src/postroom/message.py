@@ -53,6 +53,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deliver_at: datetime | None = None
     """Not before then; None when it is read back, for then it is the delivery's matter."""
     expires_at: datetime | None = None
+    position: int | None = None
+    """Its place in the outbox; None until it is read back."""
     created_at: datetime | None = None
     """When the database recorded it, by the database's clock; None until it is read back."""
     duplicate: bool = False

@@ -9,7 +9,7 @@ from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits, split_ba
 from postroom.rules.ordering import NO_LANE
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import Claim, Claimed, Dead, Expired, GivenBack, Order, Settlement, new_token
-from postroom.store.operations import DEFAULT_QUEUE, columns, is_missing
+from postroom.store.operations import DEFAULT_QUEUE, UNBOUNDED, columns, fitting_in, is_missing
 from postroom.store.settling import Settling
 from postroom.store.steps import Query, Row, Steps
 
@@ -37,15 +37,30 @@ class Claiming(Settling):
         self.blocking = "IN (2, 3)" if order is Order.HOLD else "IN (2, 3) AND +b.state = 2"
 
     def claim(
-        self, worker: str, limit: int, seconds: float, *, token: int | None = None, after: int = 0, due: bool = True
+        self,
+        worker: str,
+        limit: int,
+        seconds: float,
+        *,
+        token: int | None = None,
+        after: int = 0,
+        due: bool = True,
+        most_bytes: int = UNBOUNDED,
     ) -> Steps[Claim]:
         """Lease messages without a key, oldest first, skipping those that others hold.
 
         Committed when it returns. What is past its expiry, has no message or was claimed too often is settled here
-        and not handed out. `after` starts the scan behind a position; `due` also looks at scheduled and failed ones.
+        and not handed out. `after` starts the scan behind a position; `due` also looks at scheduled and failed ones;
+        of each kind only the first is taken that makes more than `most_bytes` together.
         """
         token = token or new_token()
-        lease = {"queue": self.queue, "worker": worker, "seconds": float(seconds), "token": token}
+        lease = {
+            "queue": self.queue,
+            "worker": worker,
+            "seconds": float(seconds),
+            "token": token,
+            "most_bytes": most_bytes,
+        }
         rows: list[Row] = []
         if due:
             rows += yield from self._lease_due({**lease, "limit": limit})
@@ -56,7 +71,7 @@ class Claiming(Settling):
         return (yield from self._sift(claimed, expired))
 
     def _claimed(self, row: Row, token: int, claims: int = 0) -> Claimed:
-        return Claimed(row[0], row[1], token, row[2], row[3] + claims, self.message(row[5:]))
+        return Claimed(row[0], row[1], token, row[2], row[3] + claims, self.message(row[5:], row[0]))
 
     def _sift(self, claimed: Sequence[Claimed], expired: Collection[int]) -> Steps[Claim]:
         """Settle what must not be sent, give back what must not be sent now, return the rest."""
@@ -95,12 +110,13 @@ class Claiming(Settling):
 
     def _lease(self, which: str, order: str, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         found = yield Query(
-            f"SELECT state, position FROM {self.delivery} WHERE queue = :queue AND lane = {NO_LANE} AND {which} "
+            f"SELECT state, position, size FROM {self.delivery} WHERE queue = :queue AND lane = {NO_LANE} AND {which} "
             f"AND leased_until <= {self.now} ORDER BY {order} LIMIT :limit{self.dialect.skip_locked}",
             lease,
         )
         states: dict[int, list[int]] = {}
-        for state, position in found.rows:
+        fitting = list(fitting_in(found.rows, 2, int(str(lease["most_bytes"]))))
+        for state, position, _ in fitting:
             states.setdefault(state, []).append(position)
         for state, positions in states.items():
             yield Query(
@@ -109,7 +125,7 @@ class Claiming(Settling):
                 f"AND lane = {NO_LANE} AND position IN ({whole_numbers(positions)})",
                 lease,
             )
-        return (yield from self._rows([position for _, position in found.rows]))
+        return (yield from self._rows([position for _, position, _ in fitting]))
 
     def _rows(self, positions: Sequence[int]) -> Steps[Sequence[Row]]:
         if not positions:

@@ -205,8 +205,9 @@ BEGIN
             ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
             RETURNING position
         )
-        INSERT INTO {delivery} (state, lane, position, key_hash, due)
+        INSERT INTO {delivery} (state, lane, position, key_hash, size, due)
         SELECT CASE WHEN later THEN 1 ELSE 0 END, coalesce(hashed_key & {lane_mask}, {no_lane}), m.position, hashed_key,
+            coalesce(length(body), 0),
             CASE WHEN later THEN deliver_at ELSE '-infinity' END
         FROM message m;
         IF FOUND THEN

@@ -18,14 +18,14 @@ class Deliveries(Lanes):
     """Claims, lanes and settlements, and what keeps them: renewal, and the way out of an unknown outcome."""
 
     def renew(
-        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float
+        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float, lane_seconds: float | None = None
     ) -> Steps[tuple[list[Claimed], list[Lane]]]:
         """Extend leases of messages without a key and of lanes; returns those that are lost.
 
         A row that somebody works on is passed over, so that it cannot block the heartbeat, and is not lost.
         What this worker settled itself in the meantime is reported too: the caller knows.
         """
-        renewed, renewed_lanes = yield from self._renew(claimed, lanes, float(seconds))
+        renewed, renewed_lanes = yield from self._renew(claimed, lanes, float(seconds), float(lane_seconds or seconds))
         missing = [one for one in claimed if one.lease not in renewed]
         missing_lanes = [lane for lane in lanes if lane.lease not in renewed_lanes]
         still = yield from self._leased(missing)
@@ -90,15 +90,15 @@ class Deliveries(Lanes):
         return {(topic, digest): answer for topic, digest, answer in found.rows}
 
     def _renew(
-        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float
+        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float, lane_seconds: float
     ) -> Steps[tuple[set[Lease], set[Lease]]]:
         """Extend what can be extended without waiting; returns those leases, of messages and of lanes."""
-        return (yield from self.transaction(self._extend, claimed, lanes, seconds))
+        return (yield from self.transaction(self._extend, claimed, lanes, seconds, lane_seconds))
 
     def _extend(
-        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float
+        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float, lane_seconds: float
     ) -> Steps[tuple[set[Lease], set[Lease]]]:
-        params = {"queue": self.queue, "seconds": seconds}
+        params = {"queue": self.queue, "seconds": seconds, "lane_seconds": lane_seconds}
         until = self.dialect.later(":seconds")
         held = yield from self._leased(claimed, self.dialect.skip_locked)
         if held:
@@ -112,7 +112,9 @@ class Deliveries(Lanes):
         if held_lanes:
             numbers = whole_numbers(sorted(number for number, _ in held_lanes))
             yield Query(
-                f"UPDATE {self.lane} SET leased_until = {until} WHERE queue = :queue AND lane IN ({numbers})", params
+                f"UPDATE {self.lane} SET leased_until = {self.dialect.later(':lane_seconds')} "
+                f"WHERE queue = :queue AND lane IN ({numbers})",
+                params,
             )
         return held, held_lanes
 

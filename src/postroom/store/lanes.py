@@ -8,7 +8,7 @@ from postroom.rules.ordering import LANES
 from postroom.store.claiming import Claiming
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import Claim, Claimed, Lane, new_token
-from postroom.store.operations import Place, chunks, columns
+from postroom.store.operations import UNBOUNDED, Place, chunks, columns, fitting_in
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Lanes(Claiming):
         *,
         after: Mapping[int, int] | None = None,
         in_flight: Collection[int] = (),
+        most_bytes: int = UNBOUNDED,
     ) -> Steps[Claim]:
         """The next messages of lanes that are held, in order, at most `limit` of each lane; renews their leases.
 
@@ -53,7 +54,7 @@ class Lanes(Claiming):
         if not lanes:
             return Claim([], [], 0)
         token_of = {lane.number: lane.token for lane in lanes}
-        rows = yield from self._read_lanes(lanes, limit, float(seconds), after or {}, sorted(in_flight))
+        rows = yield from self._read_lanes(lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes)
         suspicious = {lane.number for lane in lanes if lane.interrupted}
         claimed = [self._claimed(row, token_of[row[1]], claims=int(row[1] in suspicious)) for row in rows]
         claim = yield from self._sift(sorted(claimed, key=lambda one: one.position), {row[0] for row in rows if row[4]})
@@ -121,12 +122,24 @@ class Lanes(Claiming):
         return found.rows
 
     def _read_lanes(
-        self, lanes: Sequence[Lane], limit: int, seconds: float, after: Mapping[int, int], in_flight: Sequence[int]
+        self,
+        lanes: Sequence[Lane],
+        limit: int,
+        seconds: float,
+        after: Mapping[int, int],
+        in_flight: Sequence[int],
+        most_bytes: int,
     ) -> Steps[Sequence[Row]]:
-        return (yield from self.transaction(self._renew_and_read, lanes, limit, seconds, after, in_flight))
+        return (yield from self.transaction(self._renew_and_read, lanes, limit, seconds, after, in_flight, most_bytes))
 
     def _renew_and_read(
-        self, lanes: Sequence[Lane], limit: int, seconds: float, after: Mapping[int, int], in_flight: Sequence[int]
+        self,
+        lanes: Sequence[Lane],
+        limit: int,
+        seconds: float,
+        after: Mapping[int, int],
+        in_flight: Sequence[int],
+        most_bytes: int,
     ) -> Steps[Sequence[Row]]:
         live = yield from self._live_lanes([lane.number for lane in lanes])
         held = [lane.number for lane in lanes if lane.lease in live]
@@ -137,7 +150,8 @@ class Lanes(Claiming):
             f"SELECT * FROM ({self._lane_select(lane, after.get(lane, 0), busy)}) lane_{lane}" for lane in held
         )
         found = yield Query(each, {"queue": self.queue, "limit": limit})
-        furthest = {row[1]: row[0] for row in sorted(found.rows, key=lambda row: row[0])}
+        rows = list(fitting_in(sorted(found.rows, key=lambda row: row[0]), -1, most_bytes))
+        furthest = {row[1]: row[0] for row in rows}
         further = "".join(f"WHEN lane = {lane} AND read_to < {to} THEN {to} " for lane, to in furthest.items())
         read_to = f"CASE {further}ELSE read_to END" if further else "read_to"
         yield Query(
@@ -145,12 +159,12 @@ class Lanes(Claiming):
             f"WHERE queue = :queue AND lane IN ({whole_numbers(held)})",
             {"queue": self.queue, "seconds": seconds},
         )
-        return found.rows
+        return [tuple(row)[:-1] for row in rows]
 
     def _lane_select(self, lane: int, after: int, busy: str) -> str:
         return (
-            f"SELECT d.position, d.lane, d.attempts, d.claims, coalesce(m.expires_at <= {self.now}, 0), {columns('m')} "
-            f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
+            f"SELECT d.position, d.lane, d.attempts, d.claims, coalesce(m.expires_at <= {self.now}, 0), "
+            f"{columns('m')}, d.size FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
             f"AND {self._unblocked()} ORDER BY d.position LIMIT :limit"
         )

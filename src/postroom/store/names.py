@@ -14,6 +14,7 @@ TABLES = {
     "lane": "outbox_lane",
     "inbox": "inbox",
     "audit": "audit",
+    "worker": "relay_worker",
     "schema_version": "schema_version",
     "status_view": "outbox_status",
 }

@@ -83,11 +83,12 @@ class Operations:
             lanes.setdefault(one.lane, []).append(one.position)
         return self.dialect.places({lane: sorted(positions) for lane, positions in lanes.items()})
 
-    def message(self, row: Row) -> Message:
+    def message(self, row: Row, position: int | None = None) -> Message:
         """A message from `MESSAGE_COLUMNS`; an empty one where the row is all NULL."""
         if row[0] is None:
             return _NO_MESSAGE
         return Message(
+            position=position,
             id=row[0] if isinstance(row[0], UUID) else UUID(str(row[0])),
             topic=row[1],
             payload=row[2],
@@ -106,6 +107,19 @@ class Operations:
 
 def _single(query: Query) -> Steps[Sequence[Row]]:
     return (yield query).rows
+
+
+UNBOUNDED = 2**62
+
+
+def fitting_in(rows: Iterable[Row], size: int, most_bytes: int) -> Iterator[Row]:
+    """The first rows that fit together, and the one that no longer does, so that there is always one."""
+    total = 0
+    for row in rows:
+        if total >= most_bytes:
+            return
+        total += row[size]
+        yield row
 
 
 def columns(alias: str) -> str:

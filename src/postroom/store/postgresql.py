@@ -35,14 +35,18 @@ class PostgreSQLDeliveries(Deliveries):
     def _lease_statement(self, which: str, order: str) -> str:
         return f"""
             WITH free AS (
-                SELECT d.ctid FROM {self.delivery} d
+                SELECT d.ctid, d.position, d.size FROM {self.delivery} d
                 WHERE {which} AND d.queue = :queue AND d.lane = {NO_LANE} AND d.leased_until <= {self.now}
                 ORDER BY {order} LIMIT :limit FOR UPDATE SKIP LOCKED
+            ), fitting AS (
+                SELECT ctid FROM (
+                    SELECT ctid, sum(size) OVER (ORDER BY position) - size AS before FROM free
+                ) sized WHERE before < :most_bytes
             ), leased AS (
                 UPDATE {self.delivery} d
                 SET state = 0, token = :token, owner = :worker, claims = d.claims + 1,
                     leased_until = {self.dialect.later(":seconds")}
-                WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM free))
+                WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM fitting))
                 RETURNING d.position, d.lane, d.attempts, d.claims
             )
             SELECT d.position, d.lane, d.attempts, d.claims, coalesce(m.expires_at <= {self.now}, false), {columns("m")}
@@ -61,7 +65,13 @@ class PostgreSQLDeliveries(Deliveries):
         return (yield from self.statement(statement, lease))
 
     def _read_lanes(
-        self, lanes: Sequence[Lane], limit: int, seconds: float, after: Mapping[int, int], in_flight: Sequence[int]
+        self,
+        lanes: Sequence[Lane],
+        limit: int,
+        seconds: float,
+        after: Mapping[int, int],
+        in_flight: Sequence[int],
+        most_bytes: int,
     ) -> Steps[Sequence[Row]]:
         # The lanes' rows are written too: that commit flushes what producers committed asynchronously, so that
         # nothing is published that a crash of the database could undo.
@@ -74,14 +84,17 @@ class PostgreSQLDeliveries(Deliveries):
                 FROM {self.lane} l JOIN given ON l.lane = given.lane AND l.token = given.token
                 WHERE l.queue = :queue AND l.leased_until > {self.now}
                 ORDER BY l.lane FOR NO KEY UPDATE OF l
-            ), next AS (
-                SELECT held.lane, d.position, d.attempts, d.claims
+            ), ready AS (
+                SELECT held.lane, d.position, d.attempts, d.claims,
+                    sum(d.size) OVER (ORDER BY d.position) - d.size AS before
                 FROM held CROSS JOIN LATERAL (
-                    SELECT d.position, d.attempts, d.claims FROM {self.delivery} d
+                    SELECT d.position, d.attempts, d.claims, d.size FROM {self.delivery} d
                     WHERE d.state = 0 AND d.queue = :queue AND d.lane = held.lane AND d.position > held.after
                       AND d.position <> ALL (:in_flight::bigint[]) AND {self._unblocked()}
                     ORDER BY d.position LIMIT :limit
                 ) d
+            ), next AS (
+                SELECT * FROM ready WHERE before < :most_bytes
             ), renewed AS (
                 UPDATE {self.lane} l
                 SET leased_until = {self.dialect.later(":seconds")}, read_to = greatest(l.read_to, furthest.position)
@@ -98,6 +111,7 @@ class PostgreSQLDeliveries(Deliveries):
             "tokens": [lane.token for lane in lanes],
             "after": [after.get(lane.number, 0) for lane in lanes],
             "in_flight": in_flight,
+            "most_bytes": most_bytes,
             "limit": limit,
             "seconds": seconds,
         }
@@ -231,7 +245,7 @@ class PostgreSQLDeliveries(Deliveries):
                 ELSE EXISTS (SELECT 1 FROM held WHERE held.lane = given.lane AND held.token = given.token) END"""
 
     def _renew(
-        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float
+        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float, lane_seconds: float
     ) -> Steps[tuple[set[Lease], set[Lease]]]:
         statement = f"""
             WITH {self._given()}, mine AS (
@@ -243,7 +257,7 @@ class PostgreSQLDeliveries(Deliveries):
                 WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM mine))
                 RETURNING d.position, d.token
             ), free AS ({self._held_lanes()} SKIP LOCKED), renewed_lanes AS (
-                UPDATE {self.lane} l SET leased_until = {self.dialect.later(":seconds")} FROM free
+                UPDATE {self.lane} l SET leased_until = {self.dialect.later(":lane_seconds")} FROM free
                 WHERE l.queue = :queue AND l.lane = free.lane
                 RETURNING l.lane, l.token
             )
@@ -253,6 +267,7 @@ class PostgreSQLDeliveries(Deliveries):
             {
                 "queue": self.queue,
                 "seconds": seconds,
+                "lane_seconds": lane_seconds,
                 "position": [one.position for one in claimed],
                 "lane": [one.lane for one in claimed],
                 "token": [one.token for one in claimed],

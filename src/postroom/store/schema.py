@@ -177,6 +177,7 @@ def _delivery(tables: MetaData, names: Names, types: _Types) -> Table:
         Column("lane", SmallInteger, primary_key=True, autoincrement=False, server_default=text("(-1)")),
         Column("position", types.position, primary_key=True, autoincrement=False),
         Column("key_hash", BigInteger),
+        _number("size", Integer),
         _moment("due", types, types.never),
         _moment("leased_until", types, types.never),
         _number("token", BigInteger),
@@ -262,6 +263,21 @@ def _audit(tables: MetaData, names: Names, types: _Types) -> Table:
     )
 
 
+def _worker(tables: MetaData, names: Names, types: _Types) -> Table:
+    return Table(
+        names.bare("relay_worker"),
+        tables,
+        Column("worker", String(255), primary_key=True),
+        Column("queue", types.queue, nullable=False),
+        _words("host", 255),
+        _number("pid", Integer),
+        _number("lanes", Integer),
+        _number("in_flight", Integer),
+        _moment("started_at", types, types.now),
+        _moment("seen_at", types, types.now),
+    )
+
+
 def _schema_version(tables: MetaData, names: Names, types: _Types) -> Table:
     return Table(
         names.bare("schema_version"),
@@ -279,6 +295,7 @@ _TABLES: list[Callable[[MetaData, Names, _Types], Table]] = [
     _lane,
     _inbox,
     _audit,
+    _worker,
 ]
 
 

@@ -37,7 +37,7 @@ MESSAGE_COLUMNS = (
     "digest",
     "expires_at",
 )
-DELIVERY_COLUMNS = ("state", "lane", "key_hash", "due")
+DELIVERY_COLUMNS = ("state", "lane", "key_hash", "size", "due")
 
 
 class Writer:
@@ -175,6 +175,7 @@ class Writer:
             int(Stored.READY if message.deliver_at is None else Stored.SCHEDULED),
             _lane(message),
             None if message.key is None else key_hash(message.key),
+            message.size,
             self._moment(message.deliver_at),
         )
 

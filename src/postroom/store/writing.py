@@ -39,6 +39,7 @@ class PostgreSQLWriter(Writer):
         "state": "smallint",
         "lane": "smallint",
         "key_hash": "bigint",
+        "size": "integer",
     }
     _STORED_AS: ClassVar[dict[str, str]] = {
         "id": "::uuid",
@@ -60,8 +61,8 @@ class PostgreSQLWriter(Writer):
                 ON CONFLICT DO NOTHING
                 RETURNING id, queue, position
             ), delivery AS (
-                INSERT INTO {self.tables["delivery"]} (queue, position, state, lane, key_hash, due)
-                SELECT queue, position, {one["state"]}, {one["lane"]}, {one["key_hash"]},
+                INSERT INTO {self.tables["delivery"]} (queue, position, state, lane, key_hash, size, due)
+                SELECT queue, position, {one["state"]}, {one["lane"]}, {one["key_hash"]}, {one["size"]},
                     coalesce({one["due"]}, '-infinity')
                 FROM message
             )
@@ -76,8 +77,8 @@ class PostgreSQLWriter(Writer):
                 ON CONFLICT DO NOTHING
                 RETURNING id, position
             ), delivery AS (
-                INSERT INTO {self.tables["delivery"]} (queue, position, state, lane, key_hash, due)
-                SELECT queue, position, state, lane, key_hash, coalesce(due, '-infinity')
+                INSERT INTO {self.tables["delivery"]} (queue, position, state, lane, key_hash, size, due)
+                SELECT queue, position, state, lane, key_hash, size, coalesce(due, '-infinity')
                 FROM message JOIN given USING (id)
             )
             SELECT {self.id_as_text} FROM message"""
@@ -139,10 +140,12 @@ class _TwoStatementWriter(Writer):
             names = _numbered(DELIVERY_COLUMNS, n)
             params |= zip(names, self._delivery_row(message), strict=True)
             params[f"id_{n}"] = str(message.id)
-            state, lane, hashed, due = (f":{name}" for name in names)
+            state, lane, hashed, size, due = (f":{name}" for name in names)
             position = f"(SELECT position FROM {self.tables['outbox']} WHERE id = :id_{n})"
-            rows.append(f"(:queue, {position}, {state}, {lane}, {hashed}, coalesce({due}, {self.dialect.never}))")
-        columns = "queue, position, state, lane, key_hash, due"
+            rows.append(
+                f"(:queue, {position}, {state}, {lane}, {hashed}, {size}, coalesce({due}, {self.dialect.never}))"
+            )
+        columns = "queue, position, state, lane, key_hash, size, due"
         return Query(f"INSERT INTO {self.tables['delivery']} ({columns}) VALUES {listed(rows)}", params)
 
 

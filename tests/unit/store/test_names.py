@@ -38,6 +38,7 @@ def test_the_mapping_names_every_table_and_the_view() -> None:
         "lane",
         "inbox",
         "audit",
+        "worker",
         "schema_version",
         "status_view",
     }

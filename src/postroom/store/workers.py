@@ -1,0 +1,49 @@
+"""Who is alive: every relay writes its row now and then, and counts the others'."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from postroom.store.operations import Operations
+from postroom.store.steps import Query, Steps
+
+ALIVE_SECONDS = 7.0
+"""A relay that has been silent for so long does not count: three beats and a little."""
+FORGOTTEN_SECONDS = 86_400.0
+
+
+class Workers(Operations):
+    """The rows of `relay_worker` for one queue."""
+
+    def beat(self, worker: str, lanes: int, in_flight: int) -> Steps[int]:
+        """Say that this worker is alive; returns how many are, this one included."""
+        return (yield from self.transaction(self._beat, worker, lanes, in_flight))
+
+    def leave(self, worker: str) -> Steps[None]:
+        """The worker is gone, and its share of the lanes free for others."""
+        yield Query(f"DELETE FROM {self.tables['worker']} WHERE worker = :worker", {"worker": worker})
+
+    def _beat(self, worker: str, lanes: int, in_flight: int) -> Steps[int]:
+        table = self.tables["worker"]
+        params = {"worker": worker, "lanes": lanes, "in_flight": in_flight, "queue": self.queue}
+        known = yield Query(f"SELECT 1 FROM {table} WHERE worker = :worker", params)
+        yield Query(
+            f"UPDATE {table} SET seen_at = {self.now}, lanes = :lanes, in_flight = :in_flight WHERE worker = :worker",
+            params,
+        )
+        if not known.rows:
+            yield Query(
+                f"INSERT INTO {table} (worker, queue, host, pid, lanes, in_flight) "
+                f"VALUES (:worker, :queue, :host, :pid, :lanes, :in_flight)",
+                {**params, "host": socket.gethostname()[:255], "pid": os.getpid()},
+            )
+            yield Query(
+                f"DELETE FROM {table} WHERE seen_at < {self.dialect.later(':forgotten')}",
+                {"forgotten": -FORGOTTEN_SECONDS},
+            )
+        alive = yield Query(
+            f"SELECT count(*) FROM {table} WHERE queue = :queue AND seen_at > {self.dialect.later(':silent')}",
+            {"queue": self.queue, "silent": -ALIVE_SECONDS},
+        )
+        return int(alive.rows[0][0])
