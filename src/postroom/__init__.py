@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from postroom.inbox import Inbox
     from postroom.message import Message
     from postroom.outbox import Outbox
+    from postroom.relay import Relay
     from postroom.rules.backoff import RetryPolicy
 
-__all__ = ["Inbox", "Message", "Outbox", "RetryPolicy"]
+__all__ = ["Inbox", "Message", "Outbox", "Relay", "RetryPolicy"]
 
 _HOMES = {
     "Inbox": "postroom.inbox",
     "Message": "postroom.message",
     "Outbox": "postroom.outbox",
+    "Relay": "postroom.relay",
     "RetryPolicy": "postroom.rules.backoff",
 }
 

@@ -17,6 +17,7 @@
     ├── UnsupportedDatabase     (ValueError)  the database URL names something unknown
     ├── DriverMissing           (ImportError) the database's driver is not installed
     ├── DatabaseUnreachable                   the database does not answer
+    ├── BrokerUnavailable                     the broker cannot be reached; nothing counts as tried
     └── SchemaError                           the tables are not what this version needs
         ├── SchemaMissing                     `postroom init` has not been run
         ├── SchemaOutdated                    `postroom init` must be run again
@@ -84,6 +85,10 @@ class DriverMissing(PostroomError, ImportError):
 
 class DatabaseUnreachable(PostroomError):
     """The database does not answer."""
+
+
+class BrokerUnavailable(PostroomError):
+    """The broker cannot be reached, or refuses us as a whole: no message counts as tried."""
 
 
 class SchemaError(PostroomError):

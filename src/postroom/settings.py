@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -24,6 +24,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     schema: str | None = None
     table_prefix: str | None = None
     max_payload_bytes: Annotated[int, msgspec.Meta(ge=1)] = MEGABYTE
+    broker: str | None = None
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+    poll_interval_sec: Annotated[float, msgspec.Meta(gt=0)] = 0.5
+    lock_lease_sec: Annotated[float, msgspec.Meta(ge=1)] = 120.0
+    lane_lease_sec: Annotated[float, msgspec.Meta(ge=1)] = 15.0
+    max_attempts: Annotated[int, msgspec.Meta(ge=1)] = 6
+    backoff_sec: tuple[Annotated[float, msgspec.Meta(ge=0)], ...] = (5, 10, 20, 40, 80, 160)
+    broker_timeout_ms: Annotated[float, msgspec.Meta(gt=0)] = 2500
+    max_in_flight_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * MEGABYTE
+    order: Literal["hold", "skip"] = "hold"
+    dedup: bool = False
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
@@ -41,6 +53,18 @@ ENVIRONMENT = {
     "schema": "POSTROOM_SCHEMA",
     "table_prefix": "POSTROOM_TABLE_PREFIX",
     "max_payload_bytes": "POSTROOM_MAX_PAYLOAD_BYTES",
+    "broker": "POSTROOM_BROKER",
+    "concurrency": "OUTBOX_CONCURRENCY",
+    "batch": "OUTBOX_BATCH",
+    "poll_interval_sec": "OUTBOX_POLL_INTERVAL_SEC",
+    "lock_lease_sec": "OUTBOX_LOCK_LEASE_SEC",
+    "lane_lease_sec": "OUTBOX_LANE_LEASE_SEC",
+    "max_attempts": "OUTBOX_MAX_ATTEMPTS",
+    "backoff_sec": "OUTBOX_BACKOFF_SEC",
+    "broker_timeout_ms": "BROKER_TIMEOUT_MS",
+    "max_in_flight_bytes": "OUTBOX_MAX_IN_FLIGHT_BYTES",
+    "order": "OUTBOX_ORDER",
+    "dedup": "OUTBOX_DEDUP",
 }
 
 Source = tuple[str, Mapping[str, Any]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from postroom.rules.ordering import NO_LANE, key_hash
 from postroom.store.dialect import whole_numbers
 from postroom.store.lanes import Lanes
-from postroom.store.leases import Claimed, Duplicate, GivenBack, Lane, Lease
+from postroom.store.leases import Claimed, Duplicate, GivenBack, Lane, Lease, Renewal
 from postroom.store.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -25,12 +25,21 @@ class Deliveries(Lanes):
         A row that somebody works on is passed over, so that it cannot block the heartbeat, and is not lost.
         What this worker settled itself in the meantime is reported too: the caller knows.
         """
+        renewal = yield from self.extend(claimed, lanes, seconds, lane_seconds)
+        return renewal.lost, renewal.lost_lanes
+
+    def extend(
+        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float, lane_seconds: float | None = None
+    ) -> Steps[Renewal]:
+        """`renew`, saying also what was extended: a lease that was passed over is neither that nor lost."""
         renewed, renewed_lanes = yield from self._renew(claimed, lanes, float(seconds), float(lane_seconds or seconds))
         missing = [one for one in claimed if one.lease not in renewed]
         missing_lanes = [lane for lane in lanes if lane.lease not in renewed_lanes]
         still = yield from self._leased(missing)
         still_lanes = yield from self._leased_lanes(missing_lanes)
-        return (
+        return Renewal(
+            renewed,
+            renewed_lanes,
             [one for one in missing if one.lease not in still],
             [lane for lane in missing_lanes if lane.lease not in still_lanes],
         )

@@ -128,6 +128,18 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a renewal did."""
+
+    leases: set[Lease]
+    """Extended, on messages."""
+    lanes: set[Lease]
+    """Extended, on lanes."""
+    lost: list[Claimed]
+    lost_lanes: list[Lane]
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """What a worker found in place of a lease it had lost, for the conflict's audit record."""
 

@@ -1,0 +1,152 @@
+"""A Python function as a broker: sync or async, for one message or for a batch."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from postroom.brokers.port import ACCEPTED, Accepted, Capabilities, Outcome, Refused, Unreached
+from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code
+
+if TYPE_CHECKING:
+    from postroom.message import Message
+
+Function = Callable[[Any], Any]
+
+
+class FunctionBroker:
+    """Calls a function with each message, or, if its parameter is called ``messages``, with a list of them.
+
+    It may return nothing or a receipt; ``{"status": "ok", …}`` or ``{"status": …, "reason_code": …}``; for a list,
+    nothing or a list of these. An exception is a failed attempt, but `ConnectionError` and `BrokerUnavailable` mean
+    that the other side cannot be reached, which counts as no attempt. A sync function runs in a thread, which a
+    timeout leaves behind: it is not stopped.
+    """
+
+    capabilities = Capabilities()
+
+    def __init__(self, function: Function, concurrency: int = 4, classifier: Classifier = DEFAULT_CLASSIFIER) -> None:
+        self.name = f"python:{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', 'function')}"
+        self._classifier = classifier
+        self._batches = _takes_a_batch(function)
+        self._concurrency = concurrency
+        self._places = asyncio.Semaphore(concurrency)
+        self._threads: ThreadPoolExecutor | None = None
+        if _is_async(function):
+            self._call: Callable[[Any], Awaitable[Any]] = function
+        else:
+            self._threads = ThreadPoolExecutor(concurrency, "postroom-broker")
+            self._call = partial(self._in_thread, function)
+
+    async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        """Call the function; no task is made for each message."""
+        if self._batches:
+            return await self._publish_batch(list(messages), timeout)
+        outcomes: list[Outcome] = [ACCEPTED] * len(messages)
+        work = iter(enumerate(messages))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(len(messages), self._concurrency)):
+                group.create_task(self._publish_each(work, outcomes, timeout))
+        return outcomes
+
+    async def close(self) -> None:
+        """End the threads that are idle."""
+        if self._threads:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _publish_each(
+        self,
+        work: Iterator[tuple[int, Message]],
+        outcomes: list[Outcome],
+        timeout: float,  # noqa: ASYNC109 - as publish
+    ) -> None:
+        for index, message in work:
+            outcomes[index] = await self._attempt(message, timeout, outcome_of)
+
+    async def _publish_batch(self, messages: list[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - as publish
+        result = await self._attempt(messages, timeout, partial(outcomes_of, count=len(messages)))
+        return result if isinstance(result, list) else [result] * len(messages)
+
+    async def _attempt(self, argument: Any, timeout: float, understand: Callable[[Any], Any]) -> Any:  # noqa: ASYNC109 - as publish
+        try:
+            async with self._places, asyncio.timeout(timeout):
+                result = await self._call(argument)
+        except (ConnectionError, BrokerUnavailable) as error:
+            return Unreached(str(error) or type(error).__name__)
+        except TimeoutError:
+            return Refused(Reason.TIMEOUT, f"no answer within {timeout:g} s")
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises is a failed attempt
+            return Refused(reason_code(error, self._classifier), str(error))
+        return understand(result)
+
+    async def _in_thread(self, function: Function, argument: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, argument)
+
+
+def load(address: str) -> Function:
+    """The function that ``module:function`` names. Raises `InvalidSetting`."""
+    module_name, _, path = address.partition(":")
+    if not module_name or not path:
+        raise InvalidSetting(f"python:{address} does not name a function: write python:module:function")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module_name)
+        for name in path.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidSetting(f"python:{address} cannot be loaded: {error}") from error
+    if not callable(found):
+        raise InvalidSetting(f"python:{address} is a {type(found).__name__}, not a function")
+    function: Function = found
+    return function
+
+
+def outcome_of(result: Any) -> Outcome:
+    """What a function's return value says of one message."""
+    match result:
+        case None:
+            return ACCEPTED
+        case Accepted() | Refused() | Unreached():
+            return result
+        case {"status": "ok", **rest}:
+            return Accepted(_text(rest) if rest else None)
+        case {"status": _, **rest}:
+            return Refused(str(rest.get("reason_code") or Reason.INTERNAL_ERROR), str(rest.get("message", "")))
+        case _:
+            return Accepted(_text(result))
+
+
+def outcomes_of(result: Any, count: int) -> list[Outcome]:
+    """What a function's return value says of a batch."""
+    if isinstance(result, list | tuple):
+        if len(result) == count:
+            return [outcome_of(one) for one in result]
+        problem = f"the function returned {len(result)} results for {count} messages: return one for each, or nothing"
+        return [Refused(Reason.INTERNAL_ERROR, problem)] * count
+    return [outcome_of(result)] * count
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value)
+
+
+def _takes_a_batch(function: Function) -> bool:
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        raise InvalidSetting(f"{function!r} takes no argument: it must take a message, or a list called messages")
+    return parameters[0].name == "messages"
+
+
+def _is_async(function: Function) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__

@@ -1,0 +1,68 @@
+"""The publish port: what a broker is to the relay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.message import Message
+    from postroom.rules.failures import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The broker has the message; `answer` is what it said (offset, sequence, id)."""
+
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The broker does not have the message. `failure` None: the code's class decides."""
+
+    code: str
+    message: str = ""
+    failure: Failure | None = None
+    retry_after: float | None = None
+    """Not before so many seconds, where the broker said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """The broker could not be reached, or is not set up for it: the message counts as not tried."""
+
+    reason: str
+
+
+Outcome = Accepted | Refused | Unreached
+ACCEPTED = Accepted()
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a broker can do, so that the relay need not ask which one it is."""
+
+    ordered_prefix: bool = False
+    """Of a batch it accepts messages in order, and none behind one that it refused."""
+
+
+class Broker(Protocol):
+    """Takes messages, gives one outcome for each.
+
+    `publish` returns within the timeout; a message without an answer by then is refused with `TIMEOUT`. An exception
+    counts as a failed attempt of every message, but for `BrokerUnavailable`: then none counts as tried.
+    """
+
+    name: str
+    capabilities: Capabilities
+
+    async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the adapter knows what can still be told apart when time is up
+        """One outcome for each message, in their order."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and threads."""
+        ...

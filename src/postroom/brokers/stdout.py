@@ -1,0 +1,64 @@
+"""Standard output as a broker: one line of JSON a message."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
+
+from postroom.brokers.port import ACCEPTED, Capabilities, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.message import Message
+
+
+class StdoutBroker:
+    """Writes whole batches; a message counts as accepted when it is flushed."""
+
+    name = "stdout"
+    capabilities = Capabilities(ordered_prefix=True)
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+
+    async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        """Write one line for each message."""
+        del timeout
+        self._stream.write("".join(_line(message) for message in messages))
+        self._stream.flush()
+        return [ACCEPTED] * len(messages)
+
+    async def close(self) -> None:
+        """Leave the stream open: it is not ours."""
+
+
+def _line(message: Message) -> str:
+    fields: dict[str, Any] = {
+        "id": str(message.id),
+        "topic": message.topic,
+        "type": message.type,
+        "key": message.key,
+        "aggregate_type": message.aggregate_type,
+        "aggregate_id": message.aggregate_id,
+        "position": message.position,
+        "content_type": message.content_type,
+        "headers": dict(message.headers),
+        **_payload(message),
+    }
+    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None}).decode() + "\n"
+
+
+def _payload(message: Message) -> dict[str, Any]:
+    """JSON as it is, text as a string, all else in base64 under a name that says so."""
+    if message.payload is None:
+        return {}
+    if "json" in message.content_type:
+        return {"payload": msgspec.Raw(message.payload)}
+    try:
+        return {"payload": message.payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(message.payload).decode()}

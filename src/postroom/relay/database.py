@@ -1,0 +1,90 @@
+"""The relay's connections: one for each part of the work, opened again by themselves after an outage."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, TypeVar
+
+from postroom.errors import PostroomError, SchemaError
+from postroom.store.db_errors import explained, reason
+from postroom.store.steps import arun
+from postroom.telemetry import Reachability
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from postroom.store.steps import Query, Result, Steps
+    from postroom.store.stores import AsyncStore
+    from postroom.telemetry import Hook
+
+T = TypeVar("T")
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+
+
+class Outage(PostroomError):
+    """The database did not do what it was asked; the connection was closed."""
+
+
+class Database:
+    """A store that may go away. Says once that it did, and once that it is back."""
+
+    def __init__(self, store: AsyncStore, hook: Hook) -> None:
+        self.store = store
+        self.reachable = True
+        self._hook = hook
+
+    def line(self) -> Line:
+        """A connection of its own for one part of the work."""
+        return Line(self)
+
+    def report(self, down: str | None) -> None:
+        """Tell the hook when it goes away, for a reason, or comes back (None)."""
+        if self.reachable != (down is None):
+            self.reachable = down is None
+            self._hook(Reachability("database", self.reachable, down or ""))
+
+
+class Line:
+    """One connection, kept open between operations."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._stack = AsyncExitStack()
+        self._execute: Callable[[Query], Awaitable[Result]] | None = None
+
+    async def attempt(self, steps: Steps[T]) -> T:
+        """Run an operation once. Raises `Outage`, after which its outcome may be unknown."""
+        try:
+            if self._execute is None:
+                self._execute = await self._stack.enter_async_context(self._database.store.session())
+            result = await arun(explained(steps), self._execute)
+        except SchemaError:
+            raise
+        except Exception as error:
+            await self.close(error)
+            self._database.report(reason(error))
+            raise Outage(str(error)) from error
+        self._database.report(None)
+        return result
+
+    async def run(self, operation: Callable[[], Steps[T]]) -> T:
+        """Run an operation, again and again until the database has done it."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await self.attempt(operation())
+            except Outage:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """Give the connection back, or, after an error, close it for good."""
+        self._execute = None
+        stack, self._stack = self._stack, AsyncExitStack()
+        try:
+            await stack.__aexit__(type(error) if error else None, error, None)
+        except Exception as again:  # noqa: BLE001 - it is the error we came with, or the connection is gone anyway
+            del again

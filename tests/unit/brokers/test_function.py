@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroom.brokers.function import FunctionBroker, load
+from postroom.brokers.port import ACCEPTED, Accepted, Outcome, Refused, Unreached
+from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.message import Message
+
+MESSAGES = [Message.new("t", {"n": n}) for n in range(5)]
+
+
+async def published(function: Any, seconds: float = 5.0) -> list[Outcome]:
+    broker = FunctionBroker(function)
+    try:
+        return list(await broker.publish(MESSAGES, seconds))
+    finally:
+        await broker.close()
+
+
+@pytest.mark.parametrize(
+    ("returned", "outcome"),
+    [
+        (None, ACCEPTED),
+        ("receipt-1", Accepted("receipt-1")),
+        (17, Accepted("17")),
+        ({"status": "ok"}, Accepted(None)),
+        ({"status": "ok", "id": 3}, Accepted('{"id":3}')),
+        ({"status": "failed", "reason_code": "NO_STOCK", "message": "none left"}, Refused("NO_STOCK", "none left")),
+        ({"status": "failed"}, Refused("INTERNAL_ERROR")),
+        (Refused("BUSY"), Refused("BUSY")),
+    ],
+)
+async def test_B_1_what_a_function_returns_decides(returned: Any, outcome: Outcome) -> None:
+    async def asynchronous(_: Message) -> Any:
+        return returned
+
+    assert await published(lambda _: returned) == [outcome] * 5
+    assert await published(asynchronous) == [outcome] * 5
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome"),
+    [
+        (RuntimeError("no"), Refused("INTERNAL_ERROR", "no")),
+        (ConnectionRefusedError("gone"), Unreached("gone")),
+        (BrokerUnavailable("away"), Unreached("away")),
+    ],
+)
+async def test_what_a_function_raises_is_a_failure_or_says_that_nobody_is_there(
+    raised: Exception, outcome: Outcome
+) -> None:
+    def publish(_: Message) -> None:
+        raise raised
+
+    assert await published(publish) == [outcome] * 5
+
+
+async def test_R_2_a_send_that_takes_too_long_has_failed() -> None:
+    async def publish(_: Message) -> None:
+        await asyncio.Event().wait()
+
+    outcomes = await published(publish, seconds=0.01)
+    assert {outcome.code for outcome in outcomes if isinstance(outcome, Refused)} == {"TIMEOUT"}
+    assert len(outcomes) == 5
+
+
+async def test_a_function_for_batches_is_called_once() -> None:
+    calls: list[int] = []
+
+    async def publish(messages: list[Message]) -> list[object]:
+        calls.append(len(messages))
+        return [None, "r", {"status": "no"}, None, None]
+
+    assert await published(publish) == [ACCEPTED, Accepted("r"), Refused("INTERNAL_ERROR"), ACCEPTED, ACCEPTED]
+    assert calls == [5]
+
+
+async def test_a_batch_answered_with_too_few_results_counts_as_failed() -> None:
+    async def publish(messages: list[Message]) -> list[None]:
+        return [None] * (len(messages) - 1)
+
+    outcomes = await published(publish)
+    assert all(isinstance(outcome, Refused) and "4 results for 5" in outcome.message for outcome in outcomes)
+
+
+@pytest.mark.parametrize("address", ["json", "json:", ":dumps", "json:nothing", "no_such_module:f", "json:decoder"])
+def test_an_address_that_names_no_function_is_refused(address: str) -> None:
+    with pytest.raises(InvalidSetting, match="python:"):
+        load(address)
+
+
+def test_an_address_names_a_function() -> None:
+    import json
+
+    assert load("json:dumps") is json.dumps
