@@ -273,6 +273,7 @@ def _worker(tables: MetaData, names: Names, types: _Types) -> Table:
         _number("pid", Integer),
         _number("lanes", Integer),
         _number("in_flight", Integer),
+        _words("broker_down", 512),
         _moment("started_at", types, types.now),
         _moment("seen_at", types, types.now),
     )

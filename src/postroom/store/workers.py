@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
+from postroom.rules.failures import cut
 from postroom.store.operations import Operations
 from postroom.store.steps import Query, Steps
 
@@ -16,26 +17,27 @@ FORGOTTEN_SECONDS = 86_400.0
 class Workers(Operations):
     """The rows of `relay_worker` for one queue."""
 
-    def beat(self, worker: str, lanes: int, in_flight: int) -> Steps[int]:
-        """Say that this worker is alive; returns how many are, this one included."""
-        return (yield from self.transaction(self._beat, worker, lanes, in_flight))
+    def beat(self, worker: str, lanes: int, in_flight: int, broker_down: str = "") -> Steps[int]:
+        """Say that this worker is alive, and why its broker is not; returns how many are alive, this one included."""
+        return (yield from self.transaction(self._beat, worker, lanes, in_flight, cut(broker_down)))
 
     def leave(self, worker: str) -> Steps[None]:
         """The worker is gone, and its share of the lanes free for others."""
         yield Query(f"DELETE FROM {self.tables['worker']} WHERE worker = :worker", {"worker": worker})
 
-    def _beat(self, worker: str, lanes: int, in_flight: int) -> Steps[int]:
+    def _beat(self, worker: str, lanes: int, in_flight: int, broker_down: str) -> Steps[int]:
         table = self.tables["worker"]
-        params = {"worker": worker, "lanes": lanes, "in_flight": in_flight, "queue": self.queue}
+        params = {"worker": worker, "lanes": lanes, "in_flight": in_flight, "down": broker_down, "queue": self.queue}
         known = yield Query(f"SELECT 1 FROM {table} WHERE worker = :worker", params)
         yield Query(
-            f"UPDATE {table} SET seen_at = {self.now}, lanes = :lanes, in_flight = :in_flight WHERE worker = :worker",
+            f"UPDATE {table} SET seen_at = {self.now}, lanes = :lanes, in_flight = :in_flight, broker_down = :down "
+            f"WHERE worker = :worker",
             params,
         )
         if not known.rows:
             yield Query(
-                f"INSERT INTO {table} (worker, queue, host, pid, lanes, in_flight) "
-                f"VALUES (:worker, :queue, :host, :pid, :lanes, :in_flight)",
+                f"INSERT INTO {table} (worker, queue, host, pid, lanes, in_flight, broker_down) "
+                f"VALUES (:worker, :queue, :host, :pid, :lanes, :in_flight, :down)",
                 {**params, "host": socket.gethostname()[:255], "pid": os.getpid()},
             )
             yield Query(
