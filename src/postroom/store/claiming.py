@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from postroom.rules.failures import Reason
@@ -66,15 +67,17 @@ class Claiming(Settling):
             rows += yield from self._lease_due({**lease, "limit": limit})
         if len(rows) < limit:
             rows += yield from self._lease_ready({**lease, "limit": limit - len(rows), "after": after})
-        claimed = [self._claimed(row, token) for row in sorted(rows, key=lambda row: row[0])]
-        expired = {row[0] for row in rows if row[4]}
-        return (yield from self._sift(claimed, expired))
+        rows.sort(key=itemgetter(0))
+        return (yield from self._sift([self._claimed(row, token) for row in rows], {row[0] for row in rows if row[5]}))
 
     def _claimed(self, row: Row, token: int, claims: int = 0) -> Claimed:
-        return Claimed(row[0], row[1], token, row[2], row[3] + claims, self.message(row[5:], row[0]))
+        return Claimed(row[0], row[1], token, row[2], row[3] + claims, self.message(row), row[4])
 
-    def _sift(self, claimed: Sequence[Claimed], expired: Collection[int]) -> Steps[Claim]:
+    def _sift(self, claimed: list[Claimed], expired: Collection[int]) -> Steps[Claim]:
         """Settle what must not be sent, give back what must not be sent now, return the rest."""
+        most_claims = max(map(attrgetter("claims"), claimed), default=0)
+        if not expired and most_claims <= self.limits.alone_after and not any(map(is_missing, claimed)):
+            return Claim(claimed, [], len(claimed))
         settled: list[Settlement] = []
         sendable: list[Claimed] = []
         unsure: set[int] = set()
@@ -97,10 +100,11 @@ class Claiming(Settling):
         lost = yield from self.settle([*settled, *given_back])
         gone = {one.lease for one in lost}
         messages = [sendable[index] for index in split.send]
-        return Claim(messages, [one for one in settled if one.claimed.lease not in gone], len(claimed))
+        alone = any(one.claims > self.limits.alone_after for one in messages)
+        return Claim(messages, [one for one in settled if one.claimed.lease not in gone], len(claimed), alone=alone)
 
     def _lease_ready(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
-        """Lease ready rows; each comes as position, lane, attempts, claims, expired and the message columns."""
+        """Lease ready rows; each comes as position, lane, attempts, claims, size, expired and the message columns."""
         return (yield from self.transaction(self._lease, "state = 0 AND position > :after", "position", lease))
 
     def _lease_due(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
@@ -131,7 +135,8 @@ class Claiming(Settling):
         if not positions:
             return []
         result = yield Query(
-            f"SELECT d.position, d.lane, d.attempts, d.claims, coalesce(m.expires_at <= {self.now}, 0), {columns('m')} "
+            f"SELECT d.position, d.lane, d.attempts, d.claims, d.size, "
+            f"coalesce(m.expires_at <= {self.now}, 0), {columns('m')} "
             f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {NO_LANE} "
             f"AND d.position IN ({whole_numbers(positions)})",

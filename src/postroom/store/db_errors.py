@@ -17,7 +17,7 @@ _MOST_TRIES = 10
 _ANOTHERS_SAKE = {"40P01", "40001", 1213}
 """Deadlock and serialization failure on PostgreSQL, deadlock on MySQL: the transaction is undone and may run again."""
 _NO_SUCH_TABLE = {"42P01", "3F000", 1146}
-_DUPLICATE_ENTRY = 1062
+_DUPLICATE_ENTRY = {"23505", 1062}
 
 
 def code_of(error: BaseException) -> object:
@@ -44,8 +44,8 @@ def _original(error: BaseException) -> BaseException:
 
 
 def is_duplicate_entry(error: BaseException) -> bool:
-    """A unique constraint of MySQL was violated."""
-    return code_of(error) == _DUPLICATE_ENTRY
+    """A unique constraint was violated."""
+    return code_of(error) in _DUPLICATE_ENTRY
 
 
 def is_missing_table(error: BaseException) -> bool:

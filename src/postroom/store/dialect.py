@@ -81,7 +81,9 @@ class PostgreSQL(Dialect):
         return value
 
     def read_moment(self, value: Any) -> datetime | None:
-        return value.astimezone(UTC) if isinstance(value, datetime) else None
+        if not isinstance(value, datetime):
+            return None
+        return value if value.tzinfo is UTC else value.astimezone(UTC)
 
 
 class MySQL(Dialect):

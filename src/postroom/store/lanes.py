@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from postroom.rules.ordering import LANES
@@ -57,7 +58,8 @@ class Lanes(Claiming):
         rows = yield from self._read_lanes(lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes)
         suspicious = {lane.number for lane in lanes if lane.interrupted}
         claimed = [self._claimed(row, token_of[row[1]], claims=int(row[1] in suspicious)) for row in rows]
-        claim = yield from self._sift(sorted(claimed, key=lambda one: one.position), {row[0] for row in rows if row[4]})
+        claimed.sort(key=attrgetter("position"))
+        claim = yield from self._sift(claimed, {row[0] for row in rows if row[5]})
         suspects = [one for one in claim.messages if one.lane in suspicious]
         if suspects:
             yield from self.transaction(self._count_claims, suspects)
@@ -150,7 +152,7 @@ class Lanes(Claiming):
             f"SELECT * FROM ({self._lane_select(lane, after.get(lane, 0), busy)}) lane_{lane}" for lane in held
         )
         found = yield Query(each, {"queue": self.queue, "limit": limit})
-        rows = list(fitting_in(sorted(found.rows, key=lambda row: row[0]), -1, most_bytes))
+        rows = list(fitting_in(sorted(found.rows, key=itemgetter(0)), 4, most_bytes))
         furthest = {row[1]: row[0] for row in rows}
         further = "".join(f"WHEN lane = {lane} AND read_to < {to} THEN {to} " for lane, to in furthest.items())
         read_to = f"CASE {further}ELSE read_to END" if further else "read_to"
@@ -159,12 +161,12 @@ class Lanes(Claiming):
             f"WHERE queue = :queue AND lane IN ({whole_numbers(held)})",
             {"queue": self.queue, "seconds": seconds},
         )
-        return [tuple(row)[:-1] for row in rows]
+        return rows
 
     def _lane_select(self, lane: int, after: int, busy: str) -> str:
         return (
-            f"SELECT d.position, d.lane, d.attempts, d.claims, coalesce(m.expires_at <= {self.now}, 0), "
-            f"{columns('m')}, d.size FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
+            f"SELECT d.position, d.lane, d.attempts, d.claims, d.size, coalesce(m.expires_at <= {self.now}, 0), "
+            f"{columns('m')} FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
             f"AND {self._unblocked()} ORDER BY d.position LIMIT :limit"
         )

@@ -39,6 +39,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     attempts: int
     claims: int
     message: Message
+    size: int = 0
+    """Bytes of payload and headers."""
 
     @property
     def ordered(self) -> bool:
@@ -61,8 +63,7 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
         return self.number, self.token
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True, gc=False):
     """The broker has it; `answer` is what the broker said (offset, sequence, id)."""
 
     claimed: Claimed
@@ -70,23 +71,20 @@ class Sent:
     dedup: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(msgspec.Struct, frozen=True, gc=False):
     """The same content went to the same topic before; `answer` is what the broker said then."""
 
     claimed: Claimed
     answer: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(msgspec.Struct, frozen=True, gc=False):
     """Its expiry passed before it was sent. No dead letter, and it blocks nothing."""
 
     claimed: Claimed
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True, gc=False):
     """The send failed; due again after `delay` seconds of the database's clock."""
 
     claimed: Claimed
@@ -95,8 +93,7 @@ class Retry:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(msgspec.Struct, frozen=True, gc=False):
     """Never to be sent again by itself. `attempted`: a send failed, which counts as an attempt."""
 
     claimed: Claimed
@@ -105,8 +102,7 @@ class Dead:
     attempted: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class GivenBack:
+class GivenBack(msgspec.Struct, frozen=True, gc=False):
     """Not sent: the lease ends now, and the claim does not count. A message of a lane has none, and stays as it is."""
 
     claimed: Claimed
@@ -125,6 +121,8 @@ class Claim:
     settled: list[Settlement]
     found: int
     """How many deliveries were due and free, handed out or not: zero means that there was nothing to do."""
+    alone: bool = False
+    """Workers may have died of the one message that is there: nothing else should be in flight with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,25 +83,31 @@ class Operations:
             lanes.setdefault(one.lane, []).append(one.position)
         return self.dialect.places({lane: sorted(positions) for lane, positions in lanes.items()})
 
-    def message(self, row: Row, position: int | None = None) -> Message:
-        """A message from `MESSAGE_COLUMNS`; an empty one where the row is all NULL."""
-        if row[0] is None:
+    def message(self, row: Row) -> Message:
+        """A message from the position, five columns of the delivery, and `MESSAGE_COLUMNS`; an empty one if NULL."""
+        # fmt: off
+        (
+            position, _, _, _, _, _, id_, topic, payload, content_type, kind, key, aggregate_type, aggregate_id,
+            headers, idempotency_key, digest, expires_at, created_at,
+        ) = row
+        # fmt: on
+        if id_ is None:
             return _NO_MESSAGE
         return Message(
             position=position,
-            id=row[0] if isinstance(row[0], UUID) else UUID(str(row[0])),
-            topic=row[1],
-            payload=row[2],
-            content_type=row[3],
-            type=row[4],
-            key=row[5],
-            aggregate_type=row[6],
-            aggregate_id=row[7],
-            headers=_headers(row[8]),
-            idempotency_key=row[9],
-            digest=row[10],
-            expires_at=self.dialect.read_moment(row[11]),
-            created_at=self.dialect.read_moment(row[12]),
+            id=id_ if isinstance(id_, UUID) else UUID(str(id_)),
+            topic=topic,
+            payload=payload,
+            content_type=content_type,
+            type=kind,
+            key=key,
+            aggregate_type=aggregate_type,
+            aggregate_id=aggregate_id,
+            headers=_headers(headers),
+            idempotency_key=idempotency_key,
+            digest=digest,
+            expires_at=None if expires_at is None else self.dialect.read_moment(expires_at),
+            created_at=self.dialect.read_moment(created_at),
         )
 
 
@@ -153,7 +159,10 @@ def is_missing(claimed: Claimed) -> bool:
     return claimed.message is _NO_MESSAGE
 
 
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+
+
 def _headers(value: Any) -> dict[str, str]:
-    if not value:
+    if not value or value == "{}":
         return {}
-    return value if isinstance(value, dict) else msgspec.json.decode(value, type=dict[str, str])
+    return value if isinstance(value, dict) else _decode_headers(value)

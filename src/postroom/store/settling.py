@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.failures import CODE_LENGTH, cut
@@ -38,12 +39,12 @@ class Settling(Operations):
         """
         if not settlements:
             return []
-        in_order = sorted(settlements, key=lambda settlement: settlement.claimed.position)
-        settled = yield from self._settle(in_order)
-        return [settlement.claimed for settlement in in_order if settlement.claimed.lease not in settled]
+        in_order = sorted(settlements, key=attrgetter("claimed.position"))
+        lost = yield from self._settle(in_order)
+        return [one.claimed for one in in_order if one.claimed.lease in lost] if lost else []
 
     def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
-        """Write those that are held; returns their leases."""
+        """Write those that are held; returns the leases of the others."""
         return (yield from self.transaction(self._check_and_write, settlements))
 
     def _check_and_write(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
@@ -53,7 +54,7 @@ class Settling(Operations):
             yield from self._write_receipts(receipts)
         yield from self._write_failures([one for one in mine if isinstance(one, Failure)])
         yield from self._give_back([one.claimed for one in mine if isinstance(one, GivenBack)])
-        return held
+        return {one.claimed.lease for one in settlements} - held
 
     def _held(self, claimed: Sequence[Claimed]) -> Steps[set[Lease]]:
         """Lock the lanes and the rows; returns the leases that are still ours."""
