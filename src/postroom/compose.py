@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting, SchemaMissing
+from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 
 if TYPE_CHECKING:
     from postroom.brokers.port import Broker
-    from postroom.relay.office import Options
     from postroom.settings import Settings
-    from postroom.store.stores import AsyncStore, BlockingStore
+    from postroom.store.stores import BlockingStore, Lines
 
 
 def open_store(settings: Settings, *, create: bool = False) -> BlockingStore:
@@ -33,16 +33,43 @@ def open_store(settings: Settings, *, create: bool = False) -> BlockingStore:
     return stores.open_store(settings.database, settings.schema, settings.table_prefix)
 
 
-def open_async_store(settings: Settings) -> AsyncStore:
-    """A store for async code on the settings' database; whoever opens it closes it."""
-    if settings.database is None:
-        raise InvalidSetting("no database is given: use --database URL or set POSTROOM_DATABASE")
-    from postroom.store.stores import AsyncStore
+async def open_relay_store(settings: Settings) -> Lines:
+    """A store for a relay on the settings' database; whoever opens it closes it.
 
-    return AsyncStore(settings.database, settings.schema, settings.table_prefix)
+    Its tables are what this version works with: raises `SchemaError` otherwise, and what `open_store` raises.
+    """
+    from postroom.store import migrations, stores, urls
+
+    if settings.database is None or urls.dialect_of_url(settings.database) == "sqlite":
+        store: Lines = stores.ThreadStore(open_store(settings))
+    else:
+        store = stores.AsyncStore(settings.database, settings.schema, settings.table_prefix)
+    try:
+        await store.call(lambda connection: migrations.check(connection, store.names))
+    except BaseException:
+        await store.close()
+        raise
+    return store
 
 
-def open_broker(settings: Settings, options: Options) -> Broker:
+def as_broker(given: object, settings: Settings, classifier: Classifier) -> tuple[Broker, bool]:
+    """The broker that is given: itself, by its URL, or as a function; and whether it was made here.
+
+    Without one, the settings' URL decides. Raises `InvalidSetting`.
+    """
+    from postroom.brokers.function import FunctionBroker
+
+    if given is None or isinstance(given, str):
+        return open_broker(settings, classifier), True
+    if hasattr(given, "publish") and hasattr(given, "capabilities"):
+        broker: Broker = given  # type: ignore[assignment]  # it has what a broker has
+        return broker, False
+    if callable(given):
+        return FunctionBroker(given, settings.concurrency, classifier), True
+    raise InvalidSetting(f"a {type(given).__name__} is not a broker: give a URL, a broker or a function")
+
+
+def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER) -> Broker:
     """The broker that the settings' URL names. Raises `InvalidSetting`."""
     url = settings.broker
     if url is None:
@@ -52,7 +79,7 @@ def open_broker(settings: Settings, options: Options) -> Broker:
         case "python":
             from postroom.brokers import function
 
-            return function.FunctionBroker(function.load(rest), options.concurrency, options.classifier)
+            return function.FunctionBroker(function.load(rest), settings.concurrency, classifier)
         case "stdout":
             from postroom.brokers.stdout import StdoutBroker
 
@@ -63,5 +90,5 @@ def open_broker(settings: Settings, options: Options) -> Broker:
             return MemoryBroker()
         case _:
             raise InvalidSetting(
-                f"{scheme}: is not a broker that Postroom knows: use python:module:function or stdout:"
+                f"{scheme}: is not a broker that Postroom knows: use python:module:function, stdout: or memory:"
             )

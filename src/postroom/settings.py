@@ -12,6 +12,8 @@ import msgspec
 from postroom.errors import InvalidSetting
 
 MEGABYTE = 1024 * 1024
+HOUR = 3600
+AT_LEAST_ONE = msgspec.Meta(min_length=1)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,15 +29,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     broker: str | None = None
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     batch: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
-    poll_interval_sec: Annotated[float, msgspec.Meta(gt=0)] = 0.5
-    lock_lease_sec: Annotated[float, msgspec.Meta(ge=1)] = 120.0
-    lane_lease_sec: Annotated[float, msgspec.Meta(ge=1)] = 15.0
-    max_attempts: Annotated[int, msgspec.Meta(ge=1)] = 6
-    backoff_sec: tuple[Annotated[float, msgspec.Meta(ge=0)], ...] = (5, 10, 20, 40, 80, 160)
-    broker_timeout_ms: Annotated[float, msgspec.Meta(gt=0)] = 2500
-    max_in_flight_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * MEGABYTE
+    poll_interval_sec: Annotated[float, msgspec.Meta(gt=0, le=HOUR)] = 0.5
+    lock_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 120.0
+    lane_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 15.0
+    max_attempts: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 6
+    backoff_sec: Annotated[tuple[Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * HOUR)], ...], AT_LEAST_ONE] = (
+        5,
+        10,
+        20,
+        40,
+        80,
+        160,
+    )
+    broker_timeout_ms: Annotated[float, msgspec.Meta(gt=0, le=1000 * HOUR)] = 2500
+    max_in_flight_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16 * MEGABYTE
     order: Literal["hold", "skip"] = "hold"
     dedup: bool = False
+    enabled: bool = True
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
@@ -65,6 +75,7 @@ ENVIRONMENT = {
     "max_in_flight_bytes": "OUTBOX_MAX_IN_FLIGHT_BYTES",
     "order": "OUTBOX_ORDER",
     "dedup": "OUTBOX_DEDUP",
+    "enabled": "OUTBOX_ENABLED",
 }
 
 Source = tuple[str, Mapping[str, Any]]
@@ -114,16 +125,27 @@ def _environment(variables: Mapping[str, str]) -> list[Source]:
     found: list[Source] = []
     for name, variable in ENVIRONMENT.items():
         if variable in variables:
-            found.append((f"environment variable {variable}", {name: variables[variable]}))
+            found.append((f"environment variable {variable}", {name: _parsed(name, variables[variable])}))
         elif f"{variable}_FILE" in variables:
             path = Path(variables[f"{variable}_FILE"])
             try:
-                found.append((f"file of {variable}_FILE", {name: path.read_text(encoding="utf-8").strip()}))
+                text = path.read_text(encoding="utf-8").strip()
+                found.append((f"file of {variable}_FILE", {name: _parsed(name, text)}))
             except (UnicodeDecodeError, OSError) as error:
                 raise InvalidSetting(
                     f"environment variable {variable}_FILE: {path} cannot be read: {_why(error)}"
                 ) from None
     return found
+
+
+LISTS = {"backoff_sec"}
+
+
+def _parsed(name: str, text: str) -> Any:
+    """A variable's text as a value. Lists are written 5, 10, 20 or [5, 10, 20]."""
+    if name not in LISTS:
+        return text
+    return [part.strip() for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
 
 
 def _why(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,13 +25,24 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of messages. `code` is the reason where they failed."""
+    """What became of messages, as the database has it. `code` is the reason where they failed."""
 
     outcome: Outcome
     messages: Sequence[Message]
+    broker: str
     attempts: int = 0
     code: str = ""
     detail: str = ""
+    """What the broker or the function said. May quote the payload: not for logs."""
+    seconds: float = 0.0
+    """How long the send took, of one that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Messages whose expiry passed before they were sent."""
+
+    messages: Sequence[Message]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +78,28 @@ class HookFailed:
     reason: str
 
 
-Event = HookFailed | Phase | Settled | LeasesLost | Reachability | Lifecycle
+@dataclass(frozen=True, slots=True)
+class NotSettled:
+    """The database answers, but refuses to write what became of a message: it will be sent again."""
+
+    message: Message
+    reason: str
+
+
+Event = Expired | HookFailed | LeasesLost | Lifecycle | NotSettled | Phase | Reachability | Settled
 Hook = Callable[[Event], None]
 
 
-def silent(event: Event) -> None:
-    """A hook for who does not listen."""
-    del event
-
-
-def all_of(*hooks: Hook) -> Hook:
-    """One hook for several listeners."""
+def all_of(*hooks: Hook | None) -> Hook:
+    """One hook for several listeners. One that raises is reported to Python's own log, and the others go on."""
+    listening = [hook for hook in hooks if hook is not None]
 
     def call_all(event: Event) -> None:
-        for hook in hooks:
-            hook(event)
+        for hook in listening:
+            try:
+                hook(event)
+            except Exception as error:  # noqa: BLE001 - a listener must not be able to stop the relay
+                name = getattr(hook, "__qualname__", repr(hook))
+                logging.getLogger("postroom").warning("the hook %s raised %s", name, type(error).__name__)
 
     return call_all

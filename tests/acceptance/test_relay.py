@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import Engine, create_engine
 
 from postroom import Message, Outbox, Relay, RetryPolicy, insight
-from postroom.brokers.function import FunctionBroker
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, Refused, Unreached
 from postroom.store.migrations import upgrade
@@ -78,9 +77,9 @@ async def test_E_4_a_failing_send_raises_attempts_and_a_second_run_sends_nothing
             raise RuntimeError("no")
         sent.append(message.json()["n"])
 
-    first = await Relay(service.url, FunctionBroker(publish)).run_once()
+    first = await Relay(service.url, publish).run_once()
     assert (first.sent, first.retried) == (2, 1)
-    second = await Relay(service.url, FunctionBroker(publish)).run_once()
+    second = await Relay(service.url, publish).run_once()
     assert (second.sent, second.retried, sorted(sent)) == (0, 0, [0, 2])
     assert service.status().waiting == 1
 
@@ -90,7 +89,7 @@ async def test_L_10_out_of_attempts_is_dead_and_told(service: Service) -> None:
     told: list[tuple[str, str]] = []
     relay = Relay(
         service.url,
-        FunctionBroker(lambda _: {"status": "error", "reason_code": "NOPE"}),
+        lambda _: {"status": "error", "reason_code": "NOPE"},
         policy=RetryPolicy.table([0], max_attempts=2),
         on_dead=lambda message, code, _: told.append((message.topic, code)),
     )
@@ -193,7 +192,7 @@ async def test_R_4_a_stopping_relay_leaves_nothing_leased(service: Service) -> N
         started.set()
         await asyncio.sleep(0.02)
 
-    relay = Relay(service.url, FunctionBroker(slow))
+    relay = Relay(service.url, slow)
     async with asyncio.timeout(30), relay:
         await started.wait()
     status = service.status()

@@ -19,7 +19,8 @@ def send(room: Room, claimed: Sequence[Claimed], answer: str = "offset 1") -> No
 
 
 def deduplicate(room: Room, claimed: Sequence[Claimed]) -> tuple[list[Claimed], list[Duplicate]]:
-    return room.run(room.deliveries.deduplicate(claimed))
+    sorted_out = room.run(room.deliveries.deduplicate(claimed))
+    return sorted_out.send, sorted_out.duplicates
 
 
 def test_nothing_to_deduplicate_gives_nothing(room: Room) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroom.brokers.port import ACCEPTED, Accepted, Capabilities, Outcome, Refused, Unreached
+from postroom.brokers.port import ACCEPTED, Accepted, Capabilities, NotSent, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code
 
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 Function = Callable[[Any], Any]
 
+UNANSWERED = Refused(Reason.INTERNAL_ERROR, "the function gave no outcome")
+
 
 class FunctionBroker:
     """Calls a function with each message, or, if its parameter is called ``messages``, with a list of them.
 
     It may return nothing or a receipt; ``{"status": "ok", …}`` or ``{"status": …, "reason_code": …}``; for a list,
-    nothing or a list of these. An exception is a failed attempt, but `ConnectionError` and `BrokerUnavailable` mean
-    that the other side cannot be reached, which counts as no attempt. A sync function runs in a thread, which a
+    nothing or a list of these. Whatever it raises is a failed attempt, but `ConnectionError` and `BrokerUnavailable`
+    mean that the other side cannot be reached, which counts as no attempt. A sync function runs in a thread, which a
     timeout leaves behind: it is not stopped.
     """
 
@@ -38,7 +40,7 @@ class FunctionBroker:
     def __init__(self, function: Function, concurrency: int = 4, classifier: Classifier = DEFAULT_CLASSIFIER) -> None:
         self.name = f"python:{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', 'function')}"
         self._classifier = classifier
-        self._batches = _takes_a_batch(function)
+        self._batches = takes_a_batch(function)
         self._concurrency = concurrency
         self._places = asyncio.Semaphore(concurrency)
         self._threads: ThreadPoolExecutor | None = None
@@ -52,7 +54,7 @@ class FunctionBroker:
         """Call the function; no task is made for each message."""
         if self._batches:
             return await self._publish_batch(list(messages), timeout)
-        outcomes: list[Outcome] = [ACCEPTED] * len(messages)
+        outcomes: list[Outcome] = [UNANSWERED] * len(messages)
         work = iter(enumerate(messages))
         async with asyncio.TaskGroup() as group:
             for _ in range(min(len(messages), self._concurrency)):
@@ -81,16 +83,37 @@ class FunctionBroker:
         try:
             async with self._places, asyncio.timeout(timeout):
                 result = await self._call(argument)
-        except (ConnectionError, BrokerUnavailable) as error:
-            return Unreached(str(error) or type(error).__name__)
+            return understand(result)
         except TimeoutError:
             return Refused(Reason.TIMEOUT, f"no answer within {timeout:g} s")
-        except Exception as error:  # noqa: BLE001 - whatever a user's function raises is a failed attempt
-            return Refused(reason_code(error, self._classifier), str(error))
-        return understand(result)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # we are cancelled, and not the function
+            return self._failed(error)
+
+    def _failed(self, error: BaseException) -> Unreached | Refused:
+        if isinstance(error, ConnectionError | BrokerUnavailable):
+            return Unreached(str(error) or type(error).__name__)
+        if isinstance(error, Exception):
+            return Refused(reason_code(error, self._classifier), str(error) or type(error).__name__)
+        return Refused(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
 
     async def _in_thread(self, function: Function, argument: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, argument)
+        result, error = await asyncio.get_running_loop().run_in_executor(self._threads, _called, function, argument)
+        if error is not None:
+            raise error
+        return result
+
+
+def _called(function: Function, argument: Any) -> tuple[Any, BaseException | None]:
+    """Result and error as a pair: some errors, as StopIteration, cannot travel through a future."""
+    try:
+        return function(argument), None
+    except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+        return None, error
 
 
 def load(address: str) -> Function:
@@ -104,8 +127,8 @@ def load(address: str) -> Function:
         found: Any = importlib.import_module(module_name)
         for name in path.split("."):
             found = getattr(found, name)
-    except (ImportError, AttributeError) as error:
-        raise InvalidSetting(f"python:{address} cannot be loaded: {error}") from error
+    except Exception as error:
+        raise InvalidSetting(f"python:{address} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise InvalidSetting(f"python:{address} is a {type(found).__name__}, not a function")
     function: Function = found
@@ -117,7 +140,7 @@ def outcome_of(result: Any) -> Outcome:
     match result:
         case None:
             return ACCEPTED
-        case Accepted() | Refused() | Unreached():
+        case Accepted() | Refused() | Unreached() | NotSent():
             return result
         case {"status": "ok", **rest}:
             return Accepted(_text(rest) if rest else None)
@@ -129,6 +152,8 @@ def outcome_of(result: Any) -> Outcome:
 
 def outcomes_of(result: Any, count: int) -> list[Outcome]:
     """What a function's return value says of a batch."""
+    if result is None:
+        return [ACCEPTED] * count
     if isinstance(result, list | tuple):
         if len(result) == count:
             return [outcome_of(one) for one in result]
@@ -138,15 +163,24 @@ def outcomes_of(result: Any, count: int) -> list[Outcome]:
 
 
 def _text(value: Any) -> str:
-    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) else str(value)
+    """A receipt as text. What cannot become JSON is written as Python shows it: the message is sent all the same."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return msgspec.json.encode(value, enc_hook=str).decode()
 
 
-def _takes_a_batch(function: Function) -> bool:
-    parameters = list(inspect.signature(function).parameters.values())
+def takes_a_batch(function: Function) -> bool:
+    """Whether the function's parameter is called ``messages``. Raises `InvalidSetting` if it takes none."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # some builtin functions do not say what they take
+        return False
     if not parameters:
         raise InvalidSetting(f"{function!r} takes no argument: it must take a message, or a list called messages")
     return parameters[0].name == "messages"
 
 
 def _is_async(function: Function) -> bool:
+    if isinstance(function, partial):
+        return _is_async(function.func)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__

@@ -37,8 +37,14 @@ class Unreached:
     reason: str
 
 
-Outcome = Accepted | Refused | Unreached
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """Kept back, because one before it in the batch was not accepted: the message counts as not tried."""
+
+
+Outcome = Accepted | Refused | Unreached | NotSent
 ACCEPTED = Accepted()
+NOT_SENT = NotSent()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Capabilities:
     """What a broker can do, so that the relay need not ask which one it is."""
 
     ordered_prefix: bool = False
-    """Of a batch it accepts messages in order, and none behind one that it refused."""
+    """Of a batch it accepts messages in order, and none behind one that it did not accept."""
 
 
 class Broker(Protocol):

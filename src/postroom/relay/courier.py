@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
+from postroom.brokers.port import ACCEPTED, Accepted, NotSent, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable
 from postroom.rules import failures
 from postroom.rules.ordering import waves
@@ -15,76 +16,127 @@ from postroom.store.leases import Claimed, Dead, GivenBack, Retry, Sent, Settlem
 from postroom.telemetry import Phase
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
 
     from postroom.relay.office import Office
+
+GRACE = 1.0
+"""Seconds beyond its timeout that a broker may take to say what it knows of each message."""
+
+
+class Batch(NamedTuple):
+    """Messages that came with one read, in order."""
+
+    read: int
+    claimed: Sequence[Claimed]
+
+
+Batches = asyncio.Queue[Batch]
 
 
 class Courier:
     """Carries batches one after another, so that the order within its lanes is kept."""
 
-    def __init__(self, office: Office, batches: asyncio.Queue[tuple[int, list[Claimed]]]) -> None:
+    def __init__(self, office: Office, batches: Batches) -> None:
         self._office = office
         self._batches = batches
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            read, batch = await self._batches.get()
-            await self.carry(read, batch)
+            await self.carry(await self._batches.get())
 
-    async def carry(self, read: int, batch: list[Claimed]) -> None:
+    async def carry(self, batch: Batch) -> None:
         """Send a batch, in waves where the broker cannot keep the order itself."""
-        office = self._office
-        alone = office.broker.capabilities.ordered_prefix or not batch[0].ordered
-        for wave in [batch] if alone else waves(batch, lambda one: one.message.key):
-            now = time.monotonic()
-            held = [one for one in wave if office.flight.holds(one, now)]
-            office.lost([one for one in wave if not office.flight.holds(one, now)] if len(held) < len(wave) else [])
-            sendable = [one for one in held if not office.failed_keys.must_drop(one.message.key, read)]
-            if len(sendable) < len(held):
-                sending = {one.position for one in sendable}
-                office.settle([GivenBack(one) for one in held if one.position not in sending])
+        for wave in self._waves(batch.claimed):
+            sendable = self._sendable(batch.read, wave)
             if sendable:
                 await self._send(sendable)
+        self._office.failed_keys.carried(batch.read)
 
-    async def _send(self, batch: list[Claimed]) -> None:
+    def _waves(self, claimed: Sequence[Claimed]) -> Sequence[Sequence[Claimed]]:
+        if self._office.broker.capabilities.ordered_prefix or not claimed[0].ordered:
+            return [claimed]
+        if len({one.message.key for one in claimed}) == len(claimed):
+            return [claimed]
+        return waves(claimed, lambda one: one.message.key)
+
+    def _sendable(self, read: int, wave: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Those whose lease holds, and, of a key with a failure, none."""
         office = self._office
-        if office.circuit.is_open and office.circuit.pause():
-            office.settle([GivenBack(one) for one in batch])
+        held = office.flight.held(wave, time.monotonic())
+        if len(held) < len(wave):
+            holding = {one.lease for one in held}
+            office.drop(office.flight.flying([one for one in wave if one.lease not in holding]))
+        if not office.failed_keys:
+            return held
+        dropped = [one for one in held if office.failed_keys.must_drop(one.message.key, read)]
+        if not dropped:
+            return held
+        office.give_back(dropped)
+        gone = {one.position for one in dropped}
+        return [one for one in held if one.position not in gone]
+
+    async def _send(self, batch: Sequence[Claimed]) -> None:
+        office = self._office
+        if not office.circuit.closed_or_probing():
+            self._keep_back(batch)
+            office.give_back(batch)
             return
         started = time.monotonic()
         outcomes = await self._outcomes(batch)
-        office.hook(Phase("send", len(batch), time.monotonic() - started))
-        settlements = [self._settlement(one, outcome) for one, outcome in zip(batch, outcomes, strict=True)]
-        for settlement in settlements:
-            if not isinstance(settlement, Sent) and settlement.claimed.message.key is not None:
-                office.failed_keys.fail(settlement.claimed.message.key)
-        office.settle(settlements)
+        seconds = time.monotonic() - started
+        office.hook(Phase("send", len(batch), seconds))
+        if not office.options.dedup and outcomes.count(ACCEPTED) == len(batch):
+            office.settle([Sent(one) for one in office.flight.flying(batch)])
+            return
+        fates = zip(batch, outcomes, strict=True)
+        settlements = {one.lease: self._settlement(one, outcome) for one, outcome in fates}
+        failed = [one for one in batch if not isinstance(settlements[one.lease], Sent)]
+        self._keep_back(failed)
+        office.seconds.update(dict.fromkeys([one.position for one in failed], seconds))
+        office.settle([settlements[one.lease] for one in office.flight.flying(batch)])
+
+    def _keep_back(self, failed: Sequence[Claimed]) -> None:
+        """What comes behind these on their keys must wait."""
+        for one in failed:
+            if one.message.key is not None:
+                self._office.failed_keys.fail(one.message.key)
 
     async def _outcomes(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Publish, and give an outcome for each message whatever happens."""
         office = self._office
+        outcomes = await self._published(batch)
+        if len(outcomes) != len(batch):
+            problem = f"the broker gave {len(outcomes)} outcomes for {len(batch)} messages"
+            outcomes = [Refused(failures.Reason.INTERNAL_ERROR, problem)] * len(batch)
+        if outcomes.count(ACCEPTED) < len(batch):
+            unreached = next((one for one in outcomes if isinstance(one, Unreached)), None)
+            if unreached is not None:
+                office.circuit.failed(unreached.reason)
+                return outcomes
+        office.circuit.worked()
+        return outcomes
+
+    async def _published(self, batch: Sequence[Claimed]) -> list[Outcome]:
+        office = self._office
+        timeout = office.options.broker_timeout
         try:
-            outcomes = await office.broker.publish([one.message for one in batch], office.options.broker_timeout)
+            async with asyncio.timeout(timeout + GRACE):
+                return list(await office.broker.publish([one.message for one in batch], timeout))
         except BrokerUnavailable as error:
-            outcomes = [Unreached(str(error))] * len(batch)
+            return [Unreached(str(error))] * len(batch)
+        except TimeoutError:
+            return [Refused(failures.Reason.TIMEOUT, f"no answer within {timeout:g} s")] * len(batch)
         except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the relay
             code = failures.reason_code(error, office.options.classifier)
-            outcomes = [Refused(code, str(error))] * len(batch)
-        unreached = next((one for one in outcomes if isinstance(one, Unreached)), None)
-        if unreached is None:
-            office.circuit.worked()
-        else:
-            office.circuit.failed(unreached.reason)
-        return outcomes
+            return [Refused(code, str(error) or type(error).__name__)] * len(batch)
 
     def _settlement(self, one: Claimed, outcome: Outcome) -> Settlement:
         match outcome:
             case Accepted():
                 return Sent(one, outcome.answer, content_hash(one) if self._office.options.dedup else None)
-            case Unreached():
+            case Unreached() | NotSent():
                 return GivenBack(one)
             case Refused():
                 return self._failed(one, outcome)

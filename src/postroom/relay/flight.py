@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from postroom.rules.ordering import NO_LANE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from postroom.store.leases import Claimed, Lane
+    from postroom.store.leases import Claimed, Lane, Lease
+
+NOWHERE = 2**63
 
 
 @dataclass(slots=True)
@@ -20,16 +23,31 @@ class HeldLane:
     lane: Lane
     cursor: int = 0
     """Messages up to here were read; what comes later with a lower position is found by a sweep."""
-    in_flight: set[int] = field(default_factory=set)
+    furthest: int = 0
+    """The highest position that was ever read."""
+    again: int = NOWHERE
+    """How far the cursor must be set back after the read that is under way."""
     leaving: bool = False
     """To be released as soon as nothing of it is in flight."""
+
+    def begin_read(self) -> None:
+        """A read is about to start behind the cursor."""
+        self.again = NOWHERE
+
+    def end_read(self, position: int | None) -> None:
+        """It has read up to here. What was dropped while it was under way lies before that, and is read again."""
+        if position is not None:
+            self.cursor = max(self.cursor, position)
+            self.furthest = max(self.furthest, position)
+        self.cursor = min(self.cursor, self.again)
 
 
 class Flight:
     """Messages in flight, bounded in number and in bytes.
 
     Leases are watched by this process's own clock: a deadline is counted from before the statement that made or
-    renewed the lease, so that it ends no later here than in the database.
+    renewed the lease, so that it ends no later here than in the database. They are named by lane and token; messages
+    without a key that were claimed together share one.
     """
 
     def __init__(self, most_messages: int, most_bytes: int) -> None:
@@ -38,55 +56,63 @@ class Flight:
         self.messages: dict[int, Claimed] = {}
         self.lanes: dict[int, HeldLane] = {}
         self.bytes = 0
-        self._leases: Counter[tuple[int, int]] = Counter()
-        self._deadlines: dict[tuple[int, int], float] = {}
-        self._lost: set[tuple[int, int]] = set()
+        self._deadlines: dict[Lease, float] = {}
+        self._lost: set[Lease] = set()
         self._landed = asyncio.Event()
 
     def take_off(self, claimed: Sequence[Claimed], deadline: float) -> None:
         """Messages were claimed, or read from a lane."""
-        for one in claimed:
-            self.messages[one.position] = one
-            self.bytes += one.message.size
-            lease = (one.lane, one.token)
-            self._leases[lease] += 1
+        self.messages.update([(one.position, one) for one in claimed])
+        self.bytes += sum([one.size for one in claimed])
+        for lease in {(one.lane, one.token) for one in claimed}:
             self._deadlines[lease] = max(deadline, self._deadlines.get(lease, deadline))
-            if one.ordered and one.lane in self.lanes:
-                self.lanes[one.lane].in_flight.add(one.position)
 
     def land(self, claimed: Iterable[Claimed]) -> None:
         """Messages were settled, given back or lost."""
+        messages = self.messages
         for one in claimed:
-            if self.messages.get(one.position) is not one:
-                continue
-            del self.messages[one.position]
-            self.bytes -= one.message.size
-            self._lost.discard((one.position, one.token))
-            lease = (one.lane, one.token)
-            self._leases[lease] -= 1
-            if not self._leases[lease]:
-                del self._leases[lease]
-                if not one.ordered:
-                    del self._deadlines[lease]
-            if one.ordered and one.lane in self.lanes:
-                self.lanes[one.lane].in_flight.discard(one.position)
+            if messages.get(one.position) is one:
+                del messages[one.position]
+                self.bytes -= one.size
         self._landed.set()
 
-    def holds(self, one: Claimed, now: float) -> bool:
-        """Whether the message may still be sent: its lease holds as far as this process can know."""
-        if (one.position, one.token) in self._lost or self._deadlines.get((one.lane, one.token), 0.0) <= now:
+    def flying(self, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Those that were not lost meanwhile. To be asked once, when a courier is done with them."""
+        if not self._lost:
+            return claimed
+        kept = [one for one in claimed if one.lease not in self._lost]
+        self._lost.difference_update([one.lease for one in claimed])
+        return kept
+
+    def held(self, claimed: Sequence[Claimed], now: float) -> Sequence[Claimed]:
+        """Those that may still be sent: their leases hold as far as this process can know."""
+        ended = {lease for lease in {(one.lane, one.token) for one in claimed} if not self._holds(lease, now)}
+        if not ended and not self._lost:
+            return claimed
+        return [one for one in claimed if (one.lane, one.token) not in ended and one.lease not in self._lost]
+
+    def _holds(self, lease: Lease, now: float) -> bool:
+        lane, token = lease
+        if self._deadlines.get(lease, 0.0) <= now:
             return False
-        return not one.ordered or (one.lane in self.lanes and self.lanes[one.lane].lane.token == one.token)
+        return lane == NO_LANE or (lane in self.lanes and self.lanes[lane].lane.token == token)
 
     def lose(self, claimed: Iterable[Claimed]) -> None:
-        """Somebody else has these messages, or will: they must not be sent."""
-        self._lost.update((one.position, one.token) for one in claimed)
+        """Somebody else has these messages, or will: they must not be sent, nor settled."""
+        self._lost.update([one.lease for one in claimed])
 
-    def extend(self, leases: Iterable[tuple[int, int]], deadline: float) -> None:
-        """Leases, named by lane and token, were renewed."""
+    def extend(self, leases: Iterable[Lease], deadline: float) -> None:
+        """Leases were renewed."""
         for lease in leases:
             if lease in self._deadlines:
                 self._deadlines[lease] = deadline
+
+    def forget_landed(self) -> None:
+        """Drop the deadlines of claims that have nothing in flight any more."""
+        flying = {(one.lane, one.token) for one in self.messages.values()}
+        flying |= {held.lane.lease for held in self.lanes.values()}
+        for lease in self._deadlines.keys() - flying:
+            del self._deadlines[lease]
 
     def hold_lane(self, lane: Lane, deadline: float) -> None:
         """A lane was taken."""
@@ -98,17 +124,33 @@ class Flight:
         held = self.lanes.get(number)
         if held is not None:
             held.cursor = min(held.cursor, position - 1)
+            held.again = min(held.again, position - 1)
 
     def drop_lane(self, number: int) -> list[Claimed]:
         """A lane was lost or released; returns what of it was in flight."""
         held = self.lanes.pop(number)
         self._deadlines.pop(held.lane.lease, None)
-        return [self.messages[position] for position in held.in_flight if position in self.messages]
+        return [one for one in self.messages.values() if (one.lane, one.token) == held.lane.lease]
+
+    def busy_lanes(self) -> set[int]:
+        """Lanes with something in flight."""
+        return {one.lane for one in self.messages.values()}
+
+    def behind_cursors(self) -> list[int]:
+        """What is in flight and would be read again, because a cursor was set back."""
+        lanes = self.lanes
+        if all(held.cursor >= held.furthest for held in lanes.values()):
+            return []
+        return [
+            one.position
+            for one in self.messages.values()
+            if one.lane in lanes and one.position > lanes[one.lane].cursor
+        ]
 
     @property
     def rows(self) -> list[Claimed]:
         """Messages in flight with a lease of their own."""
-        return [one for one in self.messages.values() if not one.ordered]
+        return [one for one in self.messages.values() if one.lane == NO_LANE]
 
     @property
     def room(self) -> int:

@@ -7,76 +7,118 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from postroom.relay.database import Outage
-from postroom.rules.ordering import LANES
+from postroom.relay.lines import Outage
+from postroom.rules.ordering import LANES, NO_LANE
+from postroom.store.leases import new_token
 
 if TYPE_CHECKING:
-    from postroom.relay.database import Line
+    from postroom.relay.lines import Line
     from postroom.relay.office import Office
+    from postroom.store.leases import Claimed
     from postroom.store.workers import Workers
-
-BEAT = 2.0
 
 
 class Heart:
-    """Beats every two seconds; leases are renewed when half of them is over."""
+    """Beats every two seconds or sooner; leases on messages are renewed when half of them is over."""
 
     def __init__(self, office: Office, line: Line, workers: Workers) -> None:
         self._office = office
         self._line = line
         self._workers = workers
         self._renewed_at = time.monotonic()
+        self._unknown: list[int] = []
+        """Tokens of lanes that may have been taken, by a statement whose answer never came."""
 
     async def run(self) -> None:
         """Beat until cancelled."""
         while True:
             with suppress(Outage):
                 await self.beat()
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(self._office.options.beat)
 
     async def beat(self) -> None:
-        """One beat."""
+        """One beat. Raises `Outage`: then deadlines pass by themselves."""
         office = self._office
-        alive = await self._line.attempt(
-            self._workers.beat(office.options.worker, len(office.flight.lanes), len(office.flight.messages))
-        )
         await self._renew()
+        alive = await self._line.attempt(
+            self._workers.beat(
+                office.options.worker,
+                len(office.flight.lanes),
+                len(office.flight.messages),
+                office.circuit.down or "",
+            )
+        )
         await self._share_lanes(alive)
+        office.flight.forget_landed()
+
+    async def leave(self) -> None:
+        """Free the lanes for others, and take this relay's name off the list."""
+        lanes = [one.lane for one in self._office.flight.lanes.values()]
+        await self._line.attempt(self._office.deliveries.release(lanes))
+        await self._line.attempt(self._workers.leave(self._office.options.worker))
 
     async def _renew(self) -> None:
-        """Extend leases; what is lost is dropped. Where the database does not answer, deadlines pass by themselves."""
+        """Extend leases; what is lost is dropped."""
         office = self._office
-        started = time.monotonic()
         options = office.options
-        rows = office.flight.rows if started - self._renewed_at > options.lease / 2 - BEAT else []
+        started = time.monotonic()
+        rows = office.flight.rows if started - self._renewed_at > options.lease / 2 - options.beat else []
         lanes = [one.lane for one in office.flight.lanes.values()]
         if not rows and not lanes:
             return
         renewal = await self._line.attempt(office.deliveries.extend(rows, lanes, options.lease, options.lane_lease))
-        renewed = {(one.lane, one.token) for one in rows if one.lease in renewal.leases}
+        # What somebody works on at this moment was passed over, and is neither renewed nor lost: it comes next time.
+        passed_over = {one.token for one in rows if one.lease not in renewal.leases and self._in_flight(one)}
+        renewed = {(NO_LANE, one.token) for one in rows if one.token not in passed_over}
         office.flight.extend(renewed, started + options.lease)
         office.flight.extend(renewal.lanes, started + options.lane_lease)
-        self._renewed_at = started if rows else self._renewed_at
-        dropped = [one for lane in renewal.lost_lanes for one in office.flight.drop_lane(lane.number)]
-        still = [one for one in renewal.lost if office.flight.messages.get(one.position) is one]
-        office.lost([*still, *dropped], len(renewal.lost_lanes))
+        if rows and not passed_over:
+            self._renewed_at = started
+        dropped = []
+        for lane in renewal.lost_lanes:
+            if self._holds(lane.number, lane.token):
+                dropped += office.flight.drop_lane(lane.number)
+        office.lost([*(one for one in renewal.lost if self._in_flight(one)), *dropped], len(renewal.lost_lanes))
+
+    def _in_flight(self, one: Claimed) -> bool:
+        return self._office.flight.messages.get(one.position) is one
+
+    def _holds(self, number: int, token: int) -> bool:
+        held = self._office.flight.lanes.get(number)
+        return held is not None and held.lane.token == token
 
     async def _share_lanes(self, alive: int) -> None:
         """Hold a fair share of the lanes: give up what is too much, take what is free."""
         office = self._office
+        for token in list(self._unknown):
+            await self._line.attempt(office.deliveries.forget(token))
+            self._unknown.remove(token)
         share = -(-LANES // max(1, alive))
         staying = [one for one in office.flight.lanes.values() if not one.leaving]
-        for one in sorted(staying, key=lambda one: len(one.in_flight))[: max(0, len(staying) - share)]:
+        busy = office.flight.busy_lanes()
+        too_many = max(0, len(staying) - share)
+        for one in sorted(staying, key=lambda one: one.lane.number in busy)[:too_many]:
             one.leaving = True
-        gone = [one for one in office.flight.lanes.values() if one.leaving and not one.in_flight]
+        gone = [one for one in office.flight.lanes.values() if one.leaving and one.lane.number not in busy]
         if gone:
-            await self._line.attempt(office.deliveries.release([one.lane for one in gone]))
             for one in gone:
                 office.flight.drop_lane(one.lane.number)
+            await self._line.attempt(office.deliveries.release([one.lane for one in gone]))
         missing = share - len(office.flight.lanes)
         if missing > 0:
-            started = time.monotonic()
-            seconds = office.options.lane_lease
-            for lane in await self._line.attempt(office.deliveries.take_lanes(office.options.worker, seconds, missing)):
-                office.flight.hold_lane(lane, started + seconds)
-                office.wake.set()
+            await self._take_lanes(missing)
+
+    async def _take_lanes(self, missing: int) -> None:
+        office = self._office
+        started = time.monotonic()
+        seconds = office.options.lane_lease
+        token = new_token()
+        self._unknown.append(token)
+        taken = await self._line.attempt(
+            office.deliveries.take_lanes(office.options.worker, seconds, missing, token=token)
+        )
+        self._unknown.remove(token)
+        for lane in taken:
+            office.flight.hold_lane(lane, started + seconds)
+        if taken:
+            office.wake()

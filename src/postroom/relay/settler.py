@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.rules.lifecycle import Outcome
 from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Retry, Sent, Settlement
 from postroom.store.operating import Operating
-from postroom.telemetry import HookFailed, Phase, Settled
+from postroom.telemetry import Expired as ExpiredEvent
+from postroom.telemetry import HookFailed, NotSettled, Phase, Settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from postroom.message import Message
-    from postroom.relay.database import Line
+    from postroom.relay.lines import Line
     from postroom.relay.office import Office
 
 MOST = 5000
 """Settlements of one statement."""
+TRIES = 3
+"""Of a single settlement that the database refuses though it answers."""
 
 
 class Settler:
@@ -29,12 +33,23 @@ class Settler:
         self._office = office
         self._line = line
         self._operating = Operating(office.deliveries)
+        self._writing = False
+        self._wrote = asyncio.Event()
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
             await self._office.to_settle.wait()
+            self._writing = True
             await self.flush()
+            self._writing = False
+            self._wrote.set()
+
+    async def wait_until_written(self) -> None:
+        """Return when nothing is waiting to be written."""
+        while self._writing or self._office.to_settle.is_set():
+            self._wrote.clear()
+            await self._wrote.wait()
 
     async def flush(self) -> None:
         """Write all that is waiting to be written."""
@@ -43,62 +58,105 @@ class Settler:
         settlements, office.settlements = office.settlements, []
         work = iter(settlements)
         while chunk := list(islice(work, MOST)):
-            await self._write(chunk)
+            await self._settle(chunk)
         conflicts, office.conflicts = office.conflicts, []
         if conflicts:
-            await self._audit(conflicts)
+            await self.audit(conflicts)
+
+    async def _settle(self, settlements: list[Settlement]) -> None:
+        """Write settlements until the database has them."""
+        pause, refused = FIRST_PAUSE, 0
+        while True:
+            try:
+                await self._write(settlements)
+                return
+            except Outage as outage:
+                if await self._line.answers():
+                    if len(settlements) > 1:  # it is the statement: find out which settlement is at fault
+                        middle = len(settlements) // 2
+                        await self._settle(settlements[:middle])
+                        await self._settle(settlements[middle:])
+                        return
+                    refused += 1
+                    if refused == TRIES:
+                        self._give_up(settlements[0], outage)
+                        return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _write(self, settlements: list[Settlement]) -> None:
         office = self._office
         started = time.monotonic()
         # A message in a lane has no lease of its own to give back: it is read again.
-        dropped = [one for one in settlements if isinstance(one, GivenBack) and one.claimed.ordered]
-        written = [one for one in settlements if not (isinstance(one, GivenBack) and one.claimed.ordered)]
-        lost = await self._line.run(lambda: office.deliveries.settle(written))
-        office.failed_keys.settled(
-            one.claimed.message.key for one in settlements if one.claimed.message.key and not isinstance(one, Sent)
-        )
-        office.dropped(dropped)
-        office.flight.land(one.claimed for one in settlements)
-        office.conflicts.extend(lost)
-        gone = {one.position for one in lost}
-        settled = [one for one in written if one.claimed.position not in gone] if gone else written
+        dropped = [one.claimed for one in settlements if type(one) is GivenBack and one.claimed.ordered]
+        written = settlements
+        if dropped:
+            written = [one for one in settlements if type(one) is not GivenBack or not one.claimed.ordered]
+        lost = await self._line.attempt(office.deliveries.settle(written))
+        if office.failed_keys:
+            office.failed_keys.settled(
+                [one.claimed.message.key for one in settlements if type(one) is not Sent and one.claimed.message.key]
+            )
+        for one in dropped:
+            office.flight.read_again(one.lane, one.position)
+        office.conflicts.extend([one for one in lost if office.flight.messages.get(one.position) is one])
+        office.flight.land([one.claimed for one in settlements])
+        gone = {one.lease for one in lost}
+        settled = [one for one in written if one.claimed.lease not in gone] if gone else written
         office.hook(Phase("commit", len(written), time.monotonic() - started))
         self.report(settled)
 
-    async def _audit(self, conflicts: Sequence[Claimed]) -> None:
+    def _give_up(self, settlement: Settlement, outage: Outage) -> None:
+        """The database refuses this one: its lease runs out, and it is sent again."""
+        office = self._office
+        office.flight.land([settlement.claimed])
+        office.hook(NotSettled(settlement.claimed.message, str(outage)))
+
+    async def audit(self, conflicts: Sequence[Claimed]) -> None:
+        """Write down leases that were lost, with what was found instead."""
         worker = self._office.options.worker
         await self._line.run(lambda: self._operating.record_conflicts(worker, conflicts))
-        self._office.hook(Settled(Outcome.CONFLICT, [one.message for one in conflicts]))
+        messages = [one.message for one in conflicts]
+        self._office.hook(Settled(Outcome.CONFLICT, messages, self._office.broker.name))
 
-    def report(self, settled: Iterable[Settlement]) -> None:
-        """Tell the hook, in one event for all that were sent and one for each that was not."""
+    def report(self, settled: Sequence[Settlement]) -> None:
+        """Tell the hook, in one event for all that were sent and one for each that failed."""
         office = self._office
-        sent = []
-        for one in settled:
-            message = one.claimed.message
-            match one:
-                case Sent():
-                    sent.append(message)
-                case Duplicate():
-                    office.hook(Settled(Outcome.DEDUP_HIT, [message], one.claimed.attempts))
-                case Retry():
-                    office.hook(Settled(Outcome.RETRY, [message], one.claimed.attempts + 1, one.code, one.message))
-                case Dead():
-                    attempts = one.claimed.attempts + int(one.attempted)
-                    office.hook(Settled(Outcome.DEAD, [message], attempts, one.code, one.message))
-                    self._tell(message, one)
-                case Expired() | GivenBack():
-                    pass
+        sent = [one.claimed.message for one in settled if type(one) is Sent]
         if sent:
-            office.hook(Settled(Outcome.SUCCESS, sent))
+            office.hook(Settled(Outcome.SUCCESS, sent, office.broker.name))
+        if len(sent) < len(settled):
+            for one in settled:
+                self._report_unsent(one)
+            office.wake()
 
-    def _tell(self, message: Message, dead: Dead) -> None:
+    def _report_unsent(self, one: Settlement) -> None:
+        office = self._office
+        message, broker = one.claimed.message, office.broker.name
+        seconds = office.seconds.pop(one.claimed.position, 0.0)
+        match one:
+            case Sent():
+                pass
+            case GivenBack():
+                office.rows_given_back = True
+            case Expired():
+                office.hook(ExpiredEvent([message]))
+            case Duplicate():
+                office.hook(Settled(Outcome.DEDUP_HIT, [message], broker, one.claimed.attempts))
+            case Retry():
+                attempts = one.claimed.attempts + 1
+                office.hook(Settled(Outcome.RETRY, [message], broker, attempts, one.code, one.message, seconds))
+            case Dead():
+                attempts = one.claimed.attempts + int(one.attempted)
+                office.hook(Settled(Outcome.DEAD, [message], broker, attempts, one.code, one.message, seconds))
+                self._tell(one)
+
+    def _tell(self, dead: Dead) -> None:
         """Call the user's `on_dead`, which must not be able to stop the relay."""
         on_dead = self._office.options.on_dead
         if on_dead is None:
             return
         try:
-            on_dead(message, dead.code, dead.message)
+            on_dead(dead.claimed.message, dead.code, dead.message)
         except Exception as error:  # noqa: BLE001 - reported, and nothing else can be done
-            self._office.hook(HookFailed("on_dead", f"{type(error).__name__}: {error}"))
+            self._office.hook(HookFailed("on_dead", type(error).__name__))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from postroom.rules.ordering import NO_LANE, key_hash
 from postroom.store.dialect import whole_numbers
 from postroom.store.lanes import Lanes
-from postroom.store.leases import Claimed, Duplicate, GivenBack, Lane, Lease, Renewal
+from postroom.store.leases import Claimed, Duplicate, GivenBack, Lane, Lease, Renewal, SortedOut
 from postroom.store.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -44,6 +44,21 @@ class Deliveries(Lanes):
             [lane for lane in missing_lanes if lane.lease not in still_lanes],
         )
 
+    def anything_to_send(self) -> Steps[bool]:
+        """Whether anything is left that is due and free, or in a lane and not held back, whoever has the lane."""
+        free = f"leased_until <= {self.now}"
+        for question in (
+            f"state = 0 AND lane = {NO_LANE} AND {free}",
+            f"state IN (1, 2) AND due <= {self.now}",
+            f"state = 0 AND lane > {NO_LANE} AND {self._unblocked()}",
+        ):
+            found = yield Query(
+                f"SELECT 1 FROM {self.delivery} d WHERE queue = :queue AND {question} LIMIT 1", {"queue": self.queue}
+            )
+            if found.rows:
+                return True
+        return False
+
     def forget(self, token: int) -> Steps[None]:
         """End every lease of a claim whose outcome is unknown, because the connection was lost as it committed."""
         params = {"queue": self.queue, "token": token, "no_lane": NO_LANE}
@@ -57,19 +72,21 @@ class Deliveries(Lanes):
             f"UPDATE {self.lane} SET {released}, read_to = 0 WHERE queue = :queue AND token = :token", params
         )
 
-    def deduplicate(self, claimed: Sequence[Claimed]) -> Steps[tuple[list[Claimed], list[Duplicate]]]:
-        """Settle what was sent before, by topic and digest; returns what is left to send, and what was settled.
+    def deduplicate(
+        self, claimed: Sequence[Claimed], in_flight: Collection[tuple[str, str | None]] = ()
+    ) -> Steps[SortedOut]:
+        """Settle what was sent before, by topic and digest, and sort out the rest.
 
-        Best effort: two that are in flight at the same time are both sent. Of twins in one batch the first is sent,
-        the others are given back and will find its receipt; with a key, so is what stands behind them on it.
-        Counts what was sent since deduplication is switched on. What was lost meanwhile is not returned.
+        Best effort: two that are in flight in two workers at the same time are both sent. Of twins in one batch the
+        first is sent, the others, and those whose twin is `in_flight`, are given back and will find its receipt; with
+        a key, so is what stands behind them on it. Counts what was sent since deduplication is switched on.
         """
         answers = yield from self._answers([content_hash(one) for one in claimed])
         send: list[Claimed] = []
         duplicates: list[Duplicate] = []
         later: list[Claimed] = []
         held_keys: set[str | None] = set()
-        seen: set[tuple[str, str | None]] = set()
+        seen = set(in_flight)
         for one in claimed:
             message = one.message
             content = (message.topic, message.digest)
@@ -86,7 +103,12 @@ class Deliveries(Lanes):
         # A lane's messages have no lease of their own to give back.
         lost = yield from self.settle([*duplicates, *(GivenBack(one) for one in later if not one.ordered)])
         gone = {one.lease for one in lost}
-        return send, [one for one in duplicates if one.claimed.lease not in gone]
+        return SortedOut(
+            send,
+            [one for one in duplicates if one.claimed.lease not in gone],
+            [one for one in later if one.lease not in gone],
+            lost,
+        )
 
     def _answers(self, hashes: Collection[int]) -> Steps[dict[tuple[str, str | None], str | None]]:
         """What the broker answered to content that was sent. The hash finds it, topic and digest decide."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -135,6 +136,17 @@ class Renewal:
     """Extended, on lanes."""
     lost: list[Claimed]
     lost_lanes: list[Lane]
+
+
+class SortedOut(NamedTuple):
+    """What deduplication made of a batch."""
+
+    send: list[Claimed]
+    duplicates: list[Duplicate]
+    """Settled: the same was sent before."""
+    later: list[Claimed]
+    """Given back: a twin is in flight, or stands before it."""
+    lost: list[Claimed]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from postroom.store.steps import Query, Steps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+ANSWER_LENGTH = 4000
+
 
 class Settling(Operations):
     """Check which leases hold, then write. PostgreSQL does both in one statement for each kind of settlement."""
@@ -131,9 +133,9 @@ def receipt_fields(receipt: Receipt) -> tuple[str, str | None, int | None]:
     """Outcome, the broker's answer, and the hash that finds it again when the same content comes once more."""
     match receipt:
         case Sent():
-            return "sent", receipt.answer, receipt.dedup
+            return "sent", None if receipt.answer is None else cut(receipt.answer, ANSWER_LENGTH), receipt.dedup
         case Duplicate():
-            return "duplicate", receipt.answer, None
+            return "duplicate", None if receipt.answer is None else cut(receipt.answer, ANSWER_LENGTH), None
         case Expired():
             return "expired", None, None
 

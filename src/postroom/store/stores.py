@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -38,6 +39,12 @@ _SESSION = {
     "mysql": ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",),  # else a claim's gap locks block producers
     "sqlite": ("PRAGMA busy_timeout = 30000", "PRAGMA synchronous = FULL"),
 }
+
+
+class Run(Protocol):
+    """Runs an operation to its end."""
+
+    async def __call__(self, steps: Steps[T]) -> T: ...
 
 
 class BlockingStore(Protocol):
@@ -109,6 +116,16 @@ class AsyncStore:
         async with self.session() as execute:
             return await arun(explained(steps), execute)
 
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[Run]:
+        """One connection for one operation after another."""
+        async with self.session() as execute:
+
+            async def run_steps(steps: Steps[T]) -> T:
+                return await arun(explained(steps), execute)
+
+            yield run_steps
+
     async def call(self, function: Callable[[Connection], T]) -> T:
         """Call a function with an SQLAlchemy connection that does not autocommit."""
         engine = self._engine.execution_options(isolation_level=_transactional(self.names.dialect))
@@ -118,6 +135,43 @@ class AsyncStore:
 
     async def close(self) -> None:
         await self._engine.dispose()
+
+
+class Lines(Protocol):
+    """What the relay needs of a store: connections of its own, each for one operation after another."""
+
+    names: Names
+
+    def line(self) -> AbstractAsyncContextManager[Run]: ...
+    async def call(self, function: Callable[[Connection], T]) -> T: ...
+    async def close(self) -> None: ...
+
+
+class ThreadStore:
+    """A store for async code on a sync one, whose operations run in one thread, one after another.
+
+    For SQLite, where there is one writer at a time anyway: a transaction never waits for the event loop, and the
+    relay's parts never wait for each other's locks.
+    """
+
+    def __init__(self, store: BlockingStore) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, "postroom-store")
+        self.names = store.names
+
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[Run]:
+        yield self._run
+
+    async def call(self, function: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._store.call, function)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._store.close)
+        self._thread.shutdown(wait=False)
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._store.run, steps)
 
 
 class BridgedStore:

@@ -9,7 +9,7 @@ from postroom.store.leases import Claimed, Lane
 
 
 def claimed(position: int, lane: int = NO_LANE, token: int = 1) -> Claimed:
-    return Claimed(position, lane, token, 0, 1, Message.new("t", b"x" * 10))
+    return Claimed(position, lane, token, 0, 1, Message.new("t", b"x" * 10), 10)
 
 
 def test_room_is_bounded_in_number_and_in_bytes() -> None:
@@ -28,12 +28,12 @@ def test_a_message_is_held_until_its_deadline_and_longer_when_renewed() -> None:
     flight = Flight(9, 1000)
     one = claimed(1, token=7)
     flight.take_off([one], deadline=10.0)
-    assert flight.holds(one, 9.9)
-    assert not flight.holds(one, 10.0)
+    assert flight.held([one], 9.9) == [one]
+    assert flight.held([one], 10.0) == []
     flight.extend([(NO_LANE, 7)], 20.0)
-    assert flight.holds(one, 19.9)
+    assert flight.held([one], 19.9) == [one]
     flight.lose([one])
-    assert not flight.holds(one, 11.0)
+    assert flight.held([one], 11.0) == []
 
 
 def test_what_lands_leaves_nothing_behind() -> None:
@@ -42,7 +42,8 @@ def test_what_lands_leaves_nothing_behind() -> None:
     flight.take_off(batch, 10.0)
     flight.land(batch)
     assert (flight.messages, flight.bytes) == ({}, 0)
-    assert not flight.holds(batch[0], 0.0)
+    flight.forget_landed()
+    assert flight.held(batch, 0.0) == []
     flight.land(batch)
     assert flight.bytes == 0
 
@@ -52,9 +53,9 @@ def test_a_lane_that_is_dropped_takes_its_messages_along() -> None:
     flight.hold_lane(Lane(3, 5), 10.0)
     one = claimed(1, lane=3, token=5)
     flight.take_off([one], 10.0)
-    assert flight.holds(one, 5.0)
+    assert flight.held([one], 5.0) == [one]
     assert flight.drop_lane(3) == [one]
-    assert not flight.holds(one, 5.0)
+    assert flight.held([one], 5.0) == []
 
 
 def test_a_lane_is_read_again_from_where_something_was_passed_by() -> None:
@@ -65,6 +66,38 @@ def test_a_lane_is_read_again_from_where_something_was_passed_by() -> None:
     flight.read_again(3, 40)
     flight.read_again(4, 1)
     assert flight.lanes[3].cursor == 19
+
+
+def test_what_is_dropped_while_a_read_is_under_way_is_read_again_all_the_same() -> None:
+    flight = Flight(9, 1000)
+    flight.hold_lane(Lane(3, 5), 10.0)
+    lane = flight.lanes[3]
+    lane.begin_read()
+    flight.read_again(3, 20)
+    lane.end_read(60)
+    assert (lane.cursor, lane.furthest) == (19, 60)
+    lane.begin_read()
+    lane.end_read(70)
+    assert (lane.cursor, lane.furthest) == (70, 70)
+
+
+def test_what_is_in_flight_behind_a_cursor_that_was_set_back_is_named() -> None:
+    flight = Flight(9, 1000)
+    flight.hold_lane(Lane(3, 5), 10.0)
+    flight.lanes[3].end_read(12)
+    flight.take_off([claimed(11, lane=3, token=5), claimed(12, lane=3, token=5), claimed(13)], 10.0)
+    assert flight.behind_cursors() == []
+    flight.read_again(3, 12)
+    assert flight.behind_cursors() == [12]
+
+
+def test_a_message_that_was_lost_is_not_settled_by_who_carries_it() -> None:
+    flight = Flight(9, 1000)
+    lost, kept = claimed(1), claimed(2)
+    flight.take_off([lost, kept], 10.0)
+    flight.lose([lost])
+    assert flight.flying([lost, kept]) == [kept]
+    assert flight.flying([lost]) == [lost], "asked once only: a later claim of the same is another one"
 
 
 async def test_waiting_for_room_ends_when_messages_land() -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from postroom.errors import PostroomError, SchemaError
-from postroom.store.db_errors import explained, reason
-from postroom.store.steps import arun
+from postroom.store.db_errors import reason
+from postroom.store.steps import Query
 from postroom.telemetry import Reachability
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from postroom.store.steps import Query, Result, Steps
-    from postroom.store.stores import AsyncStore
+    from postroom.store.steps import Steps
+    from postroom.store.stores import Lines, Run
     from postroom.telemetry import Hook
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Outage(PostroomError):
 class Database:
     """A store that may go away. Says once that it did, and once that it is back."""
 
-    def __init__(self, store: AsyncStore, hook: Hook) -> None:
+    def __init__(self, store: Lines, hook: Hook) -> None:
         self.store = store
         self.reachable = True
         self._hook = hook
@@ -53,20 +53,23 @@ class Line:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._stack = AsyncExitStack()
-        self._execute: Callable[[Query], Awaitable[Result]] | None = None
+        self._run: Run | None = None
 
     async def attempt(self, steps: Steps[T]) -> T:
         """Run an operation once. Raises `Outage`, after which its outcome may be unknown."""
         try:
-            if self._execute is None:
-                self._execute = await self._stack.enter_async_context(self._database.store.session())
-            result = await arun(explained(steps), self._execute)
+            if self._run is None:
+                self._run = await self._stack.enter_async_context(self._database.store.line())
+            result = await self._run(steps)
         except SchemaError:
             raise
         except Exception as error:
             await self.close(error)
             self._database.report(reason(error))
             raise Outage(str(error)) from error
+        except BaseException as error:
+            await self.close(error)  # cancelled in the middle: a statement may still be under way
+            raise
         self._database.report(None)
         return result
 
@@ -80,11 +83,22 @@ class Line:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
+    async def answers(self) -> bool:
+        """Whether the database answers at all."""
+        with suppress(Outage):
+            await self.attempt(_nothing())
+            return True
+        return False
+
     async def close(self, error: BaseException | None = None) -> None:
         """Give the connection back, or, after an error, close it for good."""
-        self._execute = None
+        self._run = None
         stack, self._stack = self._stack, AsyncExitStack()
         try:
             await stack.__aexit__(type(error) if error else None, error, None)
         except Exception as again:  # noqa: BLE001 - it is the error we came with, or the connection is gone anyway
             del again
+
+
+def _nothing() -> Steps[None]:
+    yield Query("SELECT 1")

@@ -1,0 +1,271 @@
+"""Collectors: claim what is due, and hand it to the couriers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from postroom.relay.courier import Batch, Batches
+from postroom.relay.failed_keys import NO_READ
+from postroom.relay.lines import Outage
+from postroom.relay.sweeps import Sweeps
+from postroom.rules.ordering import LANES
+from postroom.store.leases import Claim, Claimed, new_token
+from postroom.telemetry import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postroom.relay.flight import HeldLane
+    from postroom.relay.lines import Line
+    from postroom.relay.office import Office
+    from postroom.relay.settler import Settler
+
+QUICKEST_POLL = 0.005
+
+
+class Collected(NamedTuple):
+    """What a look for work gave: deliveries that were done something with, and messages that are on their way."""
+
+    found: int
+    sent: int
+
+
+class Collector(ABC):
+    """Looks for work: at once when it is woken or has just found some, else after pauses that grow."""
+
+    def __init__(self, office: Office, line: Line, settler: Settler) -> None:
+        self._office = office
+        self._line = line
+        self._settler = settler
+        self._sweeps = Sweeps(office.options.poll_interval)
+        self._bell = asyncio.Event()
+        self._pause = QUICKEST_POLL
+        self._due_at = 0.0
+        office.bells.append(self._bell)
+
+    async def run(self) -> None:
+        """Claim until the relay stops."""
+        while not self._office.stopping.is_set():
+            self._bell.clear()
+            found = 0
+            with suppress(Outage):
+                found = await self.collect()
+            if found:
+                self._pause = QUICKEST_POLL
+            else:
+                await self._rest()
+
+    async def collect(self, *, everything: bool = False) -> int:
+        """Claim once, as much as there is room for; returns how many deliveries were found.
+
+        `everything` looks from the beginning, and at what is due, whether or not it is time to. Raises `Outage`.
+        """
+        office = self._office
+        limit = await office.admit()
+        if not limit:
+            return 0
+        probing = office.circuit.down is not None
+        started = time.monotonic()
+        sweep = everything or self._sweeps.due()
+        due = everything or started >= self._due_at
+        try:
+            collected = await self._collect(limit, sweep=sweep, due=due)
+        except Outage:
+            self._sweeps.now()
+            if probing:
+                office.circuit.nothing_to_probe()
+            raise
+        if probing and not collected.sent:
+            office.circuit.nothing_to_probe()
+        if sweep:
+            self._sweeps.done(time.monotonic() - started)
+        if due:
+            self._due_at = started + office.options.poll_interval
+        return collected.found
+
+    @abstractmethod
+    async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
+        """Claim and hand over."""
+
+    async def _hand_over(
+        self, claim: Claim, started: float, lease: float, dispatch: Callable[[list[Claimed]], None]
+    ) -> Collected:
+        """Put the messages in flight; settle what was sent before, where that is asked for."""
+        office = self._office
+        office.hook(Phase("claim", len(claim.messages), time.monotonic() - started))
+        self._settler.report(claim.settled)
+        messages, found = claim.messages, claim.found
+        if office.options.dedup and messages:
+            messages, later = await self._deduplicated(messages)
+            found -= later
+        if not messages:
+            return Collected(found, 0)
+        await office.unshared.wait()
+        if not claim.alone:
+            office.flight.take_off(messages, started + lease)
+            dispatch(messages)
+            return Collected(found, len(messages))
+        office.unshared.clear()
+        try:
+            await office.flight.wait_until_empty()
+            office.flight.take_off(messages, started + lease)
+            dispatch(messages)
+            await office.flight.wait_until_empty()
+        finally:
+            office.unshared.set()
+        return Collected(found, len(messages))
+
+    async def _deduplicated(self, messages: list[Claimed]) -> tuple[list[Claimed], int]:
+        """What is left to send, and how many wait for a twin that is in flight."""
+        office = self._office
+        in_flight = {(one.message.topic, one.message.digest) for one in office.flight.messages.values()}
+        sorted_out = await self._line.attempt(office.deliveries.deduplicate(messages, in_flight))
+        self._settler.report(sorted_out.duplicates)
+        for one in sorted_out.later:
+            office.flight.read_again(one.lane, one.position)
+        office.rows_given_back = office.rows_given_back or any(not one.ordered for one in sorted_out.later)
+        if sorted_out.lost:
+            await self._settler.audit(sorted_out.lost)
+        return sorted_out.send, len(sorted_out.later)
+
+    async def _rest(self) -> None:
+        """Wait to be woken, or for a moment that grows while there is nothing to do."""
+        office = self._office
+        pause = max(self._pause, office.circuit.pause())
+        self._pause = min(self._pause * 2, office.options.poll_interval)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._bell.wait()
+                self._pause = QUICKEST_POLL
+        if office.circuit.pause() and not office.stopping.is_set():
+            await self._sit_out()
+
+    async def _sit_out(self) -> None:
+        """Wait until the broker may be tried again; what is committed meanwhile changes nothing."""
+        office = self._office
+        with suppress(TimeoutError):
+            async with asyncio.timeout(office.circuit.pause()):
+                await office.stopping.wait()
+
+
+class Rows(Collector):
+    """Claims messages without a key."""
+
+    def __init__(self, office: Office, line: Line, settler: Settler, batches: Batches) -> None:
+        super().__init__(office, line, settler)
+        self._batches = batches
+        self._cursor = 0
+        self._unknown: list[int] = []
+        """Tokens of claims whose answer never came."""
+
+    async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
+        office = self._office
+        options = office.options
+        for token in list(self._unknown):
+            await self._line.attempt(office.deliveries.forget(token))
+            self._unknown.remove(token)
+        sweep = sweep or office.rows_given_back
+        office.rows_given_back = False
+        started = time.monotonic()
+        token = new_token()
+        self._unknown.append(token)
+        claim = await self._line.attempt(
+            office.deliveries.claim(
+                options.worker,
+                limit,
+                options.lease,
+                token=token,
+                after=0 if sweep else self._cursor,
+                due=due,
+                most_bytes=options.most_bytes,
+            )
+        )
+        self._unknown.remove(token)
+        if claim.messages:
+            self._cursor = max(claim.messages[-1].position, 0 if sweep else self._cursor)
+        return await self._hand_over(
+            claim, started, options.lease, lambda some: self._batches.put_nowait(Batch(NO_READ, some))
+        )
+
+
+class Lanes(Collector):
+    """Reads the lanes that are held, for messages with a key. Each share of the lanes has its own courier."""
+
+    def __init__(self, office: Office, line: Line, settler: Settler, batches: list[Batches]) -> None:
+        super().__init__(office, line, settler)
+        self._batches = batches
+        self._busy = LANES
+
+    async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
+        office = self._office
+        held = {number: one for number, one in office.flight.lanes.items() if not one.leaving}
+        if not held:
+            return Collected(0, 0)
+        lanes = [one.lane for one in held.values()]
+        if due:
+            for number, position in (await self._line.attempt(office.deliveries.promote(lanes))).items():
+                office.flight.read_again(number, position)
+        for one in held.values():
+            one.begin_read()
+            if sweep:
+                one.cursor = 0
+        read = office.failed_keys.next_read()
+        try:
+            return await self._read(read, held, limit)
+        finally:
+            office.failed_keys.carried(read)
+
+    async def _read(self, read: int, held: dict[int, HeldLane], limit: int) -> Collected:
+        office = self._office
+        started = time.monotonic()
+        claim = await self._line.attempt(
+            office.deliveries.read_lanes(
+                [one.lane for one in held.values()],
+                max(1, limit // self._busy),
+                office.options.lane_lease,
+                after={number: one.cursor for number, one in held.items()},
+                in_flight=office.flight.behind_cursors(),
+                most_bytes=office.options.most_bytes,
+            )
+        )
+        self._move_cursors(held, claim)
+        if limit == 1 and len(claim.messages) > 1:
+            claim = self._only_one(claim)
+
+        def dispatch(messages: list[Claimed]) -> None:
+            self._dispatch(read, messages)
+
+        return await self._hand_over(claim, started, office.options.lane_lease, dispatch)
+
+    def _move_cursors(self, held: dict[int, HeldLane], claim: Claim) -> None:
+        furthest: dict[int, int] = {}
+        for message in claim.messages:  # in the order of their positions
+            furthest[message.lane] = message.position
+        for number, one in held.items():
+            one.end_read(furthest.get(number))
+            if one.lane.interrupted:
+                one.lane = msgspec.structs.replace(one.lane, interrupted=False)
+        self._busy = max(1, len(furthest))
+
+    def _only_one(self, claim: Claim) -> Claim:
+        """The broker is tried with one message; the others are read again."""
+        first, *others = claim.messages
+        for one in others:
+            self._office.flight.read_again(one.lane, one.position)
+        return Claim([first], claim.settled, claim.found, alone=claim.alone)
+
+    def _dispatch(self, read: int, messages: list[Claimed]) -> None:
+        shares: list[list[Claimed]] = [[] for _ in self._batches]
+        count = len(shares)
+        for message in messages:
+            shares[message.lane % count].append(message)
+        for share, batches in zip(shares, self._batches, strict=True):
+            if share:
+                self._office.failed_keys.handed_over(read)
+                batches.put_nowait(Batch(read, share))
