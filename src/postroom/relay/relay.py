@@ -140,6 +140,11 @@ class Relay:
         self._stop_asked = True
         self._signal(Office.stop)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop, and has not ended yet."""
+        return self._stop_asked
+
     def wake(self) -> None:
         """Say that something was committed, to have it sent at once. Safe from any thread.
 

@@ -1,0 +1,163 @@
+"""``postroom relay``: deliver what is in the outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from postroom.cli.options import Database, Json, Schema, TablePrefix
+from postroom.cli.output import print_json, print_text
+from postroom.settings import Settings
+
+if TYPE_CHECKING:
+    from postroom.relay import Relay, Report
+
+SUPERVISED = "POSTROOM_SUPERVISED"
+"""Set for the processes of `--processes`: they stop when their standard input ends, because then nobody minds them."""
+
+
+def relay(  # noqa: PLR0913 - every setting of a relay is an option
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Where to: python:module:function, stdout: (JSON lines). Else POSTROOM_BROKER."
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Deliver what can be sent now, then end.")] = False,
+    until_empty: Annotated[
+        bool,
+        typer.Option("--until-empty", help="End when nothing is left that could be sent now, by any relay."),
+    ] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, max=256, metavar="N", help="How many relay processes to run and mind.")
+    ] = 1,
+    worker: Annotated[
+        str | None, typer.Option(metavar="NAME", help="This relay's name among the others. Else host, process, number.")
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Publish calls in flight (4).")] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Messages claimed at once (1000).")] = None,
+    poll_interval_sec: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The longest pause of an idle relay (0.5).")
+    ] = None,
+    lock_lease_sec: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The lease on a message without a key (120).")
+    ] = None,
+    lane_lease_sec: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The lease on a lane, for messages with a key (15).")
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(metavar="N", help="Failed sends after which a message is dead (6).")
+    ] = None,
+    backoff_sec: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Seconds until the next attempt; the last repeats (5,10,20,40,80,160)."),
+    ] = None,
+    broker_timeout_ms: Annotated[
+        float | None, typer.Option(metavar="MS", help="A send that takes longer has failed (2500).")
+    ] = None,
+    max_in_flight_bytes: Annotated[
+        int | None, typer.Option(metavar="BYTES", help="Payload bytes held at a time, about (16 MB).")
+    ] = None,
+    order: Annotated[
+        Literal["hold", "skip"] | None,
+        typer.Option(help="What a dead message does to those behind it on its key (hold)."),
+    ] = None,
+    dedup: Annotated[
+        bool | None, typer.Option("--dedup/--no-dedup", help="Do not send again what was sent to the same topic.")
+    ] = None,
+    database: Database = None,
+    schema: Schema = None,
+    table_prefix: TablePrefix = None,
+    as_json: Json = False,
+) -> None:
+    """Deliver what is in the outbox, until SIGTERM or Ctrl-C. A second signal ends it at once."""
+    if once and until_empty:
+        raise typer.BadParameter("--once and --until-empty are two ways to end: give one of them")
+    given = {
+        "concurrency": concurrency,
+        "batch": batch,
+        "poll_interval_sec": poll_interval_sec,
+        "lock_lease_sec": lock_lease_sec,
+        "lane_lease_sec": lane_lease_sec,
+        "max_attempts": max_attempts,
+        "backoff_sec": backoff_sec,
+        "broker_timeout_ms": broker_timeout_ms,
+        "max_in_flight_bytes": max_in_flight_bytes,
+        "order": order,
+        "dedup": dedup,
+        "schema": schema,
+        "table_prefix": table_prefix,
+        "database": database,
+        "broker": broker,
+    }
+    settings = Settings.load(**given)
+    if not settings.enabled:
+        print_text("the relay is switched off (OUTBOX_ENABLED): messages are recorded, and wait")
+        return
+    if processes > 1:
+        from postroom.cli.processes import supervise
+
+        flags = [flag for flag, wanted in {"--once": once, "--until-empty": until_empty}.items() if wanted]
+        raise typer.Exit(supervise(processes, worker, [*flags, *_flags(given)]))
+    report = _deliver(given, worker, "once" if once else "until empty" if until_empty else "always")
+    if as_json:
+        print_json(asdict(report))
+
+
+def _flags(given: dict[str, Any]) -> list[str]:
+    """The options as they were given, for another process."""
+    flags: list[str] = []
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        match value:
+            case None:
+                pass
+            case True:
+                flags.append(flag)
+            case False:
+                flags.append(flag.replace("--", "--no-", 1))
+            case _:
+                flags += [flag, str(value)]
+    return flags
+
+
+def _deliver(given: dict[str, Any], worker: str | None, how_long: str) -> Report:
+    from postroom.logs import structured
+    from postroom.relay import Relay
+
+    broker = given.pop("broker")
+    database = given.pop("database")
+    relay = Relay(database, broker, worker=worker, hook=structured(), **given)
+    with asyncio.Runner() as runner:
+        runner.run(_run(relay, how_long))
+    return relay.report
+
+
+async def _run(relay: Relay, how_long: str) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stopper(relay, number))
+    if os.environ.get(SUPERVISED):
+        loop.add_reader(sys.stdin.fileno(), relay.stop)
+    match how_long:
+        case "once":
+            await relay.run_once()
+        case "until empty":
+            await relay.run_until_empty()
+        case _:
+            await relay.run()
+
+
+def _stopper(relay: Relay, number: signal.Signals) -> Any:
+    def stop() -> None:
+        if relay.stopping:
+            os._exit(128 + number)  # the second signal: leases end by themselves
+        relay.stop()
+
+    return stop
