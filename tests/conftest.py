@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -42,11 +43,31 @@ def module_database() -> Iterator[FreshDatabase]:
         yield lambda kind: databases.enter_context(one_database(kind))
 
 
+NOT_TESTED = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[NOT_TESTED] = {}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what a worker has missed to the run that started it."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["missing"] = registry.missing()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker has missed; one that crashed says nothing."""
+    node.config.stash[NOT_TESTED] |= getattr(node, "workeroutput", {}).get("missing", {})
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say aloud which servers were not there, lest a green run be taken for a full one."""
-    if registry.missing():
+    missing = terminalreporter.config.stash[NOT_TESTED] | registry.missing()
+    if missing:
         terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
-        for title, reason in registry.missing().items():
+        for title, reason in missing.items():
             terminalreporter.line(f"NOT TESTED: {title}: {reason}", red=True)
 
 
