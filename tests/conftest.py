@@ -12,6 +12,7 @@ from tests.services import registry
 from tests.services.databases import fresh_database as one_database
 from tests.services.databases import need
 from tests.services.mariadb import MariaDB
+from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgreSQL
 
 FreshDatabase = Callable[[str], str]
@@ -27,6 +28,12 @@ def postgresql_server() -> PostgreSQL:
 def mariadb_server() -> MariaDB:
     """The run's MariaDB server. Do not stop it: a test that needs that starts a `MariaDB()` of its own."""
     return need(MariaDB)
+
+
+@pytest.fixture(scope="session")
+def pgbouncer() -> PgBouncer:
+    """The run's PgBouncer, in transaction mode before the run's PostgreSQL."""
+    return need(PgBouncer)
 
 
 @pytest.fixture
