@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.services import registry
 from tests.services.databases import fresh_database as one_database
 from tests.services.databases import need
 from tests.services.mariadb import MariaDB
+from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgreSQL
 
 FreshDatabase = Callable[[str], str]
@@ -28,6 +30,12 @@ def mariadb_server() -> MariaDB:
     return need(MariaDB)
 
 
+@pytest.fixture(scope="session")
+def pgbouncer() -> PgBouncer:
+    """The run's PgBouncer, in transaction mode before the run's PostgreSQL."""
+    return need(PgBouncer)
+
+
 @pytest.fixture
 def fresh_database() -> Iterator[FreshDatabase]:
     """Give `fresh_database(kind) -> URL`: an empty database that is dropped after the test."""
@@ -42,11 +50,31 @@ def module_database() -> Iterator[FreshDatabase]:
         yield lambda kind: databases.enter_context(one_database(kind))
 
 
+NOT_TESTED = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[NOT_TESTED] = {}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what a worker has missed to the run that started it."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["missing"] = registry.missing()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker has missed; one that crashed says nothing."""
+    node.config.stash[NOT_TESTED] |= getattr(node, "workeroutput", {}).get("missing", {})
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say aloud which servers were not there, lest a green run be taken for a full one."""
-    if registry.missing():
+    missing = terminalreporter.config.stash[NOT_TESTED] | registry.missing()
+    if missing:
         terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
-        for title, reason in registry.missing().items():
+        for title, reason in missing.items():
             terminalreporter.line(f"NOT TESTED: {title}: {reason}", red=True)
 
 

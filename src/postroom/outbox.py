@@ -27,6 +27,9 @@ class Outbox:
     each other: because they lock the key's business row first, or with ``lock_keys``, which makes ``add`` wait until
     every other transaction that has added with the same key has ended. SQLite's transactions always do; on
     PostgreSQL it costs one more statement; MySQL and MariaDB cannot do it (`InvalidSetting`).
+
+    With ``notify``, PostgreSQL tells listening relays of a commit with messages in it, so that they need not wait for
+    their next look; elsewhere it has no effect. It defaults to the settings.
     """
 
     def __init__(
@@ -37,8 +40,11 @@ class Outbox:
         max_payload_bytes: int | None = None,
         mask: Mask | None = None,
         lock_keys: bool = False,
+        notify: bool | None = None,
     ) -> None:
-        self._settings = Settings.load(schema=schema, table_prefix=table_prefix, max_payload_bytes=max_payload_bytes)
+        self._settings = Settings.load(
+            schema=schema, table_prefix=table_prefix, max_payload_bytes=max_payload_bytes, notify=notify
+        )
         Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
         self._mask = mask
         self._lock_keys = lock_keys
@@ -118,7 +124,7 @@ class Outbox:
     def _writer(self, dialect: str) -> Writer:
         if dialect not in self._writers:
             names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
-            self._writers[dialect] = WRITERS[dialect](names)
+            self._writers[dialect] = WRITERS[dialect](names, notify=self._settings.notify)
         return self._writers[dialect]
 
 

@@ -26,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     schema: str | None = None
     table_prefix: str | None = None
     max_payload_bytes: Annotated[int, msgspec.Meta(ge=1)] = MEGABYTE
+    notify: bool = False
     broker: str | None = None
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     batch: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
@@ -63,6 +64,7 @@ ENVIRONMENT = {
     "schema": "POSTROOM_SCHEMA",
     "table_prefix": "POSTROOM_TABLE_PREFIX",
     "max_payload_bytes": "POSTROOM_MAX_PAYLOAD_BYTES",
+    "notify": "POSTROOM_NOTIFY",
     "broker": "POSTROOM_BROKER",
     "concurrency": "OUTBOX_CONCURRENCY",
     "batch": "OUTBOX_BATCH",

@@ -71,8 +71,8 @@ def assert_the_commands_work(url: str, capsys: pytest.CaptureFixture[str]) -> No
     assert postroom("init") == "created version 1 of Postroom's tables\n"
     assert postroom("init") == "already at version 1: nothing to do\n"
     with transaction(url) as connection:
-        Outbox().add(connection, "orders.created", {"secret": 4711}, key="7", type="OrderCreated")
-        Outbox().add(connection, "orders.shipped", {"secret": 4711})
+        Outbox().add(connection, "orders.created", {"secret": "swordfish"}, key="7", type="OrderCreated")
+        Outbox().add(connection, "orders.shipped", {"secret": "swordfish"})
     status = postroom.json("status")
     assert status.pop("oldest_pending_seconds") >= 0
     assert status == {"pending": 2, "sending": 0, "waiting": 0, "dead": 0, "sent": 0, "expired": 0, "held": 0}
@@ -82,7 +82,7 @@ def assert_the_commands_work(url: str, capsys: pytest.CaptureFixture[str]) -> No
     assert oldest["created_at"].endswith("+00:00")
     listed = postroom("messages", "list")
     assert newest["id"] in listed
-    assert "4711" not in listed
+    assert "swordfish" not in listed
     assert 'outbox"' in postroom("schema", "--sql") or "postroom_outbox" in postroom("schema", "--sql")
 
 

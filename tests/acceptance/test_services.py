@@ -17,6 +17,7 @@ import pytest
 
 from tests.services.databases import KINDS, need
 from tests.services.mariadb import MariaDB
+from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:
@@ -121,9 +122,9 @@ def test_a_database_is_dropped_although_a_transaction_is_open_on_it(
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("kind", [PostgreSQL, MariaDB])
+@pytest.mark.parametrize("kind", [PostgreSQL, MariaDB, PgBouncer])
 def test_a_run_that_is_killed_leaves_no_server_and_no_files(
-    kind: type[PostgreSQL | MariaDB], ending: signal.Signals
+    kind: type[PostgreSQL | MariaDB | PgBouncer], ending: signal.Signals
 ) -> None:
     need(kind)
     program = TEST_RUN.format(kind=kind.__name__, module=kind.__module__.rpartition(".")[2])

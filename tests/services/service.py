@@ -20,6 +20,8 @@ PATIENCE = 60  # seconds for a server to answer after its start
 POLL = 0.05  # seconds between two tries
 # Below the range that systems hand out to outgoing connections: the port is still free after a crash and restart.
 PORTS = range(20_000, 30_000)
+# Each worker of a run has ports of its own, so that two that look at the same moment cannot find the same one free.
+SHARES = 16
 
 
 class Unavailable(Exception):
@@ -153,7 +155,9 @@ class DatabaseService(Service):
 
 def free_port() -> int:
     """Return a port of 127.0.0.1 on which nothing listens."""
-    for port in random.sample(PORTS, k=100):
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    # The system's randomness: Hypothesis seeds Python's, which would give every run the same ports.
+    for port in random.SystemRandom().sample(PORTS[worker % SHARES :: SHARES], k=100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -30,6 +30,9 @@ class Asyncpg(AsyncKind):
         return not self.connection.is_in_transaction()
 
     async def execute(self, query: Query) -> Result:
+        if query.script:
+            await self.connection.execute(query.text)
+            return Result((), 0)
         text, order = render(query.text, self.style)
         rows = await self.connection.fetch(text, *(query.params[name] for name in order))
         return Result(rows, len(rows))

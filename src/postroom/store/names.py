@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from hashlib import sha256
 
 from postroom.errors import InvalidIdentifier, UnsupportedDatabase
 
@@ -27,6 +28,7 @@ LONGEST_NAME = "outbox_idempotency_key_unique"
 """The longest name, of tables, indexes and all else, that a prefix is put in front of."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CHANNEL = re.compile(r"[A-Za-z0-9_.-]+")
 _ALLOWED = "a letter or underscore, then letters, digits or underscores (plain ASCII)"
 _DIALECTS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
 
@@ -76,6 +78,18 @@ class Names:
     def mapping(self) -> dict[str, str]:
         """The full names for SQL templates: ``outbox``, ``delivery`` and the other keys of `TABLES`."""
         return {key: self.table(name) for key, name in TABLES.items()}
+
+
+def channel(names: Names, queue: str) -> str:
+    """The PostgreSQL channel on which it is said that messages were added to a queue: ``postroom.outbox.default``.
+
+    One for each queue of each outbox, at most 63 characters, and such that it can stand in SQL as it is. A name that
+    would be longer or has other characters in it is a hash.
+    """
+    plain = f"{names.schema}.{names.bare('outbox')}.{queue}"
+    if len(plain) <= MAX_IDENTIFIER and _CHANNEL.fullmatch(plain):
+        return plain
+    return f"postroom.{sha256(plain.encode()).hexdigest()[:32]}"
 
 
 def dialect_of(name: str) -> str:

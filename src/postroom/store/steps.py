@@ -20,6 +20,8 @@ class Query(NamedTuple):
 
     text: str
     params: Mapping[str, Any] = {}
+    script: bool = False
+    """It is one statement or several, with no parameters and no rows to give."""
 
 
 class Result(NamedTuple):

@@ -14,28 +14,20 @@ from postroom.errors import DatabaseUnreachable, DriverMissing
 from postroom.store.connections import driver_kind
 from postroom.store.db_errors import explained, reason
 from postroom.store.names import Names
+from postroom.store.pooled import UNPREPARED, PooledSession, is_direct, settings
 from postroom.store.steps import Query, Result, Steps, arun, run
 from postroom.store.urls import dialect_of_url, resolve, shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 
 _SESSION = {
-    "postgresql": (
-        # The tables' sizes swing between zero and millions, which leads the planner astray; and a claim under
-        # REPEATABLE READ would not see what others have settled.
-        "SET default_transaction_isolation = 'read committed'",
-        "SET enable_seqscan = off",
-        "SET enable_hashjoin = off",
-        "SET enable_mergejoin = off",
-        "SET plan_cache_mode = force_custom_plan",  # a plan made while the table was empty would be kept
-        # A claim's commit flushes what producers committed asynchronously: nothing is sent that a crash could undo.
-        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
-    ),
+    # A claim under REPEATABLE READ would not see what others have settled.
+    "postgresql": ("SET default_transaction_isolation = 'read committed'", settings(local=False)),
     "mysql": ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",),  # else a claim's gap locks block producers
     "sqlite": ("PRAGMA busy_timeout = 30000", "PRAGMA synchronous = FULL"),
 }
@@ -63,15 +55,16 @@ class Store:
     def __init__(self, url: str, schema: str | None = None, table_prefix: str | None = None) -> None:
         self.names = Names.of(dialect_of_url(url), schema, table_prefix)
         self._engine = create_engine(resolve(url), isolation_level="AUTOCOMMIT", pool_pre_ping=True)
-        _prepare_sessions(self._engine, self.names.dialect)
+        self._sessions = _Sessions(self._engine, self.names.dialect)
 
     @contextmanager
     def session(self) -> Iterator[Callable[[Query], Result]]:
         """One connection for several operations: `run(steps, execute)`."""
         with _reachable(self._engine.url), self._engine.connect() as connection:
-            pooled = connection.connection
+            execute = driver_kind(connection.connection.driver_connection).execute
+            session = PooledSession()
             try:
-                yield driver_kind(pooled.driver_connection).execute
+                yield (lambda query: run(session.steps(query), execute)) if self._sessions.pooled else execute
             except BaseException:
                 connection.invalidate()  # a transaction may have been left open on it
                 raise
@@ -97,16 +90,17 @@ class AsyncStore:
     def __init__(self, url: str, schema: str | None = None, table_prefix: str | None = None) -> None:
         self.names = Names.of(dialect_of_url(url), schema, table_prefix)
         self._engine = _async_engine(resolve(url, asynchronous=True))
-        _prepare_sessions(self._engine.sync_engine, self.names.dialect)
+        self._sessions = _Sessions(self._engine.sync_engine, self.names.dialect)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Callable[[Query], Awaitable[Result]]]:
         """One connection for several operations: `await arun(steps, execute)`."""
         with _reachable(self._engine.url):
             async with self._engine.connect() as connection:
-                pooled = await connection.get_raw_connection()
+                execute = driver_kind((await connection.get_raw_connection()).driver_connection).execute
+                session = PooledSession()
                 try:
-                    yield driver_kind(pooled.driver_connection).execute
+                    yield (lambda query: arun(session.steps(query), execute)) if self._sessions.pooled else execute
                 except BaseException:
                     await connection.invalidate()  # a transaction may have been left open on it
                     raise
@@ -212,18 +206,37 @@ def _async_engine(url: URL) -> AsyncEngine:
     return create_async_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
 
 
-def _prepare_sessions(engine: Engine, dialect: str) -> None:
-    @event.listens_for(engine, "do_connect")
-    def connect(driver: Any, _record: object, arguments: Any, options: Any) -> Any:
-        try:
-            return driver.connect(*arguments, **options)
-        except Exception as error:  # a driver raises anything, a TypeError for an option in the URL that it lacks
-            raise DatabaseUnreachable(_unreachable(engine.url, error)) from error
+class _Sessions:
+    """Makes an engine's connections, and finds out whether they lead to a pooler."""
 
-    @event.listens_for(engine, "connect")
-    def prepare(connection: Any, _record: object) -> None:
+    def __init__(self, engine: Engine, dialect: str) -> None:
+        self.pooled = False
+        self._url = engine.url
+        self._driver = engine.dialect.driver
+        self._settings = _SESSION[dialect]
+        self._may_be_pooled = dialect == "postgresql"
+        event.listen(engine, "do_connect", self._connect)
+        event.listen(engine, "connect", self._prepare)
+
+    def _connect(self, driver: Any, _record: object, arguments: Any, options: Any) -> Any:
+        try:
+            connection = driver.connect(*arguments, **self._options(options))
+            if self._may_be_pooled and not self.pooled and not is_direct(connection):
+                connection.close()
+                self.pooled = True
+                connection = driver.connect(*arguments, **self._options(options))
+        except Exception as error:  # a driver raises anything, a TypeError for an option in the URL that it lacks
+            raise DatabaseUnreachable(_unreachable(self._url, error)) from error
+        return connection
+
+    def _options(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**given, **UNPREPARED[self._driver]} if self.pooled else given
+
+    def _prepare(self, connection: Any, _record: object) -> None:
+        if self.pooled:
+            return
         cursor = connection.cursor()
-        for statement in _SESSION[dialect]:
+        for statement in self._settings:
             cursor.execute(statement)
         cursor.close()
 

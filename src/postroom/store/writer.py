@@ -52,7 +52,9 @@ class Writer:
     id_as_text: ClassVar[str] = "id"
     text_as_id: ClassVar[str] = ""
 
-    def __init__(self, names: Names, queue: str = DEFAULT_QUEUE) -> None:
+    def __init__(self, names: Names, queue: str = DEFAULT_QUEUE, *, notify: bool = False) -> None:
+        """`notify`: tell listening relays at the commit, where the database can."""
+        self.notify = notify
         self.dialect: Dialect = DIALECTS[names.dialect]()
         self.tables = names.mapping()
         self.queue = queue

@@ -8,6 +8,7 @@ from uuid import UUID
 from postroom.errors import InvalidSetting
 from postroom.rules.ordering import key_hash
 from postroom.store.db_errors import is_duplicate_entry
+from postroom.store.names import channel
 from postroom.store.operations import DEFAULT_QUEUE
 from postroom.store.steps import Query, Steps
 from postroom.store.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer, listed, text
@@ -48,8 +49,10 @@ class PostgreSQLWriter(Writer):
         "due": "::timestamptz",
     }
 
-    def __init__(self, names: Names, queue: str = DEFAULT_QUEUE) -> None:
-        super().__init__(names, queue)
+    def __init__(self, names: Names, queue: str = DEFAULT_QUEUE, *, notify: bool = False) -> None:
+        super().__init__(names, queue, notify=notify)
+        # Within the statement, and so without a round trip; the same again in a transaction is sent once.
+        told = f" WHERE (SELECT pg_notify('{channel(names, queue)}', '')) IS NOT NULL" if notify else ""
         one = {column: f":{column}::{self._sent_as(column)}{self._stored_as(column)}" for column in self._COLUMNS}
         many = listed(f":{column}::{self._sent_as(column)}[]" for column in self._COLUMNS)
         given = listed(f"{column}{self._stored_as(column)} AS {column}" for column in self._COLUMNS)
@@ -66,7 +69,7 @@ class PostgreSQLWriter(Writer):
                     coalesce({one["due"]}, '-infinity')
                 FROM message
             )
-            SELECT {self.id_as_text} FROM message"""
+            SELECT {self.id_as_text} FROM message{told}"""
         self._many = f"""
             WITH given AS MATERIALIZED (
                 SELECT {given}, n
@@ -81,7 +84,7 @@ class PostgreSQLWriter(Writer):
                 SELECT queue, position, state, lane, key_hash, size, coalesce(due, '-infinity')
                 FROM message JOIN given USING (id)
             )
-            SELECT {self.id_as_text} FROM message"""
+            SELECT {self.id_as_text} FROM message{told}"""
 
     def _sent_as(self, column: str) -> str:
         return self._SENT_AS.get(column, "text")

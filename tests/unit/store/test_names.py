@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 from postroom.errors import InvalidIdentifier, UnsupportedDatabase
-from postroom.store.names import LONGEST_NAME, MAX_IDENTIFIER, Names
+from postroom.store.names import LONGEST_NAME, MAX_IDENTIFIER, Names, channel
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,17 @@ def test_names_come_without_sqlalchemy() -> None:
     program = "import sys, postroom.store.names; sys.exit('sqlalchemy' in sys.modules)"
     environment = {"PYTHONPATH": ":".join(sys.path)}
     assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0
+
+
+def test_a_channel_is_named_after_its_outbox_and_queue() -> None:
+    assert channel(Names.of("postgresql"), "default") == "postroom.outbox.default"
+    assert channel(Names.of("postgresql", "shop", "mail_"), "handlers") == "shop.mail_outbox.handlers"
+
+
+def test_every_queue_has_a_channel_of_its_own_that_can_stand_in_sql() -> None:
+    all_names = [Names.of("postgresql", schema) for schema in ("a", "A", "s" * MAX_IDENTIFIER)]
+    queues = ["q", "Q", "q" * 64, "it's", 'a "b"', ":name", "100 %", "größe", "größe" * 9, "a.b", " "]
+    channels = {channel(names, queue) for names in all_names for queue in queues}
+    assert len(channels) == len(all_names) * len(queues)
+    for name in channels:
+        assert re.fullmatch(r"[A-Za-z0-9_.-]{1,63}", name)

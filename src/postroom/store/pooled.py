@@ -1,0 +1,107 @@
+"""Behind a pooler, as PgBouncer in transaction mode: each transaction runs in whichever server session is free.
+
+What one sets on its session, another finds there. So nothing is set on sessions: each transaction brings the settings
+along, a statement outside of one gets a transaction of its own, and no prepared statement outlives its transaction.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from postroom.store.dialect import PostgreSQL
+from postroom.store.steps import Query, Result, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SETTINGS = {
+    # The tables' sizes swing between zero and millions, which leads the planner astray.
+    "enable_seqscan": "'off'",
+    "enable_hashjoin": "'off'",
+    "enable_mergejoin": "'off'",
+    "plan_cache_mode": "'force_custom_plan'",  # a plan made while the table was empty would be kept
+    # A claim's commit flushes what producers committed asynchronously: nothing is sent that a crash could undo.
+    "synchronous_commit": "coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')",
+}
+"""What our sessions on PostgreSQL need, as SQL expressions."""
+
+
+def settings(*, local: bool) -> str:
+    """A statement that makes the settings, for the transaction alone or for the session."""
+    each = (f"set_config('{name}', {value}, {str(local).lower()})" for name, value in SETTINGS.items())
+    return f"SELECT {', '.join(each)}"
+
+
+UNPREPARED: dict[str, Mapping[str, Any]] = {
+    # `str` names a statement '': one without a name lives as long as it takes to run it.
+    "asyncpg": {"statement_cache_size": 0, "prepared_statement_cache_size": 0, "prepared_statement_name_func": str},
+    "psycopg": {"prepare_threshold": None},
+    "psycopg2": {},
+}
+"""For each driver, the options of a connection that keeps no prepared statement."""
+
+_BEGIN = PostgreSQL.begin
+_ENDS = {"COMMIT", "ROLLBACK"}
+
+
+def is_direct(connection: Any) -> bool:
+    """Whether a new connection of SQLAlchemy's ends in the server session that it was made with."""
+    driver = getattr(connection, "driver_connection", connection)
+    if hasattr(driver, "get_server_pid"):  # asyncpg: its own way, as SQLAlchemy would prepare the question
+        counted: str = connection.run_async(lambda asyncpg: asyncpg.execute(same_session(asyncpg.get_server_pid())))
+        return counted == ONE_ROW
+    cursor = connection.cursor()
+    cursor.execute(same_session(driver.info.backend_pid))
+    answer = cursor.fetchone()
+    cursor.close()
+    connection.rollback()
+    return answer is not None
+
+
+ONE_ROW = "SELECT 1"
+"""What asyncpg's `execute` returns where a row was found."""
+
+
+def same_session(pid: int) -> str:
+    """A question with one row for an answer if the session is the one with this process id, and none otherwise.
+
+    The server tells its process id when one connects, and again when asked. A pooler tells a number of its own when one
+    connects, as it has no session yet, and the session's when asked.
+    """
+    return f"SELECT 1 WHERE pg_backend_pid() = {pid}"
+
+
+class PooledSession:
+    """Turns the statements of one connection into what they are behind a pooler."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def steps(self, query: Query) -> Steps[Result]:
+        """Run one statement, in the open transaction or in one of its own."""
+        if query.text == _BEGIN:
+            self._begun = True
+            return (yield _begin())
+        if query.text in _ENDS:
+            self._begun = False
+            return (yield query)
+        if self._begun:
+            return (yield query)
+        return (yield from _alone(query))
+
+
+def _begin() -> Query:
+    return Query(f"{_BEGIN}; {settings(local=True)}", script=True)
+
+
+def _alone(query: Query) -> Steps[Result]:
+    yield _begin()
+    try:
+        result = yield query
+    except Exception:
+        with suppress(Exception):  # on a connection that broke, where there is nothing left to undo
+            yield Query("ROLLBACK", script=True)
+        raise
+    yield Query("COMMIT", script=True)
+    return result
