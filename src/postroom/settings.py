@@ -12,6 +12,7 @@ import msgspec
 from postroom.errors import InvalidSetting
 
 MEGABYTE = 1024 * 1024
+MOST_DAYS = 36_500
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_in_flight_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * MEGABYTE
     order: Literal["hold", "skip"] = "hold"
     dedup: bool = False
+    retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
+    inbox_retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
@@ -65,6 +68,8 @@ ENVIRONMENT = {
     "max_in_flight_bytes": "OUTBOX_MAX_IN_FLIGHT_BYTES",
     "order": "OUTBOX_ORDER",
     "dedup": "OUTBOX_DEDUP",
+    "retention_days": "OUTBOX_RETENTION_DAYS",
+    "inbox_retention_days": "INBOX_RETENTION_DAYS",
 }
 
 Source = tuple[str, Mapping[str, Any]]
