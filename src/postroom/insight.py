@@ -54,8 +54,8 @@ def messages(
     return (yield from watching.messages(state, limit, before))
 
 
-def message(finding: Finding, identifier: UUID) -> Steps[dict[str, Any]]:
-    """All about one message but its payload and the values of its headers; and why it has not left yet.
+def message(finding: Finding, identifier: UUID, *, payload: bool = False) -> Steps[dict[str, Any]]:
+    """All about one message but the values of its headers, and why it has not left yet; its payload if wanted.
 
     `reason` is one of `Whereabouts`, and `explanation` says it in words. Raises `MessageNotFound`.
     """
@@ -76,6 +76,7 @@ def message(finding: Finding, identifier: UUID) -> Steps[dict[str, Any]]:
             {name: relay[name] for name in ("worker", "broker_down")} for relay in found.relays if relay["broker_down"]
         ],
         "history": [act._asdict() for act in found.history],
+        **({"payload": found.message.payload} if payload else {}),
     }
 
 

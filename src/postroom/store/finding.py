@@ -177,7 +177,7 @@ class Finding(Watching):
         return Blocker(
             None if identifier is None else str(identifier),
             at,
-            "dead" if dead else "failed",
+            "dead" if dead else "failed" if code else "requeued",
             None if dead else self.dialect.read_moment(due),
             code,
             text,
