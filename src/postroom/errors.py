@@ -8,6 +8,7 @@
     │   └── PayloadNotEncodable               the payload cannot become JSON
     ├── IdempotencyConflict                   the idempotency key belongs to another message
     ├── DuplicateMessage                      a message with this id is already there
+    ├── MessageNotFound         (LookupError) there is no message, or no dead letter, with this id
     ├── UnusableConnection                   the connection handed in cannot be used
     │   ├── UnsupportedConnection (TypeError) not a connection kind that Postroom knows
     │   ├── WrongMethod           (TypeError) an async connection in a sync method, or the reverse
@@ -49,6 +50,10 @@ class IdempotencyConflict(PostroomError):
 
 class DuplicateMessage(PostroomError):
     """A message with this id is already in the outbox. Nothing was written."""
+
+
+class MessageNotFound(PostroomError, LookupError):
+    """There is no message with this id, or it is not dead where a dead letter is asked for."""
 
 
 class UnusableConnection(PostroomError):

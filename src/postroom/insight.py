@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from postroom.errors import MessageNotFound
+from postroom.rules.lifecycle import State, Stored
+from postroom.rules.lifecycle import status as state_of
+from postroom.rules.whereabouts import Circumstances, Whereabouts, whereabouts
+
 if TYPE_CHECKING:
-    from postroom.rules.lifecycle import State
+    from collections.abc import Callable
+    from datetime import datetime
+    from uuid import UUID
+
+    from postroom.store.finding import Finding, Found
     from postroom.store.steps import Steps
     from postroom.store.watching import Watching
 
@@ -22,8 +31,10 @@ class Status:
     sent: int
     expired: int
     held: int
-    """Pending behind a failed or dead message of their key; counted in `pending` too."""
+    """Pending behind a failed or, under `hold`, dead message of their key; counted in `pending` too."""
     oldest_pending_seconds: float
+    relays: list[dict[str, Any]] = field(default_factory=list)
+    """Those that are alive."""
 
 
 def status(watching: Watching) -> Steps[Status]:
@@ -31,9 +42,9 @@ def status(watching: Watching) -> Steps[Status]:
     counts = yield from watching.counts()
     held = yield from watching.held()
     oldest = yield from watching.oldest_pending()
-    return Status(
-        **{state.value: count for state, count in counts.items()}, held=held, oldest_pending_seconds=round(oldest, 3)
-    )
+    relays = yield from watching.relays()
+    by_state = {state.value: count for state, count in counts.items()}
+    return Status(**by_state, held=held, oldest_pending_seconds=round(oldest, 3), relays=relays)
 
 
 def messages(
@@ -41,3 +52,181 @@ def messages(
 ) -> Steps[list[dict[str, Any]]]:
     """Messages, newest first, without their payloads."""
     return (yield from watching.messages(state, limit, before))
+
+
+def message(finding: Finding, identifier: UUID, *, payload: bool = False) -> Steps[dict[str, Any]]:
+    """All about one message but the values of its headers, and why it has not left yet; its payload if wanted.
+
+    `reason` is one of `Whereabouts`, and `explanation` says it in words. Raises `MessageNotFound`.
+    """
+    found = yield from finding.message_with(identifier)
+    if found is None:
+        raise MessageNotFound(
+            f"there is no message {identifier} in the outbox: check the id, as `postroom messages list` shows it; "
+            "it may have been removed by retention, or discarded"
+        )
+    where = whereabouts(_circumstances(found))
+    return {
+        **_facts(found),
+        "status": _status(found),
+        "reason": where.value,
+        "explanation": EXPLANATIONS[where](found),
+        "blocker": asdict(found.blocker) if found.blocker else None,
+        "relays_down": [
+            {name: relay[name] for name in ("worker", "broker_down")} for relay in found.relays if relay["broker_down"]
+        ],
+        "history": [act._asdict() for act in found.history],
+        **({"payload": found.message.payload} if payload else {}),
+    }
+
+
+def _facts(found: Found) -> dict[str, Any]:
+    told, delivery, receipt, lease = found.message, found.delivery, found.receipt, _lease(found)
+    return {
+        "id": str(told.id),
+        "position": found.position,
+        "queue": found.queue,
+        "topic": told.topic,
+        "type": told.type,
+        "key": told.key,
+        "aggregate_type": told.aggregate_type,
+        "aggregate_id": told.aggregate_id,
+        "idempotency_key": told.idempotency_key,
+        "content_type": told.content_type,
+        "payload_bytes": len(told.payload or b""),
+        "headers": sorted(told.headers),
+        "digest": told.digest,
+        "created_at": told.created_at,
+        "expires_at": told.expires_at,
+        "attempts": delivery.attempts if delivery else receipt.attempts if receipt else 0,
+        "claims": delivery.claims if delivery else None,
+        "due": delivery.due if delivery and delivery.state != Stored.DEAD else None,
+        "failed_at": delivery.failed_at if delivery else None,
+        "error_code": (delivery.error_code or None) if delivery else None,
+        "error_message": (delivery.error_message or None) if delivery else None,
+        "lane": delivery.lane if delivery and delivery.key_hash is not None else None,
+        "read_to": found.lane.read_to if found.lane else None,
+        "owner": lease[0] if lease else None,
+        "leased_until": lease[1] if lease else None,
+        "sent_at": receipt.sent_at if receipt else None,
+        "outcome": receipt.outcome if receipt else None,
+        "answer": receipt.answer if receipt else None,
+    }
+
+
+def _taken(found: Found) -> bool:
+    """Under a lease of its own, or read by the holder of its lane, with nothing before it that holds it."""
+    if found.delivery is None or found.delivery.state != Stored.READY:
+        return False
+    in_lane = found.lane is not None and found.position <= found.lane.read_to and found.blocker is None
+    return found.delivery.leased or in_lane
+
+
+def _lease(found: Found) -> tuple[str, Any] | None:
+    """Who has it, or its lane, and until when."""
+    if found.delivery and found.delivery.leased:
+        return found.delivery.owner, found.delivery.leased_until
+    return (found.lane.owner, found.lane.leased_until) if found.lane else None
+
+
+def _circumstances(found: Found) -> Circumstances:
+    lease = _lease(found)
+    down = {relay["worker"] for relay in found.relays if relay["broker_down"]}
+    return Circumstances(
+        outcome=found.receipt.outcome if found.receipt else None,
+        stored=Stored(found.delivery.state) if found.delivery else None,
+        due_passed=found.delivery is None or found.delivery.due_passed,
+        blocked=found.blocker is not None,
+        taken=_taken(found),
+        lane_held=found.lane is not None,
+        holder_down=lease is not None and lease[0] in down,
+        relays=len(found.relays),
+        relays_down=len(down),
+    )
+
+
+def _status(found: Found) -> str | None:
+    if found.receipt:
+        return (State.EXPIRED if found.receipt.outcome == "expired" else State.SENT).value
+    if found.delivery is None:
+        return None
+    delivery = found.delivery
+    return state_of(Stored(delivery.state), due_passed=delivery.due_passed, leased=_taken(found)).value
+
+
+def _dead(found: Found) -> str:
+    return f"dead{_error(found)}; `postroom dead requeue {found.message.id}` sends it after all"
+
+
+def _settled(found: Found) -> str:
+    receipt = found.receipt
+    if receipt is None:
+        return ""
+    at = _moment(receipt.sent_at)
+    match receipt.outcome:
+        case "expired":
+            return f"expired at {at}, before it was sent"
+        case "duplicate":
+            return f"not sent at {at}, because the same content was sent before"
+        case _:
+            answer = f"; the broker answered {receipt.answer}" if receipt.answer else ""
+            return f"sent at {at}{answer}"
+
+
+def _held(found: Found) -> str:
+    blocker = found.blocker
+    if blocker is None:
+        return ""
+    due = f", next try at {_moment(blocker.due)}" if blocker.due else ""
+    error = f": {blocker.error_code} {blocker.error_message}" if blocker.error_code else ""
+    return f"held behind message {blocker.id or blocker.position} of its key, which is {blocker.status}{due}{error}"
+
+
+def _broker_down(found: Found) -> str:
+    down = (f"{relay['worker']}: {relay['broker_down']}" for relay in found.relays if relay["broker_down"])
+    return f"the broker cannot be reached: {'; '.join(down)}"
+
+
+def _queued(found: Found) -> str:
+    read_to = found.lane.read_to if found.lane else 0
+    return f"in its lane behind what is sent now (read up to position {read_to}){_holder(found)}"
+
+
+def _holder(found: Found) -> str:
+    lease = _lease(found)
+    if lease is None:
+        return ""
+    owner, until = lease
+    alive = any(relay["worker"] == owner for relay in found.relays)
+    gone = "" if alive else ", which is not alive: another relay takes it then"
+    return f": leased until {_moment(until)} by {owner}{gone}"
+
+
+def _error(found: Found) -> str:
+    delivery = found.delivery
+    return f": {delivery.error_code} {delivery.error_message}" if delivery and delivery.error_code else ""
+
+
+def _due(found: Found) -> str:
+    return _moment(found.delivery.due if found.delivery else None)
+
+
+def _moment(moment: datetime | None) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC") if moment else "a time that is not known"
+
+
+EXPLANATIONS: dict[Whereabouts, Callable[[Found], str]] = {
+    Whereabouts.SENT: _settled,
+    Whereabouts.EXPIRED: _settled,
+    Whereabouts.DEAD: _dead,
+    Whereabouts.SCHEDULED: lambda found: f"scheduled: not before {_due(found)}",
+    Whereabouts.RETRY: lambda found: f"failed{_error(found)}; the next try is at {_due(found)}",
+    Whereabouts.HELD: _held,
+    Whereabouts.BROKER_DOWN: _broker_down,
+    Whereabouts.SENDING: lambda found: f"being sent{_holder(found)}",
+    Whereabouts.QUEUED: _queued,
+    Whereabouts.NO_RELAY: lambda _: "no relay is alive: start one",
+    Whereabouts.NEXT: lambda _: "nothing keeps it: a relay takes it next",
+    Whereabouts.NO_DELIVERY: lambda _: "it has neither delivery nor receipt: who recorded it wrote only half of it",
+}
+"""Where a message stands, in a sentence for people."""

@@ -13,7 +13,8 @@ from postroom.errors import InvalidSetting
 
 MEGABYTE = 1024 * 1024
 HOUR = 3600
-AT_LEAST_ONE = msgspec.Meta(min_length=1)
+MOST_DAYS = 36_500
+Pause = Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * HOUR)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,19 +35,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lock_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 120.0
     lane_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 15.0
     max_attempts: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 6
-    backoff_sec: Annotated[tuple[Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * HOUR)], ...], AT_LEAST_ONE] = (
-        5,
-        10,
-        20,
-        40,
-        80,
-        160,
-    )
+    backoff_sec: Annotated[tuple[Pause, ...], msgspec.Meta(min_length=1)] = (5, 10, 20, 40, 80, 160)
     broker_timeout_ms: Annotated[float, msgspec.Meta(gt=0, le=1000 * HOUR)] = 2500
     max_in_flight_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16 * MEGABYTE
     order: Literal["hold", "skip"] = "hold"
     dedup: bool = False
     enabled: bool = True
+    retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
+    inbox_retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
@@ -78,6 +74,8 @@ ENVIRONMENT = {
     "order": "OUTBOX_ORDER",
     "dedup": "OUTBOX_DEDUP",
     "enabled": "OUTBOX_ENABLED",
+    "retention_days": "OUTBOX_RETENTION_DAYS",
+    "inbox_retention_days": "INBOX_RETENTION_DAYS",
 }
 
 Source = tuple[str, Mapping[str, Any]]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
+from postroom import dead_letters
+from postroom.errors import MessageNotFound
+from postroom.store.dead_letters import ALL, Choice, DeadLetters
 from postroom.store.leases import Claimed, Dead, Expired, Found, GivenBack, Order, Retry, Sent
 from postroom.store.operating import Operating
+from postroom.store.steps import Query, Result, run
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 
 if TYPE_CHECKING:
@@ -194,6 +198,88 @@ def test_queues_are_separate(room: Room) -> None:
     ids = room.ids([here, there])
     assert requeue(room, ids) == ids[:1]
     assert room.run(Operating(handlers).discard()) == ids[1:]
+
+
+def letters(room: Room, choice: Choice = ALL, **options: Any) -> list[int]:
+    return [letter.position for letter in room.run(dead_letters.listed(room.names, choice, **options))]
+
+
+def test_L_10_dead_letters_of_all_queues_are_listed_newest_first(room: Room) -> None:
+    first, second = bury(room, 2)
+    [third] = bury(room, key="a")
+    [there] = room.add(queue="handlers")
+    handlers = room.on("handlers")
+    [claimed] = room.run(handlers.claim("worker", 1, 30)).messages
+    room.run(handlers.settle([Dead(claimed, "OTHER", "text")]))
+    assert letters(room) == [there, third, second, first]
+    assert letters(room, limit=2) == [there, third]
+    assert letters(room, limit=2, before=third) == [second, first]
+    newest, keyed, *_ = room.run(dead_letters.listed(room.names))
+    assert (newest.queue, newest.topic, newest.error_code, newest.attempts) == ("handlers", "orders", "OTHER", 1)
+    assert (keyed.key, keyed.id) == ("a", str(room.ids([third])[0]))
+    assert keyed.failed_at.tzinfo is not None
+    assert room.run(dead_letters.requeue(room.names, by="ada")).count == 4
+    assert letters(room) == []
+    assert [room.delivery(position).queue for position in (third, there)] == ["default", "handlers"]
+
+
+def test_L_10_dead_letters_are_chosen_by_what_they_are(room: Room) -> None:
+    old = bury(room, 2)
+    room.advance(600)
+    keyed = bury(room, 2, key="a")
+    other = bury(room, 1, key="b")
+    [elsewhere] = room.add(topic="mails")
+    [claimed] = room.claim()
+    room.settle(Dead(claimed, "OTHER", "text"))
+    assert letters(room, Choice(topic="orders"), limit=1) == other
+    assert letters(room, Choice(topic="mails")) == letters(room, Choice(code="OTHER")) == [elsewhere]
+    assert letters(room, Choice(key="a")) == keyed[::-1]
+    assert letters(room, Choice(key="a", code="OTHER")) == []
+    assert letters(room, Choice(older_than=300)) == old[::-1]
+    counts = room.run(dead_letters.count(room.names, Choice(topic="orders"), old=300))
+    assert (counts.all, counts.old) == (5, 2)
+    counts = room.run(dead_letters.count(room.names, Choice(room.ids([*old, *keyed])), old=300))
+    assert (counts.all, counts.old) == (4, 2)
+    told: list[int] = []
+    assert room.run(dead_letters.requeue(room.names, Choice(key="a"), tell=told.append)).ids == room.ids(keyed)
+    assert sum(told) == 2
+    gone = room.ids(old)
+    assert room.run(dead_letters.discard(room.names, Choice(older_than=300, topic="orders"))).ids == gone
+    assert letters(room) == [elsewhere, *other]
+
+
+def test_L_10_a_dead_letter_is_shown_with_what_was_done_to_it(room: Room) -> None:
+    [position] = bury(room)
+    [identifier] = room.ids([position])
+    requeue(room, actor="ada")
+    with pytest.raises(MessageNotFound, match="pending"):
+        room.run(dead_letters.show(room.names, identifier))
+    [claimed] = room.claim()
+    room.settle(Dead(claimed, "AGAIN", "text"))
+    found = room.run(dead_letters.show(room.names, identifier))
+    assert (found["error_code"], found["attempts"]) == ("AGAIN", 1)
+    assert [(act["action"], act["actor"]) for act in found["history"]] == [("requeue", "ada")]
+    missing = uuid4()
+    with pytest.raises(MessageNotFound, match=str(missing)):
+        room.run(dead_letters.show(room.names, missing))
+
+
+@on_one_driver_of_each_style
+def test_every_batch_of_dead_letters_reads_on_behind_the_one_before(room: Room) -> None:
+    bury(room, 1100)
+    bury(room, 3, key="a")
+    seen: list[Query] = []
+    steps = DeadLetters(room.names).requeue()
+    with room.producer.session() as execute:
+
+        def noting(query: Query) -> Result:
+            seen.append(query)
+            return execute(query)
+
+        assert run(steps, noting).count == 1103
+    batches = [query.text for query in seen if "LEFT JOIN" in query.text]
+    assert len(batches) == 4
+    assert all("d.lane = " in text and "d.position > " in text for text in batches)
 
 
 def conflicts(room: Room, lost: Sequence[Claimed]) -> list[Found]:

@@ -11,11 +11,12 @@ from postroom import insight
 from postroom.rules.lifecycle import State, Stored, status
 from postroom.store.leases import Dead, Expired, GivenBack, Order, Retry, Sent
 from postroom.store.watching import LISTED, Watching
+from postroom.store.workers import Workers
 from tests.contract.store_drivers import Room, key_of_lane, positions
 
 
-def figures(room: Room) -> insight.Status:
-    return room.run(insight.status(Watching(room.names)))
+def figures(room: Room, order: Order = Order.HOLD) -> insight.Status:
+    return room.run(insight.status(Watching(room.names, order)))
 
 
 def listed(room: Room, state: State | None = None, limit: int = 50, before: int | None = None) -> list[int]:
@@ -99,6 +100,39 @@ def test_L_16_status_counts_what_is_held(room: Room) -> None:
     room.settle(Dead(first["a"], "CODE", "text"), Retry(first["b"], 60, "CODE", "text"))
     counted = figures(room)
     assert (counted.held, counted.dead, counted.waiting, counted.sending, counted.pending) == (3, 1, 1, 2, 3)
+
+
+def test_L_16_under_skip_the_dead_hold_nobody(room: Room) -> None:
+    room.add(3, key="a")
+    room.add(2, key="b")
+    skipping = room.on(order=Order.SKIP)
+    lanes = room.take_lanes()
+    first = {one.message.key: one for one in reversed(room.read_lanes(lanes).messages)}
+    room.settle(Dead(first["a"], "CODE", "text"), Retry(first["b"], 60, "CODE", "text"))
+    assert len(room.run(skipping.read_lanes(lanes, 10, 30)).messages) == 2
+    counted = figures(room, Order.SKIP)
+    assert (counted.held, counted.sending, counted.pending) == (1, 2, 1)
+    assert (figures(room).held, figures(room).sending) == (3, 0)
+
+
+def test_status_shows_the_relays_that_are_alive(room: Room) -> None:
+    room.run(Workers(room.names).beat("up", 16, 3))
+    room.run(Workers(room.names, "handlers").beat("down", 0, 0, "connection refused"))
+    room.run(Workers(room.names).beat("silent", 0, 0))
+    room.select(f"UPDATE {{worker}} SET seen_at = {room.dialect.later(':ago')} WHERE worker = 'silent'", ago=-60.0)
+    up, down = figures(room).relays
+    assert (up["worker"], up["queue"], up["lanes"], up["in_flight"], up["broker_down"]) == (
+        "up",
+        "default",
+        16,
+        3,
+        None,
+    )
+    assert (down["worker"], down["queue"], down["broker_down"]) == ("down", "handlers", "connection refused")
+    assert up["host"]
+    assert up["pid"]
+    assert 0 <= up["seen_seconds_ago"] < 5
+    assert up["started_at"].utcoffset().total_seconds() == 0
 
 
 def test_status_says_how_long_the_oldest_has_waited(room: Room) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from postroom import retention
 from postroom.store.leases import Dead, Expired, Retry, Sent
 from postroom.store.retention import Retention
 from tests.contract.store_drivers import Room, only_with_row_locks
@@ -56,6 +57,24 @@ def test_L_15_it_is_removed_in_batches(room: Room) -> None:
     assert added
 
 
+def test_L_15_a_clean_up_goes_through_all_batches_and_past_what_stays(room: Room) -> None:
+    [late] = room.add()
+    settled_early = room.add(25)
+    early = room.claim(limit=100)
+    room.settle(*(Sent(one) for one in early if one.position != late))
+    room.select("INSERT INTO {inbox} (consumer, message_id) VALUES ('billing', 'old')")
+    room.advance(8 * DAY)
+    settle_all(room)  # the first message too, but only now
+    [unsent] = room.add()
+    told: list[int] = []
+    cleaned = room.run(retention.clean(room.names, days=7, inbox_days=9, batch=10, tell=told.append))
+    assert (cleaned.messages, cleaned.marks) == (len(settled_early), 0)
+    assert told == [10, 10, 5, 0]
+    assert messages(room) == [late, unsent]
+    assert room.run(retention.clean(room.names, days=0, inbox_days=7)) == retention.Cleaned(1, 1)
+    assert messages(room) == [unsent]
+
+
 def test_O_3_the_idempotency_key_of_a_removed_message_can_be_used_again(room: Room) -> None:
     [first] = room.add(idempotency_key="order-7")
     settle_all(room)
@@ -70,9 +89,9 @@ def test_L_15_two_at_once_do_not_wait_for_each_other(room: Room) -> None:
     added = room.add(4)
     settle_all(room)
     room.advance(8 * DAY)
-    retention = Retention(room.deliveries)
+    old = Retention(room.deliveries)
     with room.producer.session() as execute:
-        steps = retention.remove_settled(7 * DAY, 3)
+        steps = old.remove_settled(7 * DAY, 3)
         query = next(steps)
         for _ in range(4):  # begin, select, delete, delete, but not the commit
             query = steps.send(execute(query))
@@ -92,6 +111,9 @@ def test_I_3_old_inbox_marks_are_removed_in_batches(room: Room) -> None:
     mark("shipping", "a", "b")
     room.advance(8 * DAY)
     mark("billing", "new")
-    retention = Retention(room.deliveries)
-    assert [room.run(retention.remove_marks(7 * DAY, 4)) for _ in range(3)] == [4, 3, 0]
+    old = Retention(room.deliveries)
+    told: list[int] = []
+    assert room.run(old.remove_marks(7 * DAY, 4, told.append)) == 7
+    assert told == [4, 1, 2]
+    assert room.run(old.remove_marks(7 * DAY, 4)) == 0
     assert room.select("SELECT consumer, message_id FROM {inbox}") == [("billing", "new")]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import demo, init, messages, schema, status
+from postroom.cli import cleanup, dead, demo, init, messages, schema, status
 
 app = typer.Typer(
     name="postroom",
@@ -16,13 +16,22 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain text is quicker, and is right without a terminal too
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-messages_app = typer.Typer(help="Look at messages.", rich_markup_mode=None)
+messages_app = typer.Typer(help="Look at messages, and free their leases.", rich_markup_mode=None)
+dead_app = typer.Typer(help="List, re-queue and discard dead letters.", rich_markup_mode=None)
 
 app.command("init")(init.init)
 app.command("schema")(schema.schema)
 app.command("status")(status.status)
 app.add_typer(messages_app, name="messages")
 messages_app.command("list")(messages.list_messages)
+messages_app.command("show")(messages.show_message)
+messages_app.command("release")(messages.release)
+app.add_typer(dead_app, name="dead")
+dead_app.command("list")(dead.list_dead)
+dead_app.command("show")(dead.show)
+dead_app.command("requeue")(dead.requeue)
+dead_app.command("discard")(dead.discard)
+app.command("cleanup")(cleanup.cleanup)
 app.command("demo")(demo.demo)
 
 
@@ -57,5 +66,11 @@ def postroom(
 
 @messages_app.callback(invoke_without_command=True)
 def _messages(context: typer.Context) -> None:
-    """Look at messages."""
+    """Look at messages, and free their leases."""
+    _help_without_command(context)
+
+
+@dead_app.callback(invoke_without_command=True)
+def _dead(context: typer.Context) -> None:
+    """List, re-queue and discard dead letters."""
     _help_without_command(context)

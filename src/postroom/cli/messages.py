@@ -1,7 +1,8 @@
-"""``postroom messages``: look at messages, never at their payloads."""
+"""``postroom messages``: look at messages, at their payloads only on request; free leases that have ended."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,8 +10,9 @@ import typer
 
 from postroom import insight
 from postroom.cli.databases import checked
-from postroom.cli.options import Database, Json, Schema, TablePrefix
-from postroom.cli.output import on_terminal, print_json, print_table, print_text
+from postroom.cli.options import Database, Json, MessageId, Schema, TablePrefix
+from postroom.cli.output import on_terminal, print_json, print_table, print_text, progress, shown
+from postroom.errors import InvalidSetting
 from postroom.rules.lifecycle import State
 from postroom.settings import Settings
 
@@ -51,6 +53,76 @@ def list_messages(
     show(found)
     if on_terminal() and len(found) == limit:
         print_text(f"Older ones: --before {found[-1]['position']}")
+
+
+def show_message(
+    id: MessageId,
+    payload: Annotated[bool, typer.Option("--payload", help="Print the payload too.")] = False,
+    database: Database = None,
+    schema: Schema = None,
+    table_prefix: TablePrefix = None,
+    as_json: Json = False,
+) -> None:
+    """Show all about a message, and why it has not left yet. Neither payload nor header values, unless asked for."""
+    from postroom.store.finding import Finding
+    from postroom.store.leases import Order
+
+    settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
+    with checked(settings) as store:
+        finding = Finding(store.names, Order(settings.order))
+        found = store.run(insight.message(finding, id, payload=payload))
+    show_one(found, as_json=as_json)
+
+
+def release(
+    expired: Annotated[bool, typer.Option("--expired", help="Free leases that have ended.")] = False,
+    database: Database = None,
+    schema: Schema = None,
+    table_prefix: TablePrefix = None,
+    as_json: Json = False,
+) -> None:
+    """Free leases that have ended, so that no worker's name stands there. One that still runs is never touched."""
+    from postroom.store.freeing import Freeing
+
+    if not expired:
+        raise InvalidSetting("it is not said which leases: use --expired; leases that still run are never freed")
+    settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
+    with checked(settings) as store, progress("freed") as tell:
+        freed = store.run(Freeing(store.names).free_expired(tell))
+    if as_json:
+        print_json(freed._asdict())
+    else:
+        print_text(f"freed {freed.messages:,} leases on messages and {freed.lanes:,} on lanes")
+
+
+def show_one(found: dict[str, Any], *, as_json: bool) -> None:
+    """One message, for people or as JSON."""
+    if as_json:
+        print_json({**{name: value for name, value in found.items() if name != "payload"}, **_payload(found)})
+        return
+    print_text(f"{found['status'] or 'message'}: {shown(found['explanation'])}\n", style="bold")
+    rows = [(name, ", ".join(value) if name == "headers" else value) for name, value in found.items()]
+    hidden = ("status", "explanation", "blocker", "relays_down", "history", "payload")
+    print_table(("field", "value"), [row for row in rows if row[0] not in hidden and row[1] not in (None, "")])
+    if found["history"]:
+        print_text("")
+        print_table(("at (UTC)", "act", "by"), [tuple(act.values()) for act in found["history"]])
+    for name, value in _payload(found).items():
+        print_text(f"\n{name}:")
+        print_text("\n".join(map(shown, str(value).splitlines())))
+
+
+def _payload(found: dict[str, Any]) -> dict[str, Any]:
+    """The payload as text, where it is text; nothing where it was not asked for."""
+    if "payload" not in found:
+        return {}
+    payload: bytes | None = found["payload"]
+    if payload is None:
+        return {"payload": None}
+    try:
+        return {"payload": bytes(payload).decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode("ascii")}
 
 
 def read(

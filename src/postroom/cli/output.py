@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,35 @@ STATUS_STYLES = {"dead": "bold red", "waiting": "yellow", "sending": "cyan", "se
 def on_terminal() -> bool:
     """Whether a person is reading along."""
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def can_answer() -> bool:
+    """Whether a person is there whom one can ask."""
+    return on_terminal() and sys.stdin is not None and sys.stdin.isatty()
+
+
+def warn(text: str) -> None:
+    """A line on standard error, where it does not get into what programs read."""
+    typer.echo(f"postroom: warning: {text}", err=True)
+
+
+@contextmanager
+def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """While many rows are treated: give `tell(count)`, which moves a bar on. Only where a person is reading along."""
+    if not on_terminal() or sys.stderr is None or not sys.stderr.isatty():
+        yield _tell_nobody
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _tell_nobody(_count: int) -> None:
+    """No bar is shown."""
 
 
 def print_json(value: object) -> None:

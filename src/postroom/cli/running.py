@@ -50,6 +50,8 @@ def _outcome(arguments: list[str]) -> int:
             command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
+    except typer.Abort:  # Ctrl-C or Ctrl-D at a question
+        raise KeyboardInterrupt from None
     except UsageError as error:
         return _complain(_usage(error, arguments), WRONG_USAGE)
     except (InvalidSetting, UnsupportedDatabase) as error:

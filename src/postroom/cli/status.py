@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postroom import insight
 from postroom.cli.databases import checked
 from postroom.cli.options import Database, Json, Schema, TablePrefix
-from postroom.cli.output import print_json, print_table
+from postroom.cli.output import print_json, print_table, print_text
 from postroom.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,25 +24,42 @@ MEANINGS = {
     "expired": "its time was over before it was sent",
     "held": "of the pending: behind a failed or dead one of their key",
 }
+RELAYS = {
+    "worker": "relay",
+    "queue": "queue",
+    "host": "host",
+    "pid": "pid",
+    "lanes": "lanes",
+    "in_flight": "in flight",
+    "broker_down": "broker",
+    "seen_seconds_ago": "seen (s ago)",
+}
+"""What people are shown of a relay → its title."""
 
 
 def status(
     database: Database = None, schema: Schema = None, table_prefix: TablePrefix = None, as_json: Json = False
 ) -> None:
-    """Count the messages in each state. Also tells for how long the oldest has been waiting to leave."""
-    with checked(Settings.load(database=database, schema=schema, table_prefix=table_prefix)) as store:
-        found = read(store)
+    """Count the messages in each state, and show the relays that are alive.
+
+    Also tells for how long the oldest has been waiting to leave.
+    """
+    settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
+    with checked(settings) as store:
+        found = read(store, settings.order)
     if as_json:
         print_json(asdict(found))
     else:
         show(found)
+        show_relays(found)
 
 
-def read(store: BlockingStore) -> Status:
+def read(store: BlockingStore, order: str = "hold") -> Status:
     """The figures, from the database."""
+    from postroom.store.leases import Order
     from postroom.store.watching import Watching
 
-    return store.run(insight.status(Watching(store.names)))
+    return store.run(insight.status(Watching(store.names, Order(order))))
 
 
 def show(found: Status) -> None:
@@ -51,3 +68,24 @@ def show(found: Status) -> None:
     if found.pending:
         rows[0] = ("pending", found.pending, f"to be sent now; the oldest for {found.oldest_pending_seconds:,.0f} s")
     print_table(("status", "messages", ""), rows, right=("messages",))
+
+
+def show_relays(found: Status) -> None:
+    """The relays for people."""
+    if not found.relays:
+        print_text("\nno relay is alive")
+        return
+    print_text("")
+    rows = [[_of_relay(relay, column) for column in RELAYS] for relay in found.relays]
+    print_table(list(RELAYS.values()), rows, right=("pid", "lanes", "in flight", "seen (s ago)"), spare="host")
+
+
+def _of_relay(relay: dict[str, Any], column: str) -> object:
+    value = relay[column]
+    match column:
+        case "broker_down":
+            return f"down: {value}" if value else "up"
+        case "seen_seconds_ago":
+            return f"{value:.1f}"
+        case _:
+            return value

@@ -12,10 +12,11 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from postroom.rules.ordering import LANES, NO_LANE
 from postroom.store.dialect import DIALECTS
+from postroom.store.leases import Order
 from postroom.store.names import Names, dialect_of
 from postroom.store.operations import DEFAULT_QUEUE
 from postroom.store.schema import STORAGE, VERSION, metadata
-from postroom.store.watching import SENDING_LANE, STATUS
+from postroom.store.watching import BLOCKING, SENDING_LANE, STATUS
 
 if TYPE_CHECKING:
     from sqlalchemy import Index, Table
@@ -93,11 +94,13 @@ def status_view(names: Names) -> list[str]:
     """The view `outbox_status`: every message with its state in the words of the command line.
 
     It starts at deliveries and receipts, because the delivery table has no index that begins with the position.
-    What is not set (never leased, no error) is NULL here, whatever stands for it in the tables.
+    What is not set (never leased, no error) is NULL here, whatever stands for it in the tables. A view knows no
+    settings: it takes it that dead messages hold their key back, which is the default.
     """
     view = names.table("outbox_status")
     dialect = DIALECTS[names.dialect]
     words = {**names.mapping(), "key": names.quoted("key"), "now": dialect.now, "never": dialect.never}
+    words["blocking"] = BLOCKING[Order.HOLD]
     select = _STATUS.format(**words, status=STATUS.format(**words), sending_lane=SENDING_LANE.format(**words))
     if names.dialect == "sqlite":
         return [f"DROP VIEW IF EXISTS {view}", f"CREATE VIEW {view} AS\n{select}"]

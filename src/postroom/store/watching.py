@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import State
 from postroom.store.dialect import whole_numbers
+from postroom.store.leases import Order
 from postroom.store.operations import Operations
 from postroom.store.steps import Query, Row, Steps
+from postroom.store.workers import ALIVE_SECONDS
 
 if TYPE_CHECKING:
     from postroom.store.names import Names
@@ -40,10 +42,13 @@ CASE
     END"""
 """The state of a delivery `d` in the words that people see, where `l` is the lane that it is being sent in."""
 
+BLOCKING = {Order.HOLD: "IN (2, 3)", Order.SKIP: "IN (2, 3) AND +b.state = 2"}
+"""Which states of a message `b` hold back those behind it; in the words of `Claiming.blocking`."""
+
 BEHIND = """\
 EXISTS (
         SELECT 1 FROM {delivery} b
-        WHERE b.queue = d.queue AND b.key_hash = d.key_hash AND b.position < d.position AND b.state IN (2, 3)
+        WHERE b.queue = d.queue AND b.key_hash = d.key_hash AND b.position < d.position AND b.state {blocking}
     )"""
 """A failed or dead message stands before delivery `d` on its key."""
 
@@ -54,11 +59,12 @@ LEFT JOIN {{lane}} l ON d.state = 0 AND l.queue = d.queue AND l.lane = d.lane
 
 
 class Watching(Operations):
-    """Counts and lists over all queues."""
+    """Counts and lists over all queues. Whether dead messages hold their key back, the relays' settings say."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, order: Order = Order.HOLD) -> None:
         super().__init__(names)
-        words = {**self.tables, "now": self.now}
+        self.blocking = BLOCKING[order]
+        words = {**self.tables, "now": self.now, "blocking": self.blocking}
         self._status, self._behind, self._sending_lane = (
             template.format(**words) for template in (STATUS, BEHIND, SENDING_LANE)
         )
@@ -76,7 +82,7 @@ class Watching(Operations):
         return by_state
 
     def held(self) -> Steps[int]:
-        """How many messages stand behind a failed or dead one of their key."""
+        """How many messages stand behind one of their key that holds them: failed or, under `hold`, dead."""
         result = yield Query(
             f"SELECT count(*) FROM {self.delivery} d WHERE d.state = 0 AND d.key_hash IS NOT NULL AND {self._behind}"
         )
@@ -92,6 +98,25 @@ class Watching(Operations):
         since = self.dialect.seconds_since("CASE WHEN d.due > m.created_at THEN d.due ELSE m.created_at END")
         waited = yield Query(f"SELECT {since} FROM ({oldest}) d JOIN {self.outbox} m ON m.position = d.position")
         return max(0.0, float(waited.rows[0][0])) if waited.rows else 0.0
+
+    def relays(self) -> Steps[list[dict[str, Any]]]:
+        """The relays that are alive, as rows of `relay_worker`, each with how long ago it was seen."""
+        found = yield Query(
+            f"SELECT worker, queue, host, pid, lanes, in_flight, broker_down, started_at, "
+            f"{self.dialect.seconds_since('seen_at')} FROM {self.tables['worker']} "
+            f"WHERE seen_at > {self.dialect.later(':silent')} ORDER BY queue, worker",
+            {"silent": -ALIVE_SECONDS},
+        )
+        names = ("worker", "queue", "host", "pid", "lanes", "in_flight", "broker_down")
+        return [
+            {
+                **dict(zip(names, row, strict=False)),
+                "broker_down": row[6] or None,
+                "started_at": self.dialect.read_moment(row[7]),
+                "seen_seconds_ago": round(max(0.0, float(row[8])), 3),
+            }
+            for row in found.rows
+        ]
 
     def messages(self, state: State | None, limit: int, before: int | None) -> Steps[list[dict[str, Any]]]:
         """Messages, newest first, as rows of the view `outbox_status`; `before` pages on behind a position."""

@@ -1,0 +1,52 @@
+"""``postroom cleanup``: remove what is old and done."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from postroom.cli.databases import checked
+from postroom.cli.options import Database, Json, Schema, TablePrefix
+from postroom.cli.output import print_json, print_text, progress
+from postroom.settings import MOST_DAYS, Settings
+
+
+def cleanup(
+    days: Annotated[
+        int | None,
+        typer.Option(min=0, max=MOST_DAYS, help="Keep settled messages for so long. Else OUTBOX_RETENTION_DAYS, 7."),
+    ] = None,
+    inbox_days: Annotated[
+        int | None,
+        typer.Option(min=0, max=MOST_DAYS, help="Keep inbox marks for so long. Else INBOX_RETENTION_DAYS, 7."),
+    ] = None,
+    database: Database = None,
+    schema: Schema = None,
+    table_prefix: TablePrefix = None,
+    as_json: Json = False,
+) -> None:
+    """Remove messages that were settled long ago, with their receipts, and old inbox marks.
+
+    Never what is not sent, nor dead letters. In small batches: it may run beside everything else.
+    """
+    from postroom import retention
+
+    settings = Settings.load(
+        database=database,
+        schema=schema,
+        table_prefix=table_prefix,
+        retention_days=days,
+        inbox_retention_days=inbox_days,
+    )
+    kept, marks_kept = settings.retention_days, settings.inbox_retention_days
+    with checked(settings) as store, progress("removed") as tell:
+        cleaned = store.run(retention.clean(store.names, days=kept, inbox_days=marks_kept, tell=tell))
+    if as_json:
+        print_json(asdict(cleaned))
+        return
+    print_text(
+        f"removed {cleaned.messages:,} messages settled more than {kept} days ago, "
+        f"and {cleaned.marks:,} inbox marks older than {marks_kept} days"
+    )

@@ -1,0 +1,45 @@
+"""Retention: remove what is old and done. What is not sent, or dead, stays however old it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from postroom.store.operations import Operations
+from postroom.store.retention import BATCH, Retention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postroom.store.names import Names
+    from postroom.store.steps import Steps
+
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """How much was removed."""
+
+    messages: int
+    marks: int
+
+
+def clean(
+    names: Names,
+    *,
+    days: float = 7,
+    inbox_days: float = 7,
+    batch: int = BATCH,
+    tell: Callable[[int], None] | None = None,
+) -> Steps[Cleaned]:
+    """Remove messages that were settled more than `days` ago, and inbox marks older than `inbox_days`.
+
+    In small batches, each a transaction of its own; `tell` hears how much went after each. Several may clean at once.
+    A message's idempotency key can be used again when it is removed, and a mark that is gone no longer tells a
+    repeated delivery from a first one: keep marks for longer than any redelivery takes.
+    """
+    retention = Retention(Operations(names))
+    messages = yield from retention.remove_all_settled(days * DAY, batch, tell)
+    marks = yield from retention.remove_marks(inbox_days * DAY, batch, tell)
+    return Cleaned(messages, marks)

@@ -1,0 +1,282 @@
+"""What operators do from the command line, on real databases: look, re-queue, discard, free, clean up."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from postroom import Outbox
+from postroom.cli import main
+from postroom.store.databases import deliveries
+from postroom.store.leases import Dead, Sent
+from postroom.store.stores import Store
+from postroom.store.workers import Workers
+from tests.contract import clock
+from tests.services.databases import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import FreshDatabase
+
+DAY = 86_400
+PATIENCE = 60
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in os.environ:
+        if name.startswith(("POSTROOM_", "OUTBOX_", "INBOX_")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+class Desk:
+    """An operator at a database, and what a relay did there before."""
+
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.url = url
+        self.store = Store(url)
+        self._capsys = capsys
+        self("init")
+
+    def __call__(self, *arguments: str) -> str:
+        code, out, err = self.ended(*arguments)
+        assert (code, err) == (0, "")
+        return out
+
+    def ended(self, *arguments: str) -> tuple[int, str, str]:
+        code = main([*arguments, "--database", self.url])
+        return code, *self._capsys.readouterr()
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+    def add(self, *topics: str, key: str | None = None) -> list[UUID]:
+        def record(connection: object) -> list[UUID]:
+            added = [Outbox().add(connection, topic, {"card": "4711"}, key=key).id for topic in topics]
+            connection.commit()  # type: ignore[attr-defined]  # SQLAlchemy's
+            return added
+
+        return self.store.call(record)
+
+    def bury(self, *topics: str, code: str = "REJECTED") -> list[UUID]:
+        """Messages that have died."""
+        added = self.add(*topics)
+        protocol = deliveries(self.store.names)
+        claimed = self.store.run(protocol.claim("relay", 1000, 30)).messages
+        dead = [Dead(one, code, "not wanted") for one in claimed if one.message.id in added]
+        assert self.store.run(protocol.settle(dead)) == []
+        assert len(dead) == len(added)
+        return added
+
+    def dead(self) -> list[str]:
+        return [letter["id"] for letter in self.json("dead", "list")]
+
+    def audit(self) -> list[tuple[str, str]]:
+        def read(connection: Any) -> list[tuple[str, str]]:
+            table = self.store.names.mapping()["audit"]
+            rows = connection.exec_driver_sql(f"SELECT action, actor FROM {table} ORDER BY id")
+            return [tuple(row) for row in rows]
+
+        return self.store.call(read)
+
+
+@pytest.fixture(params=KINDS)
+def desk(
+    request: pytest.FixtureRequest, fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Desk]:
+    opened = Desk(fresh_database(request.param), capsys)
+    with closing(opened.store):
+        yield opened
+
+
+@pytest.fixture
+def small_desk(fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    """On SQLite: for what does not depend on the database."""
+    opened = Desk(fresh_database("sqlite"), capsys)
+    with closing(opened.store):
+        yield opened
+
+
+def test_L_10_a_day_with_dead_letters(desk: Desk) -> None:
+    first, second, third = desk.bury("orders", "orders", "mails")
+    [timed_out] = desk.bury("orders", code="TIMEOUT")
+    assert desk.dead() == [str(one) for one in (timed_out, third, second, first)]
+    [listed] = desk.json("dead", "list", "--topic", "mails")
+    assert (listed["id"], listed["error_code"], listed["error_message"], listed["attempts"]) == (
+        *(str(third), "REJECTED", "not wanted"),
+        1,
+    )
+    assert desk.json("dead", "list", "--limit", "1", "--before", str(listed["position"]))[0]["id"] == str(second)
+    assert "not wanted" in desk("dead", "list", "--code", "TIMEOUT", "--older-than", "0")
+    assert desk("dead", "list", "--key", "7") == "no dead letters\n"
+    assert str(first) in desk("dead", "show", str(first))
+    assert desk("dead", "requeue", str(first), "--by", "ada") == "requeued 1 dead letter\n"
+    assert desk.json("messages", "show", str(first))["history"][0]["actor"] == "ada"
+    assert desk.json("dead", "requeue", "--code", "TIMEOUT", "--yes") == {"requeued": 1, "not_done": {}}
+    assert desk.json("dead", "discard", "--all", "--yes", "--by", "eve") == {"discarded": 2, "not_done": {}}
+    assert desk.dead() == []
+    user = getpass.getuser()
+    assert desk.audit() == [("requeue", "ada"), ("requeue", user), ("discard", "eve"), ("discard", "eve")]
+    status = desk.json("status")
+    assert (status["pending"], status["dead"]) == (2, 0)
+
+
+def test_L_10_of_several_ids_those_that_are_dead_are_done_and_the_others_named(desk: Desk) -> None:
+    dead, also_dead = desk.bury("orders", "orders")
+    [pending] = desk.add("orders")
+    missing = uuid4()
+    code, out, err = desk.ended("dead", "requeue", str(dead), str(pending), str(missing), "--json")
+    assert code == 1
+    assert json.loads(out) == {"requeued": 1, "not_done": {str(pending): "pending", str(missing): "not there"}}
+    assert err.count("\n") == 1
+    assert f"{pending} is pending" in err
+    assert f"{missing} is not there" in err
+    assert desk.dead() == [str(also_dead)]
+    code, out, err = desk.ended("dead", "show", str(pending))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "it is pending" in err
+
+
+def test_V_5_a_message_says_why_it_has_not_left(desk: Desk) -> None:
+    [first] = desk.add("orders")
+    assert desk.json("messages", "show", str(first))["reason"] == "no_relay"
+    desk.store.run(Workers(desk.store.names).beat("relay 1", 16, 2, "connection refused"))
+    told = desk("messages", "show", str(first))
+    assert "relay 1: connection refused" in told
+    assert "4711" not in told
+    assert "4711" in desk("messages", "show", str(first), "--payload")
+    assert desk.json("messages", "show", str(first), "--payload")["payload"] == '{"card":"4711"}'
+    [relay] = desk.json("status")["relays"]
+    assert (relay["worker"], relay["broker_down"], relay["in_flight"]) == ("relay 1", "connection refused", 2)
+    assert "down: connection refused" in desk("status")
+    missing = uuid4()
+    code, out, err = desk.ended("messages", "show", str(missing))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert str(missing) in err
+
+
+def test_L_16_what_is_held_names_its_blocker_but_skip_holds_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocker, behind = desk.add("orders", "orders", key="7")
+    protocol = deliveries(desk.store.names)
+    lanes = desk.store.run(protocol.take_lanes("relay", 30))
+    one, _ = desk.store.run(protocol.read_lanes(lanes, 2, 30)).messages
+    desk.store.run(protocol.settle([Dead(one, "REJECTED", "not wanted")]))
+    desk.store.run(protocol.release(lanes))
+    told = desk.json("messages", "show", str(behind))
+    assert (told["reason"], told["blocker"]["id"], told["blocker"]["status"]) == ("held", str(blocker), "dead")
+    assert desk.json("status")["held"] == 1
+    monkeypatch.setenv("OUTBOX_ORDER", "skip")
+    assert desk.json("messages", "show", str(behind))["reason"] == "no_relay"
+    assert desk.json("status")["held"] == 0
+
+
+def test_V_5_leases_that_have_ended_are_freed(desk: Desk) -> None:
+    desk.add("orders", "orders")
+    protocol = deliveries(desk.store.names)
+    desk.store.run(protocol.claim("gone", 1, 30))
+    desk.store.run(protocol.take_lanes("gone", 30, 2))
+    assert desk.json("messages", "release", "--expired") == {"messages": 0, "lanes": 0}
+    clock.advance(desk.store, 31)
+    desk.store.run(protocol.claim("alive", 1, 30, after=1, due=False))
+    assert desk("messages", "release", "--expired") == "freed 1 leases on messages and 2 on lanes\n"
+    assert desk.json("status")["sending"] == 1
+
+
+def test_L_15_clean_up_removes_what_was_settled_long_ago(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    [dead] = desk.bury("orders")
+    desk.add("orders", "orders")
+    protocol = deliveries(desk.store.names)
+    claimed = desk.store.run(protocol.claim("relay", 10, 30)).messages
+    desk.store.run(protocol.settle([Sent(one) for one in claimed]))
+    [unsent] = desk.add("orders")
+    clock.advance(desk.store, 3 * DAY)
+    assert desk.json("cleanup") == {"messages": 0, "marks": 0}
+    monkeypatch.setenv("OUTBOX_RETENTION_DAYS", "4")
+    assert desk.json("cleanup") == {"messages": 0, "marks": 0}
+    told = desk("cleanup", "--days", "2")
+    assert told.startswith("removed 2 messages settled more than 2 days ago, and 0 inbox marks older than 7 days")
+    assert {one["id"] for one in desk.json("messages", "list")} == {str(dead), str(unsent)}
+
+
+def test_to_requeue_what_is_older_than_the_inbox_remembers_is_warned_of(small_desk: Desk) -> None:
+    small_desk.bury("orders")
+    clock.advance(small_desk.store, 8 * DAY)
+    small_desk.bury("orders")
+    code, out, err = small_desk.ended("dead", "requeue", "--all", "--yes")
+    assert (code, out) == (0, "requeued 2 dead letters\n")
+    assert err.startswith("postroom: warning: 1 of 2 were recorded more than 7 days ago")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["messages", "release"], "--expired"),
+        (["messages", "show", "seven"], "'seven' is not a message id"),
+        (["dead", "show", "seven"], "'seven' is not a message id"),
+        (["dead", "requeue"], "--all"),
+        (["dead", "discard", "--all", "--topic", "orders", "--yes"], "said in two ways"),
+        (["dead", "requeue", "--all"], "--yes"),
+        (["dead", "discard", "--code", "REJECTED"], "--yes"),
+        (["dead", "requeue", "--all", "--yes", "--by", ""], "--by"),
+        (["dead", "list", "--older-than", "-1"], "--older-than"),
+        (["cleanup", "--days", "-1"], "--days"),
+        (["cleanup", "--days", "soon"], "--days"),
+    ],
+)
+def test_a_wrong_call_is_one_line_that_names_the_remedy_and_does_nothing(
+    small_desk: Desk, arguments: list[str], remedy: str
+) -> None:
+    dead = small_desk.bury("orders")
+    code, out, err = small_desk.ended(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert remedy in err
+    assert small_desk.dead() == [str(one) for one in dead]
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("n\n", 1, 3), ("\x04", 130, 3)])
+def test_on_a_terminal_many_at_once_are_asked_for(small_desk: Desk, answer: str, code: int, left: int) -> None:
+    small_desk.bury("orders", "orders", "orders")
+    command = [sys.executable, "-m", "postroom", "dead", "discard", "--all", "--database", small_desk.url]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while b"?" not in seen:
+            seen += os.read(ours, 4096)
+        assert b"Discard 3 dead letters" in seen
+        os.write(ours, answer.encode())
+        try:
+            while chunk := os.read(ours, 4096):
+                seen += chunk
+        except OSError:  # Linux's way to say that the other side has closed
+            pass
+        os.close(ours)
+        assert process.wait(PATIENCE) == code
+    assert b"Traceback" not in seen
+    assert len(small_desk.dead()) == left
+
+
+def test_a_payload_that_is_no_text_is_shown_in_base64(small_desk: Desk) -> None:
+    def record(connection: Any) -> UUID:
+        identifier = Outbox().add(connection, "orders", b"\xff\x00").id
+        connection.commit()
+        return identifier
+
+    identifier = small_desk.store.call(record)
+    assert small_desk.json("messages", "show", str(identifier), "--payload")["payload_base64"] == "/wA="
+    assert "/wA=" in small_desk("messages", "show", str(identifier), "--payload")
