@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO, assert_never
 
 from postroom.rules.lifecycle import Outcome, State
-from postroom.telemetry import HookFailed, LeasesLost, Lifecycle, Phase, Reachability, Settled
+from postroom.telemetry import Expired, HookFailed, LeasesLost, Lifecycle, NotSettled, Phase, Reachability, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -44,36 +44,35 @@ _STATUS = {
 }
 
 
-def structured(stream: TextIO | None = None, *, json: bool | None = None, adapter: str = "") -> Hook:
+def structured(stream: TextIO | None = None, *, json: bool | None = None) -> Hook:
     """A hook for a relay that writes its events to the stream (standard error), one line each.
 
-    ``json``: lines of JSON; unless given, it is text on a terminal and JSON elsewhere. ``adapter``: the broker's name
-    or URL; of a URL only the scheme is written. A stream that cannot be written to any more stops nothing.
+    ``json``: lines of JSON; unless given, it is text on a terminal and JSON elsewhere. Of a broker's URL only the
+    scheme is written. A stream that cannot be written to any more stops nothing.
     """
     output = sys.stderr if stream is None else stream
     write = _writer(output, json=not output.isatty() if json is None else json)
     reachable: dict[str, bool] = {}
-    broker = {"adapter": _plain(adapter)} if adapter else {}
 
     def listen(event: Event) -> None:
         if isinstance(event, Reachability) and event.reachable == reachable.get(event.what, True):
             return
         if isinstance(event, Reachability):
             reachable[event.what] = event.reachable
-        for level, what, fields in _lines(event, broker):
+        for level, what, fields in _lines(event):
             with suppress(OSError, ValueError):  # closed, full, or its reader has gone
                 write(level, what, fields)
 
     return listen
 
 
-def _lines(event: Event, broker: dict[str, str]) -> Iterator[Line]:
+def _lines(event: Event) -> Iterator[Line]:  # noqa: C901 - one case for each event
     match event:
         case Settled(outcome=Outcome.SUCCESS):
-            yield _batch(event, broker)
+            yield _batch(event)
         case Settled():
             for message in event.messages:
-                yield _message(event, message, broker)
+                yield _message(event, message)
         case Reachability():
             is_database = event.what == DATABASE
             what = f"{DATABASE if is_database else 'broker'}_{'reachable' if event.reachable else 'unreachable'}"
@@ -82,31 +81,47 @@ def _lines(event: Event, broker: dict[str, str]) -> Iterator[Line]:
         case LeasesLost():
             yield "warning", "leases_lost", {"messages": event.messages, "lanes": event.lanes}
         case Lifecycle():
-            yield "info", f"relay_{event.what}", {"worker": event.worker, **broker}
+            yield "info", f"relay_{event.what}", {"worker": event.worker}
         case HookFailed():
             yield "error", "hook_failed", {"hook": event.name, "error": _code(event.reason.partition(":")[0])}
+        case Expired():
+            for message in event.messages:
+                yield "info", "message_expired", {**_named(message), "status": State.EXPIRED.value}
+        case NotSettled():
+            yield "error", "not_settled", _named(event.message)
         case Phase():
             pass  # figures, for metrics
         case _:
             assert_never(event)
 
 
-def _batch(event: Settled, broker: dict[str, str]) -> Line:
-    fields = {"status": State.SENT.value, "messages": len(event.messages), **broker, **_latency(event.messages)}
-    return _LEVELS.get(event.outcome, "info"), event.outcome.value, fields
+def _batch(event: Settled) -> Line:
+    fields: dict[str, Any] = {"status": State.SENT.value, "messages": len(event.messages)}
+    return "info", event.outcome.value, {**fields, **_adapter(event), **_latency(event.messages)}
 
 
-def _message(event: Settled, message: Message, broker: dict[str, str]) -> Line:
-    fields: dict[str, Any] = {"outbox_id": str(message.id), "position": message.position, "topic": message.topic}
-    if message.idempotency_key is not None:
-        fields["idempotency_key_sha256"] = hashlib.sha256(message.idempotency_key.encode()).hexdigest()[:16]
+def _message(event: Settled, message: Message) -> Line:
+    fields = _named(message)
     if event.outcome in _STATUS:
         fields["status"] = _STATUS[event.outcome].value
     if event.attempts:
         fields["attempts"] = event.attempts
     if event.code:
         fields["reason_code"] = _code(event.code)
-    return _LEVELS.get(event.outcome, "info"), event.outcome.value, {**fields, **broker, **_latency([message])}
+    return _LEVELS.get(event.outcome, "info"), event.outcome.value, {**fields, **_adapter(event), **_latency([message])}
+
+
+def _adapter(event: Settled) -> dict[str, Any]:
+    """Where it went, and how long the send took, of one that failed."""
+    took = {"send_ms": round(event.seconds * 1000, 1)} if event.seconds else {}
+    return {**({"adapter": _plain(event.broker)} if event.broker else {}), **took}
+
+
+def _named(message: Message) -> dict[str, Any]:
+    fields: dict[str, Any] = {"outbox_id": str(message.id), "position": message.position, "topic": message.topic}
+    if message.idempotency_key is not None:
+        fields["idempotency_key_sha256"] = hashlib.sha256(message.idempotency_key.encode()).hexdigest()[:16]
+    return fields
 
 
 def _latency(messages: Sequence[Message]) -> dict[str, float]:

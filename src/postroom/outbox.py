@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
+from postroom import wakeup
 from postroom.errors import InvalidMessage, PayloadTooLarge
 from postroom.message import Fields, Message
 from postroom.settings import Settings
@@ -41,9 +42,10 @@ class Outbox:
         mask: Mask | None = None,
         lock_keys: bool = False,
         notify: bool | None = None,
+        routes: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = Settings.load(
-            schema=schema, table_prefix=table_prefix, max_payload_bytes=max_payload_bytes, notify=notify
+            schema=schema, table_prefix=table_prefix, max_payload_bytes=max_payload_bytes, notify=notify, routes=routes
         )
         Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
         self._mask = mask
@@ -53,12 +55,13 @@ class Outbox:
     def add(
         self,
         connection: object,
-        topic: str,
+        topic: str | None,
         payload: object = None,
         **fields: Unpack[Fields],
     ) -> Message:
         """Record one message in the connection's open transaction, and return it.
 
+        Where the topic is None, ``routes`` of the settings give that of the message's type, else ``default_topic``.
         The fields: key, type, aggregate_type, aggregate_id, headers, id, idempotency_key, deliver_at, expires_at,
         content_type; see `Message.new`.
         Messages with the same key leave in the order they were added. Raises `InvalidMessage`, `IdempotencyConflict`,
@@ -69,7 +72,9 @@ class Outbox:
         [recorded] = self._add(connection, [message], "outbox.add")
         return recorded
 
-    async def aadd(self, connection: object, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Message:
+    async def aadd(
+        self, connection: object, topic: str | None, payload: object = None, **fields: Unpack[Fields]
+    ) -> Message:
         """`add` for an async connection; it takes the same fields."""
         message = self.message(topic, payload, **fields)
         [recorded] = await self._aadd(connection, [message], "outbox.aadd")
@@ -86,19 +91,30 @@ class Outbox:
         """`add_many` for an async connection."""
         return await self._aadd(connection, _listed(messages), "outbox.aadd_many")
 
-    def message(self, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Message:
-        """A message for `add_many`, its payload masked as `add` does it; `Message.new` knows no mask."""
+    def message(self, topic: str | None, payload: object = None, **fields: Unpack[Fields]) -> Message:
+        """A message for `add_many`, with mask and routes as `add` has them; `Message.new` knows neither."""
+        if topic is None:
+            topic = self._route(fields.get("type"))
         return Message.new(topic, self._mask(topic, payload) if self._mask else payload, **fields)
+
+    def _route(self, type: str | None) -> str:
+        if type is None:
+            raise InvalidMessage("neither topic nor type is given: give a topic, or a type to find its topic by")
+        return self._settings.routes.get(type, self._settings.default_topic)
 
     def _add(self, connection: object, messages: list[Message], method: str) -> list[Message]:
         self._accept(messages)
         kind = sync_kind(connection, method)
-        return run(explained(self._record(kind.dialect, messages)), kind.execute)
+        recorded = run(explained(self._record(kind.dialect, messages)), kind.execute)
+        wakeup.ring()
+        return recorded
 
     async def _aadd(self, connection: object, messages: list[Message], method: str) -> list[Message]:
         self._accept(messages)
         kind = await async_kind(connection, method)
-        return await arun(explained(self._record(kind.dialect, messages)), kind.execute)
+        recorded = await arun(explained(self._record(kind.dialect, messages)), kind.execute)
+        wakeup.ring()
+        return recorded
 
     def _record(self, dialect: str, messages: list[Message]) -> Steps[list[Message]]:
         writer = self._writer(dialect)

@@ -14,6 +14,7 @@ from postroom.errors import InvalidSetting
 MEGABYTE = 1024 * 1024
 HOUR = 3600
 MOST_DAYS = 36_500
+Word = msgspec.Meta(min_length=1, max_length=255)
 Pause = Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * HOUR)]
 
 
@@ -29,6 +30,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_payload_bytes: Annotated[int, msgspec.Meta(ge=1)] = MEGABYTE
     notify: bool = False
     broker: str | None = None
+    routes: dict[Annotated[str, Word], Annotated[str, Word]] = {}
+    default_topic: Annotated[str, Word] = "events.default"
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     batch: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
     poll_interval_sec: Annotated[float, msgspec.Meta(gt=0, le=HOUR)] = 0.5
@@ -49,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The settings in force. Overrides that are None do not count. Raises `InvalidSetting`, naming the source."""
         values: dict[str, Any] = {}
         for source, found in (*_files(Path.cwd()), *_environment(os.environ), ("an argument", overrides)):
-            given = {name: value for name, value in found.items() if value is not None}
+            given = {name: _value(name, value) for name, value in found.items() if value is not None}
             _convert(source, given)
             values |= given
         return msgspec.convert(values, cls, strict=False)
@@ -62,6 +65,8 @@ ENVIRONMENT = {
     "max_payload_bytes": "POSTROOM_MAX_PAYLOAD_BYTES",
     "notify": "POSTROOM_NOTIFY",
     "broker": "POSTROOM_BROKER",
+    "routes": "POSTROOM_ROUTES",
+    "default_topic": "POSTROOM_DEFAULT_TOPIC",
     "concurrency": "OUTBOX_CONCURRENCY",
     "batch": "OUTBOX_BATCH",
     "poll_interval_sec": "OUTBOX_POLL_INTERVAL_SEC",
@@ -125,12 +130,11 @@ def _environment(variables: Mapping[str, str]) -> list[Source]:
     found: list[Source] = []
     for name, variable in ENVIRONMENT.items():
         if variable in variables:
-            found.append((f"environment variable {variable}", {name: _parsed(name, variables[variable])}))
+            found.append((f"environment variable {variable}", {name: variables[variable]}))
         elif f"{variable}_FILE" in variables:
             path = Path(variables[f"{variable}_FILE"])
             try:
-                text = path.read_text(encoding="utf-8").strip()
-                found.append((f"file of {variable}_FILE", {name: _parsed(name, text)}))
+                found.append((f"file of {variable}_FILE", {name: path.read_text(encoding="utf-8").strip()}))
             except (UnicodeDecodeError, OSError) as error:
                 raise InvalidSetting(
                     f"environment variable {variable}_FILE: {path} cannot be read: {_why(error)}"
@@ -138,14 +142,20 @@ def _environment(variables: Mapping[str, str]) -> list[Source]:
     return found
 
 
-LISTS = {"backoff_sec"}
+def _value(name: str, value: Any) -> Any:
+    return _parsed(name, value) if isinstance(value, str) else value
 
 
 def _parsed(name: str, text: str) -> Any:
-    """A variable's text as a value. Lists are written 5, 10, 20 or [5, 10, 20]."""
-    if name not in LISTS:
-        return text
-    return [part.strip() for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
+    """A text as a value. Lists are written 5, 10, 20 or [5, 10, 20]; tables OrderCreated=orders, OrderPaid=payments."""
+    match name:
+        case "backoff_sec":
+            return [part.strip() for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
+        case "routes":
+            parts = [part.partition("=") for part in text.split(",") if part.strip()]
+            return {kind.strip(): topic.strip() for kind, _, topic in parts}
+        case _:
+            return text
 
 
 def _why(error: Exception) -> str:

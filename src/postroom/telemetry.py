@@ -29,11 +29,11 @@ class Settled:
 
     outcome: Outcome
     messages: Sequence[Message]
-    broker: str
     attempts: int = 0
     code: str = ""
     detail: str = ""
     """What the broker or the function said. May quote the payload: not for logs."""
+    broker: str = ""
     seconds: float = 0.0
     """How long the send took, of one that failed."""
 

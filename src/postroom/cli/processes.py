@@ -32,8 +32,9 @@ class Child:
         self.start()
 
     def start(self) -> None:
+        """Start it, for the first time or again."""
         self.started_at = time.monotonic()
-        self.process = subprocess.Popen(
+        self.process = subprocess.Popen(  # noqa: S603 - this program, with the options that it was given
             self._command,
             stdin=subprocess.PIPE,
             env={**os.environ, SUPERVISED: "1"},
@@ -41,6 +42,7 @@ class Child:
         )
 
     def failed_to_start(self) -> bool:
+        """Whether it ended in failure as soon as it was there."""
         return bool(self.process.returncode) and time.monotonic() - self.started_at < SHORTEST_LIFE
 
 

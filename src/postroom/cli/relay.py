@@ -22,7 +22,7 @@ SUPERVISED = "POSTROOM_SUPERVISED"
 """Set for the processes of `--processes`: they stop when their standard input ends, because then nobody minds them."""
 
 
-def relay(  # noqa: PLR0913 - every setting of a relay is an option
+def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     broker: Annotated[
         str | None,
         typer.Option(

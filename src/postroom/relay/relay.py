@@ -16,6 +16,7 @@ from postroom.relay.collectors import Lanes, Rows
 from postroom.relay.courier import GRACE, Batches, Courier
 from postroom.relay.heart import Heart
 from postroom.relay.lines import Database, Line, Outage
+from postroom.relay.listener import Listener
 from postroom.relay.office import Office
 from postroom.relay.options import options_of
 from postroom.relay.settler import Settler
@@ -23,12 +24,13 @@ from postroom.rules.lifecycle import Outcome
 from postroom.settings import Settings
 from postroom.store.databases import deliveries
 from postroom.store.leases import Order
+from postroom.store.names import channel
 from postroom.store.operations import DEFAULT_QUEUE
 from postroom.store.workers import Workers
 from postroom.telemetry import Event, Expired, Lifecycle, Settled, all_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from types import TracebackType
 
     from postroom.brokers.function import Function
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from postroom.relay.options import OnDead
     from postroom.rules.backoff import RetryPolicy
     from postroom.rules.failures import Classifier
+    from postroom.store.names import Names
     from postroom.store.stores import Lines
     from postroom.telemetry import Hook
 
@@ -193,7 +196,7 @@ class Relay:
                 stack.push_async_callback(broker.close)
             operations = deliveries(store.names, self._queue, Order(self._settings.order))
             office = Office(self._options, broker, operations, hook)
-            shift = Shift(office, store, Workers(store.names, self._queue))
+            shift = Shift(office, store, Workers(store.names, self._queue), self._listener(office, store.names))
             stack.push_async_callback(shift.close)
             self._running = office, asyncio.get_running_loop()
             stack.callback(self._off_duty)
@@ -209,6 +212,11 @@ class Relay:
                     raise
                 raise errors.exceptions[0] from None
 
+    def _listener(self, office: Office, names: Names) -> list[Listener]:
+        if not self._settings.notify or self._settings.database is None:
+            return []
+        return [Listener(self._settings.database, channel(names, self._queue), office.wake)]
+
     def _off_duty(self) -> None:
         self._running = None
         self._stop_asked = False
@@ -217,9 +225,10 @@ class Relay:
 class Shift:
     """A relay's parts at work, from the first claim to the last settlement."""
 
-    def __init__(self, office: Office, store: Lines, workers: Workers) -> None:
+    def __init__(self, office: Office, store: Lines, workers: Workers, listeners: Sequence[Part]) -> None:
         database = Database(store, office.hook)
         self._office = office
+        self._listeners = listeners
         self._lines: list[Line] = [database.line() for _ in range(4)]
         claims, reads, settlements, beats = self._lines
         self._settler = Settler(office, settlements)
@@ -280,7 +289,7 @@ class Shift:
             await self._heart.beat()
         office.hook(Lifecycle(office.options.worker, "started"))
         async with asyncio.TaskGroup() as group:
-            parts: tuple[Part, ...] = (*self._couriers, self._settler, self._heart)
+            parts: tuple[Part, ...] = (*self._couriers, self._settler, self._heart, *self._listeners)
             tasks = [group.create_task(part.run()) for part in parts]
             try:
                 yield

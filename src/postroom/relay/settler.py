@@ -117,14 +117,14 @@ class Settler:
         worker = self._office.options.worker
         await self._line.run(lambda: self._operating.record_conflicts(worker, conflicts))
         messages = [one.message for one in conflicts]
-        self._office.hook(Settled(Outcome.CONFLICT, messages, self._office.broker.name))
+        self._office.hook(Settled(Outcome.CONFLICT, messages, broker=self._office.broker.name))
 
     def report(self, settled: Sequence[Settlement]) -> None:
         """Tell the hook, in one event for all that were sent and one for each that failed."""
         office = self._office
         sent = [one.claimed.message for one in settled if type(one) is Sent]
         if sent:
-            office.hook(Settled(Outcome.SUCCESS, sent, office.broker.name))
+            office.hook(Settled(Outcome.SUCCESS, sent, broker=office.broker.name))
         if len(sent) < len(settled):
             for one in settled:
                 self._report_unsent(one)
@@ -142,13 +142,13 @@ class Settler:
             case Expired():
                 office.hook(ExpiredEvent([message]))
             case Duplicate():
-                office.hook(Settled(Outcome.DEDUP_HIT, [message], broker, one.claimed.attempts))
+                office.hook(Settled(Outcome.DEDUP_HIT, [message], one.claimed.attempts, broker=broker))
             case Retry():
                 attempts = one.claimed.attempts + 1
-                office.hook(Settled(Outcome.RETRY, [message], broker, attempts, one.code, one.message, seconds))
+                office.hook(Settled(Outcome.RETRY, [message], attempts, one.code, one.message, broker, seconds))
             case Dead():
                 attempts = one.claimed.attempts + int(one.attempted)
-                office.hook(Settled(Outcome.DEAD, [message], broker, attempts, one.code, one.message, seconds))
+                office.hook(Settled(Outcome.DEAD, [message], attempts, one.code, one.message, broker, seconds))
                 self._tell(one)
 
     def _tell(self, dead: Dead) -> None:

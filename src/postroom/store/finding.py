@@ -98,17 +98,19 @@ class Finding(Watching):
     def message_with(self, identifier: UUID) -> Steps[Found | None]:
         """All about the message; None where there is none."""
         found = yield Query(
-            f"SELECT m.position, m.queue, {columns('m')} FROM {self.outbox} m WHERE m.id = :id", {"id": str(identifier)}
+            f"SELECT m.position, m.queue, 0, 0, 0, 0, {columns('m')} FROM {self.outbox} m WHERE m.id = :id",
+            {"id": str(identifier)},
         )
         if not found.rows:
             return None
-        position, queue, *row = found.rows[0]
+        row = found.rows[0]
+        position, queue = row[0], row[1]
         # In this order: what is settled meanwhile is then found twice, and not nowhere.
         delivery = yield from self._delivery(queue, position)
         receipt = yield from self._receipt(position)
         relays = yield from self.relays()
         return Found(
-            self.message(tuple(row), position),
+            self.message(row),
             position,
             queue,
             delivery,

@@ -54,7 +54,7 @@ class RecordingOutbox(Outbox):
         """Forget what was published."""
         self._recorded.clear()
 
-    def message(self, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Message:
+    def message(self, topic: str | None, payload: object = None, **fields: Unpack[Fields]) -> Message:
         """A message for `add_many`, its payload masked as `add` does it."""
         return (self._outbox.message if self._outbox else super().message)(topic, payload, **fields)
 
