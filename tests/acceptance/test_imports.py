@@ -34,7 +34,16 @@ def loaded_by(program: str, directory: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["status", "--help"], ["messages", "list", "--help"], ["demo", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["status", "--help"],
+        ["messages", "list", "--help"],
+        ["dead", "requeue", "--help"],
+        ["cleanup", "--help"],
+        ["demo", "--help"],
+    ],
 )
 def test_help_loads_neither_sqlalchemy_nor_a_driver(arguments: list[str], tmp_path: Path) -> None:
     loaded = loaded_by(f"from postroom.cli import main\nassert main({arguments!r}) == 0", tmp_path)

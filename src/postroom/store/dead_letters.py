@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -64,12 +64,12 @@ class Counted(NamedTuple):
     old: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Done:
-    """How many dead letters were acted on, and the ids of those that have a message."""
+    """How many dead letters were acted on, and the ids of those that have a message, in the messages' order."""
 
-    count: int = 0
-    ids: list[UUID] = field(default_factory=list)
+    count: int
+    ids: list[UUID]
 
 
 Tell = Callable[[int], None]
@@ -134,27 +134,29 @@ class DeadLetters(Walking):
         return (yield from self._act_on(choice, "discard", actor, self._remove, tell))
 
     def _act_on(self, choice: Choice, action: str, actor: str, act: Act, tell: Tell | None) -> Steps[Done]:
-        done = Done()
+        count = 0
+        ids: dict[int, UUID] = {}
 
         def note(letters: Sequence[DeadLetter]) -> None:
-            done.count += len(letters)
-            done.ids += [UUID(letter.id) for letter in letters if letter.id]
+            nonlocal count
+            count += len(letters)
+            ids.update((letter.position, UUID(letter.id)) for letter in letters if letter.id)
             if tell:
                 tell(len(letters))
 
         if choice.ids is not None:
             for place in (yield from self._places(choice.ids)):
                 note((yield from self.transaction(self._batch, place, choice, action, actor, act)))
-            return done
-        for queue in [self._only] if self._only else (yield from self.queues_with(Stored.DEAD)):
-            for lane in (yield from self.lanes_with(Stored.DEAD, queue)):
-                after: int | None = 0
-                while after is not None:
-                    place = Place(queue, lane, f"d.position > {after}")
-                    letters = yield from self.transaction(self._batch, place, choice, action, actor, act)
-                    note(letters)
-                    after = letters[-1].position if len(letters) == CHUNK else None
-        return done
+        else:
+            for queue in [self._only] if self._only else (yield from self.queues_with(Stored.DEAD)):
+                for lane in (yield from self.lanes_with(Stored.DEAD, queue)):
+                    after: int | None = 0
+                    while after is not None:
+                        place = Place(queue, lane, f"d.position > {after}")
+                        letters = yield from self.transaction(self._batch, place, choice, action, actor, act)
+                        note(letters)
+                        after = letters[-1].position if len(letters) == CHUNK else None
+        return Done(count, [ids[position] for position in sorted(ids)])
 
     def _places(self, ids: Collection[UUID]) -> Steps[list[Place]]:
         """Where the deliveries of these messages are, if they have any."""

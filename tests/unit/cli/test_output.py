@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -77,3 +78,20 @@ def test_on_a_terminal_text_is_broken_between_words(
 def test_the_time_zone_of_the_database_does_not_matter() -> None:
     moment = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
     assert output.shown(moment) == output.shown(moment.astimezone(INDIA))
+
+
+def test_a_bar_moves_on_a_terminal_and_nothing_is_shown_elsewhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with output.progress("requeued", 1000) as tell:
+        tell(500)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with output.progress("requeued", 1000) as tell:
+        tell(500)
+        tell(500)
+    shown = capsys.readouterr()
+    assert "requeued" in shown.err
+    assert "1000/1000" in shown.err
+    assert shown.out == ""
