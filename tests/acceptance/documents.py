@@ -33,12 +33,15 @@ def program_of(page: Path) -> str:
 
 
 def run(page: Path, directory: Path) -> None:
-    """Run the page in the directory, with warnings as errors; fails with what it printed."""
+    """Run the page in the directory, with warnings as errors, and its tests; fails with what it printed."""
     program = directory / f"{page.stem}.py"
-    program.write_text(program_of(page), encoding="utf-8")
+    source = program_of(page)
+    program.write_text(source, encoding="utf-8")
+    # Where there are tests, pytest runs the program as it collects them.
+    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"] if "\ndef test_" in source else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
     ended = subprocess.run(
-        [sys.executable, "-W", "error", program],
+        [sys.executable, "-W", "error", *pytest, program],
         cwd=directory,
         env=environment,
         capture_output=True,
