@@ -1,0 +1,154 @@
+"""Logs: what the relay reports, one structured line an event, without payloads, headers, raw keys or error texts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO, assert_never
+
+from postroom.rules.lifecycle import Outcome, State
+from postroom.telemetry import HookFailed, LeasesLost, Lifecycle, Phase, Reachability, Settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, MutableMapping, Sequence
+
+    from postroom.message import Message
+    from postroom.telemetry import Event, Hook
+
+    Line = tuple[str, str, dict[str, Any]]
+    """Level, what happened, and the fields."""
+
+DATABASE = "database"
+UNREADABLE = "OTHER"
+"""Stands for a reason code that is none: a sentence may quote a payload."""
+_ONE_WORD = re.compile(r"[\w.-]{1,64}")
+
+_LEVELS = {
+    Outcome.SUCCESS: "info",
+    Outcome.DEDUP_HIT: "info",
+    Outcome.RETRY: "warning",
+    Outcome.CONFLICT: "warning",
+    Outcome.DEAD: "error",
+    Outcome.DB_TIMEOUT: "error",
+    Outcome.DB_ERROR: "error",
+}
+_STATUS = {
+    Outcome.SUCCESS: State.SENT,
+    Outcome.DEDUP_HIT: State.SENT,
+    Outcome.RETRY: State.WAITING,
+    Outcome.DEAD: State.DEAD,
+}
+
+
+def structured(stream: TextIO | None = None, *, json: bool | None = None, adapter: str = "") -> Hook:
+    """A hook for a relay that writes its events to the stream (standard error), one line each.
+
+    ``json``: lines of JSON; unless given, it is text on a terminal and JSON elsewhere. ``adapter``: the broker's name
+    or URL; of a URL only the scheme is written. A stream that cannot be written to any more stops nothing.
+    """
+    output = sys.stderr if stream is None else stream
+    write = _writer(output, json=not output.isatty() if json is None else json)
+    reachable: dict[str, bool] = {}
+    broker = {"adapter": _plain(adapter)} if adapter else {}
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Reachability) and event.reachable == reachable.get(event.what, True):
+            return
+        if isinstance(event, Reachability):
+            reachable[event.what] = event.reachable
+        for level, what, fields in _lines(event, broker):
+            with suppress(OSError, ValueError):  # closed, full, or its reader has gone
+                write(level, what, fields)
+
+    return listen
+
+
+def _lines(event: Event, broker: dict[str, str]) -> Iterator[Line]:
+    match event:
+        case Settled(outcome=Outcome.SUCCESS):
+            yield _batch(event, broker)
+        case Settled():
+            for message in event.messages:
+                yield _message(event, message, broker)
+        case Reachability():
+            is_database = event.what == DATABASE
+            what = f"{DATABASE if is_database else 'broker'}_{'reachable' if event.reachable else 'unreachable'}"
+            fields = {} if is_database else {"adapter": _plain(event.what)}
+            yield "info" if event.reachable else "error", what, fields
+        case LeasesLost():
+            yield "warning", "leases_lost", {"messages": event.messages, "lanes": event.lanes}
+        case Lifecycle():
+            yield "info", f"relay_{event.what}", {"worker": event.worker, **broker}
+        case HookFailed():
+            yield "error", "hook_failed", {"hook": event.name, "error": _code(event.reason.partition(":")[0])}
+        case Phase():
+            pass  # figures, for metrics
+        case _:
+            assert_never(event)
+
+
+def _batch(event: Settled, broker: dict[str, str]) -> Line:
+    fields = {"status": State.SENT.value, "messages": len(event.messages), **broker, **_latency(event.messages)}
+    return _LEVELS.get(event.outcome, "info"), event.outcome.value, fields
+
+
+def _message(event: Settled, message: Message, broker: dict[str, str]) -> Line:
+    fields: dict[str, Any] = {"outbox_id": str(message.id), "position": message.position, "topic": message.topic}
+    if message.idempotency_key is not None:
+        fields["idempotency_key_sha256"] = hashlib.sha256(message.idempotency_key.encode()).hexdigest()[:16]
+    if event.outcome in _STATUS:
+        fields["status"] = _STATUS[event.outcome].value
+    if event.attempts:
+        fields["attempts"] = event.attempts
+    if event.code:
+        fields["reason_code"] = _code(event.code)
+    return _LEVELS.get(event.outcome, "info"), event.outcome.value, {**fields, **broker, **_latency([message])}
+
+
+def _latency(messages: Sequence[Message]) -> dict[str, float]:
+    """Milliseconds since the message was added; of several, the oldest."""
+    added = min((message.created_at for message in messages if message.created_at), default=None)
+    if added is None:
+        return {}
+    return {"latency_ms": round(max(0.0, (datetime.now(UTC) - added).total_seconds() * 1000), 1)}
+
+
+def _code(text: str) -> str:
+    """A reason code or the name of an exception; what is not one word is not shown."""
+    return text if _ONE_WORD.fullmatch(text) else UNREADABLE
+
+
+def _plain(name: str) -> str:
+    """A broker's name, or the scheme of its URL: what comes after may hold a password."""
+    return name.partition("://")[0].rstrip(":")
+
+
+def _writer(stream: TextIO, *, json: bool) -> Callable[[str, str, dict[str, Any]], None]:
+    import structlog  # takes a while, and only a relay needs it
+
+    colours = stream.isatty() and not os.environ.get("NO_COLOR")
+    text = structlog.dev.ConsoleRenderer(colors=colours, sort_keys=False, repr_native_str=True)
+    logger = structlog.wrap_logger(  # all of it given here: the application's own configuration stays as it is
+        structlog.PrintLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _head_first,
+            structlog.processors.JSONRenderer() if json else text,
+        ],
+        wrapper_class=structlog.BoundLoggerBase,
+        context_class=dict,
+    )
+
+    def write(level: str, what: str, fields: dict[str, Any]) -> None:
+        logger._proxy_to_logger(level, what, **fields)  # noqa: SLF001 - the level is a value here, not a method
+
+    return write
+
+
+def _head_first(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return {name: line[name] for name in ("timestamp", "level", "event")} | dict(line)
