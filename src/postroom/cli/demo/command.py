@@ -1,0 +1,26 @@
+"""The command: sets the stage, lets the story run, and draws the conclusion."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from postroom.cli.options import Json
+from postroom.cli.output import print_json
+
+
+def demo(
+    orders: Annotated[int, typer.Option("--messages", min=1, max=100_000, help="How many orders.")] = 120,
+    as_json: Json = False,
+) -> None:
+    """Show Postroom at work while things break, on SQLite in a temporary directory. Touches no database of yours."""
+    from postroom.cli.demo import stage, story
+    from postroom.cli.demo.premises import premises
+
+    with premises() as directory:
+        figures = story.play(directory, orders, stage.silent() if as_json else stage.visible())
+    if as_json:
+        print_json(figures)
+    if figures["lost"] or figures["billed_twice"]:
+        raise typer.Exit(1)

@@ -1,0 +1,36 @@
+"""The demo's exit code; the demo itself is shown in `tests/acceptance`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from postroom.cli.demo import stage, story
+
+if TYPE_CHECKING:
+    from tests.unit.cli.conftest import Command
+
+
+@pytest.mark.parametrize(("lost", "billed_twice", "code"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
+def test_a_demo_that_lost_or_doubled_something_fails(
+    lost: int, billed_twice: int, code: int, postroom: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(story, "play", lambda *_: {"lost": lost, "billed_twice": billed_twice})
+    assert postroom("demo", "--json").code == code
+    assert postroom("demo").code == code
+
+
+def test_lines_are_for_pipes_and_a_live_screen_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(stage.visible()) is stage.Lines
+    monkeypatch.setattr(stage, "on_terminal", lambda: True)
+    assert type(stage.visible()) is stage.Screen
+
+
+def test_a_demo_without_the_relays_driver_says_what_to_install(
+    postroom: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.store.urls.find_spec", lambda _: None)
+    ended = postroom("demo")
+    assert ended.code == 1
+    assert "pip install 'postroom[aiosqlite]'" in ended.err
