@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import cleanup, dead, demo, init, messages, relay, schema, status
+from postroom.cli import bench, cleanup, dead, demo, init, messages, relay, schema, status
 
 app = typer.Typer(
     name="postroom",
@@ -34,6 +34,7 @@ dead_app.command("requeue")(dead.requeue)
 dead_app.command("discard")(dead.discard)
 app.command("cleanup")(cleanup.cleanup)
 app.command("demo")(demo.demo)
+app.command("bench")(bench.bench)
 
 
 def _print_version(wanted: bool) -> None:

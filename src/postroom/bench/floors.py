@@ -1,0 +1,98 @@
+"""The floors: bare loops of claim and ack on PostgreSQL, with nothing around them. No relay can be faster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from postroom.store.leases import new_token
+from postroom.store.operations import Operations, columns
+from postroom.store.urls import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.bench.scratch import Scratch
+    from postroom.store.steps import Row
+
+BATCH = 1000
+LEASE = "interval '120 seconds'"
+STEERED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
+
+
+class Floor:
+    """Two connections, each with one statement that acks its last batch and claims the next."""
+
+    def __init__(self, place: Scratch, *, full: bool) -> None:
+        tables = place.names.mapping()
+        self._operations = Operations(place.names)
+        self._full = full
+        self._url = resolve(place.url, asynchronous=True)
+        receipts = f"""receipts AS (
+                INSERT INTO {tables["receipt"]} (position, attempts, outcome)
+                SELECT position, attempts, 'sent' FROM acked
+            ),"""  # noqa: S608 - names that were validated
+        what = f"d.position, d.lane, d.attempts, d.claims, d.size, false, {columns('m')}"
+        self._statement = f"""
+            WITH given AS MATERIALIZED (
+                SELECT 0::smallint AS state, 'default'::text COLLATE "C" AS queue, -1::smallint AS lane, position
+                FROM unnest($1::text::bigint[]) AS given (position)
+            ), acked AS (
+                DELETE FROM {tables["delivery"]} d USING given
+                WHERE d.state = given.state AND d.queue = given.queue AND d.lane = given.lane
+                  AND d.position = given.position AND d.token = $2
+                RETURNING d.position, d.attempts
+            ), {receipts if full else ""} free AS (
+                SELECT d.ctid FROM {tables["delivery"]} d
+                WHERE d.state = 0 AND d.queue = 'default' AND d.lane = -1 AND d.position > $4
+                  AND d.leased_until <= statement_timestamp()
+                ORDER BY d.position LIMIT {BATCH} FOR UPDATE SKIP LOCKED
+            ), leased AS (
+                UPDATE {tables["delivery"]} d
+                SET token = $3, owner = 'floor', claims = d.claims + 1, leased_until = statement_timestamp() + {LEASE}
+                WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM free))
+                RETURNING d.position, d.lane, d.attempts, d.claims, d.size
+            )
+            SELECT {what if full else "m.position, m.payload"}
+            FROM leased d JOIN {tables["outbox"]} m ON m.position = d.position"""  # noqa: S608 - names that were validated
+
+    async def drain(self) -> int:
+        """Ack everything; returns how many messages that was."""
+        return sum(await asyncio.gather(self._loop(), self._loop()))
+
+    async def _loop(self) -> int:
+        connection = await self.connect()
+        done, token = 0, 0
+        positions: list[int] = []
+        try:
+            while True:
+                fresh = new_token()
+                rows = await self.step(connection, positions, token, fresh, positions[-1] if positions else 0)
+                token = fresh
+                if self._full:
+                    self._built = [self._operations.message(row) for row in rows]
+                positions = sorted([row[0] for row in rows])
+                done += len(positions)
+                if not positions:
+                    return done
+        finally:
+            await connection.close()
+
+    async def step(
+        self, connection: Any, positions: Sequence[int], token: int, fresh: int, after: int
+    ) -> Sequence[Row]:
+        """Ack these, and claim the next."""
+        acked = f"{{{','.join(map(str, positions))}}}"
+        rows: Sequence[Row] = await connection.fetch(self._statement, acked, token, fresh, after)
+        return rows
+
+    async def connect(self) -> Any:
+        """A connection on which the planner keeps to the indexes."""
+        import asyncpg
+
+        _, options = self._url.get_dialect()().create_connect_args(self._url)
+        given = {name: value for name, value in options.items() if not name.startswith("prepared_statement_")}
+        connection = await asyncpg.connect(**given)
+        for setting in STEERED:
+            await connection.execute(f"SET {setting} = off")
+        return connection

@@ -1,0 +1,101 @@
+"""How long after its commit a message is published, with a producer in a process of its own and a wake-up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroom.relay import Relay
+from postroom.store.leases import new_token
+from postroom.store.names import channel
+from postroom.store.operations import DEFAULT_QUEUE
+
+if TYPE_CHECKING:
+    from postroom.bench.floors import Floor
+    from postroom.bench.scratch import Scratch
+    from postroom.message import Message
+
+RATE = 200
+MESSAGES = 1000
+WARM_UP = 100
+
+
+class Latency(NamedTuple):
+    """Milliseconds from commit to publish."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+Arrived = dict[int, float]
+"""When a message was published, by its number."""
+
+
+async def of_relay(place: Scratch) -> Latency:
+    """The whole relay, woken by LISTEN and NOTIFY where there is that."""
+    arrived: Arrived = {}
+
+    async def receive(messages: list[Message]) -> None:
+        now = time.monotonic()
+        for message in messages:
+            arrived[int(message.payload or b"0")] = now
+
+    async with Relay(place.url, receive, schema=place.schema, table_prefix=place.prefix, notify=True):
+        return await _measured(place, arrived)
+
+
+async def of_floor(place: Scratch, floor: Floor) -> Latency:
+    """A bare loop that listens, claims and acks."""
+    arrived: Arrived = {}
+    woken = asyncio.Event()
+    listening = await floor.connect()
+    await listening.add_listener(channel(place.names, DEFAULT_QUEUE), lambda *_: woken.set())
+    connection = await floor.connect()
+
+    async def loop() -> None:
+        token, after = 0, 0
+        positions: list[int] = []
+        while True:
+            woken.clear()
+            fresh = new_token()
+            rows = await floor.step(connection, positions, token, fresh, after)
+            now = time.monotonic()
+            for row in rows:
+                arrived[int(row[1])] = now
+            token, positions = fresh, sorted([row[0] for row in rows])
+            after = max([after, *positions])
+            if not positions:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        await woken.wait()
+
+    task = asyncio.create_task(loop())
+    try:
+        return await _measured(place, arrived)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await listening.close()
+        await connection.close()
+
+
+async def _measured(place: Scratch, arrived: Arrived) -> Latency:
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "postroom.bench.producer",
+        json.dumps({"url": place.url, "schema": place.schema, "prefix": place.prefix, "rate": RATE, "count": MESSAGES}),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await program.communicate()
+    committed: list[float] = json.loads(out)
+    async with asyncio.timeout(60):
+        while len(arrived) < MESSAGES:  # noqa: ASYNC110 - see below
+            await asyncio.sleep(0.01)  # a look now and then disturbs less than an event for each message
+    waits = sorted((arrived[n] - committed[n]) * 1000 for n in range(WARM_UP, MESSAGES))
+    return Latency(*(waits[int(len(waits) * share)] for share in (0.5, 0.95, 0.99)))

@@ -1,0 +1,31 @@
+"""A program that commits messages at a steady rate, and prints when each commit was sent, by the machine's clock."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from sqlalchemy import create_engine
+
+from postroom.outbox import Outbox
+from postroom.store.urls import resolve
+
+
+def main() -> None:
+    """Work as the JSON in the only argument says."""
+    given = json.loads(sys.argv[1])
+    outbox = Outbox(schema=given["schema"], table_prefix=given["prefix"], notify=True)
+    committed: list[float] = []
+    with create_engine(resolve(given["url"])).connect() as connection:
+        start = time.monotonic()
+        for number in range(given["count"]):
+            time.sleep(max(0.0, start + number / given["rate"] - time.monotonic()))
+            outbox.add(connection, "bench", str(number).encode())
+            committed.append(time.monotonic())
+            connection.commit()
+    sys.stdout.write(json.dumps(committed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""A place to measure in: tables of its own in the given database, filled, counted and removed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, create_engine, text
+
+from postroom.message import Message
+from postroom.outbox import Outbox
+from postroom.rules.ordering import LANES, NO_LANE
+from postroom.store.migrations import upgrade
+from postroom.store.schema import metadata
+from postroom.store.stores import Store
+from postroom.store.urls import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postroom.store.names import Names
+
+SCHEMA = "postroom_bench"
+PREFIX = "postroom_bench_"
+PAYLOAD = b"x" * 200
+CHUNK = 10_000
+
+
+class Scratch:
+    """Tables for messages that nobody misses."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.schema = SCHEMA if resolve(url).drivername.startswith("postgresql") else None
+        self.prefix = None if self.schema else PREFIX
+        self._store = Store(url, self.schema, self.prefix)
+        self.names: Names = self._store.names
+        self._engine = create_engine(resolve(url))
+
+    @property
+    def dialect(self) -> str:
+        """The database's name."""
+        return self.names.dialect
+
+    def create(self) -> None:
+        """Make the tables; those of a run that was cut off are removed first."""
+        self.remove()
+        self._store.call(lambda connection: upgrade(connection, self.names))
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        with self._engine.begin() as connection:
+            if self.schema:
+                connection.execute(text(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE"))
+            else:
+                connection.execute(text(f"DROP VIEW IF EXISTS {self.names.table('outbox_status')}"))
+                metadata(self.names).drop_all(connection)
+
+    def fill(self, messages: int, keys: int | None = None) -> None:
+        """Exactly so many messages, with so many different keys or none, and nothing else."""
+        tables = self.names.mapping()
+        with self._engine.begin() as connection:
+            for table in ("delivery", "receipt", "outbox"):
+                word = "TRUNCATE" if self.schema else "DELETE FROM"
+                connection.execute(text(f"{word} {tables[table]}"))
+            if self.schema:
+                self._generate(connection, messages, keys)
+                return
+            outbox = Outbox(table_prefix=self.prefix)
+            for start in range(0, messages, CHUNK):
+                numbers = range(start, min(start + CHUNK, messages))
+                outbox.add_many(
+                    connection, [Message.new("bench", PAYLOAD, key=None if keys is None else n % keys) for n in numbers]
+                )
+
+    def counts(self) -> tuple[int, int]:
+        """How many are left to send, and how many have a receipt."""
+        tables = self.names.mapping()
+        with self._engine.begin() as connection:
+            left, sent = (
+                connection.execute(text(f"SELECT count(*) FROM {tables[table]}")).scalar_one()  # noqa: S608 - as above
+                for table in ("delivery", "receipt")
+            )
+        return left, sent
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+        self._store.close()
+
+    def _generate(self, connection: Connection, messages: int, keys: int | None) -> None:
+        """The same rows as `add_many` writes, made by PostgreSQL itself."""
+        tables = self.names.mapping()
+        key = "NULL::text" if keys is None else f"(n % {int(keys)})::text"
+        hashed = f"('x' || left(md5({key}), 16))::bit(64)::bigint"
+        lane = f"{NO_LANE}" if keys is None else f"({hashed} & {LANES - 1})"
+        connection.execute(
+            text(f"""
+            WITH message AS (
+                INSERT INTO {tables["outbox"]} (id, topic, payload, content_type, ordering_key, headers, digest)
+                SELECT gen_random_uuid(), 'bench', convert_to(repeat('x', {len(PAYLOAD)}), 'UTF8'),
+                    'application/octet-stream', {key}, '{{}}', md5(n::text) || md5(n::text)
+                FROM generate_series(1, :messages) n
+                RETURNING position, ordering_key
+            )
+            INSERT INTO {tables["delivery"]} (queue, position, state, lane, key_hash, size)
+            SELECT 'default', position, 0, {lane.replace("(n % " + str(keys) + ")::text", "ordering_key")},
+                {hashed.replace("(n % " + str(keys) + ")::text", "ordering_key") if keys is not None else "NULL"},
+                {len(PAYLOAD)}
+            FROM message ORDER BY position"""),  # noqa: S608 - names that were validated, and numbers
+            {"messages": messages},
+        )
+
+
+@contextmanager
+def scratch(url: str) -> Iterator[Scratch]:
+    """Tables to measure with, removed afterwards."""
+    place = Scratch(url)
+    try:
+        place.create()
+        try:
+            yield place
+        finally:
+            place.remove()
+    finally:
+        place.close()
