@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom import Message, Outbox, Relay, RetryPolicy, logs
-from postroom.brokers.function import FunctionBroker
 from postroom.rules.lifecycle import Outcome
 from postroom.telemetry import (
     Event,
@@ -250,7 +249,7 @@ async def test_V_2_a_relay_that_fails_logs_codes_and_never_what_the_function_sai
     with log.open("w") as stream:
         hook = logs.structured(stream)
         policy = RetryPolicy.table([0], max_attempts=2)
-        await Relay(postroom_database, FunctionBroker(publish), hook=hook, policy=policy).run_once()
+        await Relay(postroom_database, publish, hook=hook, policy=policy).run_once()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["event"] for line in lines] == [
         "relay_started",

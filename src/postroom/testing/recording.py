@@ -12,7 +12,7 @@ from postroom.outbox import Mask, Outbox
 from postroom.store.duplicates import already_there, used_otherwise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from postroom.message import Fields, Key, Message
@@ -39,9 +39,14 @@ class RecordingOutbox(Outbox):
     """
 
     def __init__(
-        self, outbox: Outbox | None = None, *, mask: Mask | None = None, max_payload_bytes: int | None = None
+        self,
+        outbox: Outbox | None = None,
+        *,
+        mask: Mask | None = None,
+        max_payload_bytes: int | None = None,
+        routes: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(mask=mask, max_payload_bytes=max_payload_bytes)
+        super().__init__(mask=mask, max_payload_bytes=max_payload_bytes, routes=routes)
         self._outbox = outbox
         self._recorded: list[Message] = []
 
@@ -55,7 +60,7 @@ class RecordingOutbox(Outbox):
         self._recorded.clear()
 
     def message(self, topic: str | None, payload: object = None, **fields: Unpack[Fields]) -> Message:
-        """A message for `add_many`, its payload masked as `add` does it."""
+        """A message for `add_many`, with mask and routes as `add` has them."""
         return (self._outbox.message if self._outbox else super().message)(topic, payload, **fields)
 
     def _add(self, connection: object, messages: list[Message], method: str) -> list[Message]:

@@ -188,6 +188,14 @@ def test_the_mask_is_the_recording_outbox_s_or_that_of_the_wrapped_one(postroom_
             outbox.assert_published("t", payload={"card": "t"}, count=2)
 
 
+def test_the_routes_are_the_recording_outbox_s_or_those_of_the_wrapped_one(postroom_database: str) -> None:
+    routes = {"OrderCreated": "orders.created"}
+    with closing(sqlite3.connect(postroom_database.removeprefix("sqlite:///"))) as connection:
+        for outbox in (RecordingOutbox(routes=routes), RecordingOutbox(Outbox(routes=routes))):
+            outbox.add(connection, None, type="OrderCreated")
+            outbox.assert_published("orders.created", type="OrderCreated")
+
+
 def test_around_a_real_outbox_it_writes_too(postroom_database: str) -> None:
     outbox = RecordingOutbox(Outbox())
     with closing(sqlite3.connect(postroom_database.removeprefix("sqlite:///"))) as connection, connection:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from postroom import Message, Relay, RetryPolicy
-from postroom.brokers.function import FunctionBroker
 from postroom.cli.demo.broker import Broker
 from postroom.cli.demo.premises import database_url
 
@@ -29,7 +28,7 @@ def relay_of(directory: Path, name: str) -> Relay:
 
     return Relay(
         database_url(directory),
-        FunctionBroker(publish),
+        publish,
         worker=name,
         policy=RetryPolicy.table([0.5], max_attempts=3),
     )
