@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from postroom.relay import Relay
+from postroom.telemetry import Lifecycle
 
 if TYPE_CHECKING:
     from postroom.bench.scratch import Scratch
@@ -20,18 +21,23 @@ async def nowhere(messages: list[Message]) -> None:
 
 
 async def drain(place: Scratch, messages: int) -> float:
-    """Send exactly so many messages with a relay as it comes; returns how many a second, from start to last receipt."""
-    done = asyncio.Event()
-    ended = 0.0
+    """Send exactly so many messages with a relay as it comes; returns how many a second.
 
-    def listen(_event: Event) -> None:
-        nonlocal ended
+    From the moment that it says that it has started until the last receipt is written; its connections are opened in
+    this time, as those of the floors are.
+    """
+    done = asyncio.Event()
+    started = ended = 0.0
+
+    def listen(event: Event) -> None:
+        nonlocal started, ended
+        if isinstance(event, Lifecycle) and event.what == "started":
+            started = time.perf_counter()
         if relay.report.sent >= messages and not done.is_set():
             ended = time.perf_counter()
             done.set()
 
     relay = Relay(place.url, nowhere, schema=place.schema, table_prefix=place.prefix, hook=listen)
-    started = time.perf_counter()
     running = asyncio.create_task(relay.run())
     finished = asyncio.create_task(done.wait())
     await asyncio.wait({running, finished}, return_when=asyncio.FIRST_COMPLETED)

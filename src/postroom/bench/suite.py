@@ -61,6 +61,8 @@ class Suite:
     def run(self, *, large: bool) -> list[Row]:
         """All rows."""
         postgresql = self._place.dialect == "postgresql"
+        gc.collect()
+        gc.freeze()  # as `postroom relay` does
         with asyncio.Runner() as runner:
             rates = self._rates(runner, self._variants(floors=postgresql))
             if large:

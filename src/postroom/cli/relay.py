@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -134,6 +135,8 @@ def _deliver(given: dict[str, Any], worker: str | None, how_long: str) -> Report
     broker = given.pop("broker")
     database = given.pop("database")
     relay = Relay(database, broker, worker=worker, hook=structured(), **given)
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     with asyncio.Runner() as runner:
         runner.run(_run(relay, how_long))
     return relay.report

@@ -62,7 +62,7 @@ class Flight:
 
     def take_off(self, claimed: Sequence[Claimed], deadline: float) -> None:
         """Messages were claimed, or read from a lane."""
-        self.messages.update([(one.position, one) for one in claimed])
+        self.messages.update(zip([one.position for one in claimed], claimed, strict=True))
         self.bytes += sum([one.size for one in claimed])
         for lease in {(one.lane, one.token) for one in claimed}:
             self._deadlines[lease] = max(deadline, self._deadlines.get(lease, deadline))
