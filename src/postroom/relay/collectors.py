@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from postroom.relay.settler import Settler
 
 QUICKEST_POLL = 0.005
+NOTED_EVERY = 1.0
 
 
 class Collected(NamedTuple):
@@ -201,6 +202,7 @@ class Lanes(Collector):
         super().__init__(office, line, settler)
         self._batches = batches
         self._busy = LANES
+        self._note_at = 0.0
 
     async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
         office = self._office
@@ -224,6 +226,8 @@ class Lanes(Collector):
     async def _read(self, read: int, held: dict[int, HeldLane], limit: int) -> Collected:
         office = self._office
         started = time.monotonic()
+        # The heart renews the lanes. A read does it now and then, because it also notes how far it has come.
+        renew = started >= self._note_at
         claim = await self._line.attempt(
             office.deliveries.read_lanes(
                 [one.lane for one in held.values()],
@@ -232,8 +236,11 @@ class Lanes(Collector):
                 after={number: one.cursor for number, one in held.items()},
                 in_flight=office.flight.behind_cursors(),
                 most_bytes=office.options.most_bytes,
+                renew=renew,
             )
         )
+        if renew:
+            self._note_at = started + NOTED_EVERY
         self._move_cursors(held, claim)
         if limit == 1 and len(claim.messages) > 1:
             claim = self._only_one(claim)
@@ -241,7 +248,7 @@ class Lanes(Collector):
         def dispatch(messages: list[Claimed]) -> None:
             self._dispatch(read, messages)
 
-        return await self._hand_over(claim, started, office.options.lane_lease, dispatch)
+        return await self._hand_over(claim, started, office.options.lane_lease if renew else 0.0, dispatch)
 
     def _move_cursors(self, held: dict[int, HeldLane], claim: Claim) -> None:
         furthest: dict[int, int] = {}

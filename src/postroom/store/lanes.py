@@ -45,8 +45,11 @@ class Lanes(Claiming):
         after: Mapping[int, int] | None = None,
         in_flight: Collection[int] = (),
         most_bytes: int = UNBOUNDED,
+        renew: bool = True,
     ) -> Steps[Claim]:
         """The next messages of lanes that are held, in order, at most `limit` of each lane; renews their leases.
+
+        Without `renew` the lanes stay as they are, and the read waits for nobody; nor is it noted how far it came.
 
         Left out is what a failed or, under `hold`, dead message of its key stands before, and what is in flight.
         `after` starts each lane's scan behind a position. Lanes whose lease was lost give nothing. Hand a lane in as
@@ -55,7 +58,9 @@ class Lanes(Claiming):
         if not lanes:
             return Claim([], [], 0)
         token_of = {lane.number: lane.token for lane in lanes}
-        rows = yield from self._read_lanes(lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes)
+        rows = yield from self._read_lanes(
+            lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes, renew
+        )
         suspicious = {lane.number for lane in lanes if lane.interrupted}
         claimed = [self._claimed(row, token_of[row[1]], claims=int(row[1] in suspicious)) for row in rows]
         claimed.sort(key=attrgetter("position"))
@@ -131,8 +136,13 @@ class Lanes(Claiming):
         after: Mapping[int, int],
         in_flight: Sequence[int],
         most_bytes: int,
+        renew: bool,  # noqa: FBT001 - as in `read_lanes`
     ) -> Steps[Sequence[Row]]:
-        return (yield from self.transaction(self._renew_and_read, lanes, limit, seconds, after, in_flight, most_bytes))
+        return (
+            yield from self.transaction(
+                self._renew_and_read, lanes, limit, seconds, after, in_flight, most_bytes, renew
+            )
+        )
 
     def _renew_and_read(
         self,
@@ -142,8 +152,9 @@ class Lanes(Claiming):
         after: Mapping[int, int],
         in_flight: Sequence[int],
         most_bytes: int,
+        renew: bool,  # noqa: FBT001 - as in `read_lanes`
     ) -> Steps[Sequence[Row]]:
-        live = yield from self._live_lanes([lane.number for lane in lanes])
+        live = yield from self._live_lanes([lane.number for lane in lanes], lock=renew)
         held = [lane.number for lane in lanes if lane.lease in live]
         if not held:
             return []
@@ -153,6 +164,8 @@ class Lanes(Claiming):
         )
         found = yield Query(each, {"queue": self.queue, "limit": limit})
         rows = list(fitting_in(sorted(found.rows, key=itemgetter(0)), 4, most_bytes))
+        if not renew:
+            return rows
         furthest = {row[1]: row[0] for row in rows}
         further = "".join(f"WHEN lane = {lane} AND read_to < {to} THEN {to} " for lane, to in furthest.items())
         read_to = f"CASE {further}ELSE read_to END" if further else "read_to"

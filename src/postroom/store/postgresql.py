@@ -77,9 +77,24 @@ class PostgreSQLDeliveries(Deliveries):
         after: Mapping[int, int],
         in_flight: Sequence[int],
         most_bytes: int,
+        renew: bool,  # noqa: FBT001 - as in `read_lanes`
     ) -> Steps[Sequence[Row]]:
-        # The lanes' rows are written too: that commit flushes what producers committed asynchronously, so that
+        # Without renewal no lane is locked: a read and a settlement of the same lane would wait for each other. But
+        # something is written all the same: that commit flushes what producers committed asynchronously, so that
         # nothing is published that a crash of the database could undo.
+        lock = "ORDER BY l.lane FOR NO KEY UPDATE OF l" if renew else ""
+        written = (
+            f"""renewed AS (
+                UPDATE {self.lane} l
+                SET leased_until = {self.dialect.later(":seconds")}, read_to = greatest(l.read_to, furthest.position)
+                FROM held LEFT JOIN (
+                    SELECT lane, max(position) AS position FROM next GROUP BY lane
+                ) furthest USING (lane)
+                WHERE l.queue = :queue AND l.lane = held.lane
+            ), written AS (SELECT 1)"""
+            if renew
+            else "written AS MATERIALIZED (SELECT pg_logical_emit_message(true, 'postroom', ''))"
+        )
         statement = f"""
             WITH given AS (
                 SELECT * FROM unnest(:lanes::text::smallint[], :tokens::text::bigint[], :after::text::bigint[])
@@ -87,8 +102,7 @@ class PostgreSQLDeliveries(Deliveries):
             ), held AS (
                 SELECT l.lane, given.after
                 FROM {self.lane} l JOIN given ON l.lane = given.lane AND l.token = given.token
-                WHERE l.queue = :queue AND l.leased_until > {self.now}
-                ORDER BY l.lane FOR NO KEY UPDATE OF l
+                WHERE l.queue = :queue AND l.leased_until > {self.now} {lock}
             ), ready AS (
                 SELECT held.lane, d.position, d.attempts, d.claims, d.size,
                     sum(d.size) OVER (ORDER BY d.position) - d.size AS before
@@ -100,17 +114,10 @@ class PostgreSQLDeliveries(Deliveries):
                 ) d
             ), next AS (
                 SELECT * FROM ready WHERE before < :most_bytes
-            ), renewed AS (
-                UPDATE {self.lane} l
-                SET leased_until = {self.dialect.later(":seconds")}, read_to = greatest(l.read_to, furthest.position)
-                FROM held LEFT JOIN (
-                    SELECT lane, max(position) AS position FROM next GROUP BY lane
-                ) furthest USING (lane)
-                WHERE l.queue = :queue AND l.lane = held.lane
-            )
+            ), {written}
             SELECT d.position, d.lane, d.attempts, d.claims, d.size, coalesce(m.expires_at <= {self.now}, false),
                 {MESSAGE}
-            FROM next d LEFT JOIN {self.outbox} m ON m.position = d.position"""
+            FROM next d CROSS JOIN written LEFT JOIN {self.outbox} m ON m.position = d.position"""
         params = {
             "queue": self.queue,
             "lanes": numbers([lane.number for lane in lanes]),

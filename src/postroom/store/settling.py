@@ -74,13 +74,13 @@ class Settling(Operations):
             and ((one.lane, one.token) in live_lanes if one.ordered else rows[one.position] == (one.token, True))
         }
 
-    def _live_lanes(self, lanes: Sequence[int]) -> Steps[set[Lease]]:
+    def _live_lanes(self, lanes: Sequence[int], *, lock: bool = True) -> Steps[set[Lease]]:
         """Lock the lanes; returns the leases on them that have not ended."""
         if not lanes:
             return set()
         found = yield Query(
             f"SELECT lane, token FROM {self.lane} WHERE queue = :queue AND lane IN ({whole_numbers(lanes)}) "
-            f"AND leased_until > {self.now} ORDER BY lane{self.dialect.for_update}",
+            f"AND leased_until > {self.now} ORDER BY lane{self.dialect.for_update if lock else ''}",
             {"queue": self.queue},
         )
         return {(lane, token) for lane, token in found.rows}
