@@ -229,8 +229,9 @@ class Shift:
         database = Database(store, office.hook)
         self._office = office
         self._listeners = listeners
-        self._lines: list[Line] = [database.line() for _ in range(4)]
-        claims, reads, settlements, beats = self._lines
+        self._lines: list[Line] = [database.line() for _ in range(3 + Lanes.READERS)]
+        claims, settlements, beats, *reads = self._lines
+        self._questions = beats
         self._settler = Settler(office, settlements)
         self._heart = Heart(office, beats, workers)
         concurrency = office.options.concurrency
@@ -239,20 +240,22 @@ class Shift:
         self._couriers = [Courier(office, unordered) for _ in range(concurrency)]
         self._couriers += [Courier(office, queue) for queue in ordered]
         self._rows = Rows(office, claims, self._settler, unordered)
-        self._lanes = Lanes(office, reads, self._settler, ordered)
+        self._lanes = [Lanes(office, line, self._settler, ordered, n) for n, line in enumerate(reads)]
 
     async def work(self) -> None:
         """Deliver until the relay stops."""
         async with self._at_work(), asyncio.TaskGroup() as group:
-            group.create_task(self._rows.run())
-            group.create_task(self._lanes.run())
+            for collector in (self._rows, *self._lanes):
+                group.create_task(collector.run())
 
     async def work_once(self) -> None:
         """Deliver what could be sent now."""
         office = self._office
         async with self._at_work():
             while not office.stopping.is_set():
-                found = await self._rows.collect(everything=True) + await self._lanes.collect(everything=True)
+                found = 0
+                for collector in (self._rows, *self._lanes):
+                    found += await collector.collect(everything=True)
                 await office.flight.wait_until_empty()
                 if not found or office.circuit.down is not None:
                     return
@@ -260,8 +263,8 @@ class Shift:
     async def work_until_empty(self) -> None:
         """Deliver until nothing is left that could be sent."""
         async with self._at_work(), asyncio.TaskGroup() as group:
-            group.create_task(self._rows.run())
-            group.create_task(self._lanes.run())
+            for collector in (self._rows, *self._lanes):
+                group.create_task(collector.run())
             await self._empty()
             self._office.stop()
 
@@ -272,7 +275,7 @@ class Shift:
 
     async def _empty(self) -> None:
         """Return when nothing is left that could be sent, or the relay stops."""
-        office, line = self._office, self._lines[3]
+        office, line = self._office, self._questions
         while not office.stopping.is_set():
             await office.flight.wait_until_empty()
             if not await line.run(office.deliveries.anything_to_send):

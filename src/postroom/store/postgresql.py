@@ -109,7 +109,7 @@ class PostgreSQLDeliveries(Deliveries):
                 FROM held CROSS JOIN LATERAL (
                     SELECT d.position, d.attempts, d.claims, d.size FROM {self.delivery} d
                     WHERE d.state = 0 AND d.queue = :queue AND d.lane = held.lane AND d.position > held.after
-                      AND d.position <> ALL (:in_flight::text::bigint[]) AND {self._unblocked()}
+                      AND d.position NOT IN (SELECT unnest(:in_flight::text::bigint[])) AND {self._unblocked()}
                     ORDER BY d.position LIMIT :limit
                 ) d
             ), next AS (
