@@ -39,6 +39,10 @@ def database(module_database: FreshDatabase) -> str:
     return url
 
 
+def ignore(_what: str) -> None:
+    """Let it be said."""
+
+
 class Woken:
     """Counts the calls of `wake`, and waits for more of them."""
 
@@ -46,7 +50,7 @@ class Woken:
         self.times = 0
         self._more = asyncio.Event()
 
-    def wake(self) -> None:
+    def wake(self, _what: str = "") -> None:
         self.times += 1
         self._more.set()
 
@@ -133,7 +137,7 @@ async def test_behind_a_pooler_it_leaves_the_shared_session_alone(
 
 @pytest.mark.parametrize("url", ["sqlite:///shop.db", "mysql://shop@db/shop", "oracle://db", "no url"])
 async def test_where_one_cannot_listen_it_returns_at_once(url: str) -> None:
-    await asyncio.wait_for(Listener(url, CHANNEL, lambda: None).run(), PATIENCE)
+    await asyncio.wait_for(Listener(url, CHANNEL, ignore).run(), PATIENCE)
 
 
 @each_driver
@@ -148,7 +152,7 @@ async def test_a_server_that_is_not_there_is_tried_again(driver: str, monkeypatc
             await asyncio.Event().wait()
 
     monkeypatch.setattr(listener, "_pause", pause)
-    task = asyncio.create_task(Listener(f"postgresql+{driver}://127.0.0.1:1/none", CHANNEL, lambda: None).run())
+    task = asyncio.create_task(Listener(f"postgresql+{driver}://127.0.0.1:1/none", CHANNEL, ignore).run())
     await asyncio.wait_for(enough.wait(), PATIENCE)
     task.cancel()
     assert pauses == sorted(pauses)

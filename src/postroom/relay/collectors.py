@@ -6,7 +6,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
@@ -14,8 +14,9 @@ from postroom.relay.courier import Batch, Batches
 from postroom.relay.failed_keys import NO_READ
 from postroom.relay.lines import Outage
 from postroom.relay.sweeps import Sweeps
-from postroom.rules.ordering import LANES
+from postroom.rules import ordering
 from postroom.store.leases import Claim, Claimed, new_token
+from postroom.store.names import LANES, ROWS
 from postroom.telemetry import Phase
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 QUICKEST_POLL = 0.005
 NOTED_EVERY = 1.0
+HELP = "help"
+"""What one collector calls for."""
 
 
 class Collected(NamedTuple):
@@ -40,6 +43,9 @@ class Collected(NamedTuple):
 class Collector(ABC):
     """Looks for work: at once when it is woken or has just found some, else after pauses that grow."""
 
+    kind: ClassVar[str]
+    """Which wake-ups are for it."""
+
     def __init__(self, office: Office, line: Line, settler: Settler) -> None:
         self._office = office
         self._line = line
@@ -48,7 +54,7 @@ class Collector(ABC):
         self._bell = asyncio.Event()
         self._pause = QUICKEST_POLL
         self._due_at = 0.0
-        office.bells.append(self._bell)
+        office.bells.setdefault(self.kind, []).append(self._bell)
 
     async def run(self) -> None:
         """Claim until the relay stops."""
@@ -158,6 +164,8 @@ class Collector(ABC):
 class Rows(Collector):
     """Claims messages without a key."""
 
+    kind = ROWS
+
     def __init__(self, office: Office, line: Line, settler: Settler, batches: Batches) -> None:
         super().__init__(office, line, settler)
         self._batches = batches
@@ -190,24 +198,36 @@ class Rows(Collector):
         self._unknown.remove(token)
         if claim.messages:
             self._cursor = max(claim.messages[-1].position, 0 if sweep else self._cursor)
+        if claim.found >= limit > 1:
+            office.wake(HELP)
         return await self._hand_over(
             claim, started, options.lease, lambda some: self._batches.put_nowait(Batch(NO_READ, some))
         )
 
 
+class HelpingRows(Rows):
+    """Claims too while there is more than one can claim: while one makes messages, the database works for the other."""
+
+    kind = HELP
+
+    async def _rest(self) -> None:
+        await self._bell.wait()
+
+
 class Lanes(Collector):
     """Reads lanes that are held, for messages with a key. Each share of the lanes has its own courier.
 
-    There are several readers: while one makes messages of what it got, the database works for another.
+    There are several readers, each with its own part of them, for the same reason as there are `HelpingRows`.
     """
 
     READERS = 2
+    kind = LANES
 
     def __init__(self, office: Office, line: Line, settler: Settler, batches: list[Batches], reader: int) -> None:
         super().__init__(office, line, settler)
         self._reader = reader
         self._batches = batches
-        self._busy = LANES // self.READERS
+        self._busy = ordering.LANES // self.READERS
         self._note_at = 0.0
 
     async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:

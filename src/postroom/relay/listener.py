@@ -27,9 +27,9 @@ LONGEST_PAUSE: Final = 30.0
 
 
 class Listener:
-    """Calls `wake` when something was committed on a channel, and after each connect, for what was missed before."""
+    """Calls `wake` with what is said on a channel, and with nothing after each connect, for what was missed before."""
 
-    def __init__(self, url: str, channel: str, wake: Callable[[], None], *, keepalive: float = KEEPALIVE) -> None:
+    def __init__(self, url: str, channel: str, wake: Callable[[str], None], *, keepalive: float = KEEPALIVE) -> None:
         self._url = url
         self._channel = channel
         self._wake = wake
@@ -75,7 +75,7 @@ class Listener:
                 raise _PoolerBetween
             ended = asyncio.Event()
             connection.add_termination_listener(lambda _: ended.set())
-            await connection.add_listener(self._channel, lambda *_: self._wake())
+            await connection.add_listener(self._channel, lambda _connection, _pid, _channel, what: self._wake(what))
             self._listening(connected)
             while not ended.is_set():
                 with suppress(TimeoutError):
@@ -98,8 +98,8 @@ class Listener:
                 await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
             self._listening(connected)
             while True:
-                async for _ in connection.notifies(timeout=self._keepalive):
-                    self._wake()
+                async for notice in connection.notifies(timeout=self._keepalive):
+                    self._wake(notice.payload)
                 async with asyncio.timeout(PATIENCE):
                     await connection.execute("SELECT 1")
         finally:
@@ -107,7 +107,7 @@ class Listener:
 
     def _listening(self, connected: _Connected) -> None:
         connected.once = True
-        self._wake()
+        self._wake("")
 
 
 _pause = asyncio.sleep

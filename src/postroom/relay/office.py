@@ -42,15 +42,16 @@ class Office:
         self.unshared = asyncio.Event()
         """Cleared while a message is sent alone, because workers may have died of it."""
         self.unshared.set()
-        self.bells: list[asyncio.Event] = []
+        self.bells: dict[str, list[asyncio.Event]] = {}
+        """Which collectors wait for which word."""
         self.rows_given_back = False
         """Messages without a key lie behind the cursor again."""
         self.seconds: dict[int, float] = {}
         """How long the sends took that failed, by position, until that is reported."""
 
-    def wake(self) -> None:
-        """Something was committed, or there may be more to do."""
-        for bell in self.bells:
+    def wake(self, what: str = "") -> None:
+        """Something was committed, with a key or without, or there may be more to do, of whatever kind."""
+        for bell in self.bells.get(what) or [bell for bells in self.bells.values() for bell in bells]:
             bell.set()
 
     def stop(self) -> None:

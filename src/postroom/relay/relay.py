@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from postroom import wakeup
 from postroom.compose import as_broker, open_relay_store
 from postroom.errors import PostroomError
-from postroom.relay.collectors import Lanes, Rows
+from postroom.relay.collectors import Collector, HelpingRows, Lanes, Rows
 from postroom.relay.courier import GRACE, Batches, Courier
 from postroom.relay.heart import Heart
 from postroom.relay.lines import Database, Line, Outage
@@ -229,8 +229,8 @@ class Shift:
         database = Database(store, office.hook)
         self._office = office
         self._listeners = listeners
-        self._lines: list[Line] = [database.line() for _ in range(3 + Lanes.READERS)]
-        claims, settlements, beats, *reads = self._lines
+        self._lines: list[Line] = [database.line() for _ in range(4 + Lanes.READERS)]
+        settlements, beats, claims, more_claims, *reads = self._lines
         self._questions = beats
         self._settler = Settler(office, settlements)
         self._heart = Heart(office, beats, workers)
@@ -239,13 +239,16 @@ class Shift:
         unordered, *ordered = self._queues
         self._couriers = [Courier(office, unordered) for _ in range(concurrency)]
         self._couriers += [Courier(office, queue) for queue in ordered]
-        self._rows = Rows(office, claims, self._settler, unordered)
-        self._lanes = [Lanes(office, line, self._settler, ordered, n) for n, line in enumerate(reads)]
+        self._collectors: list[Collector] = [
+            Rows(office, claims, self._settler, unordered),
+            HelpingRows(office, more_claims, self._settler, unordered),
+        ]
+        self._collectors += [Lanes(office, line, self._settler, ordered, n) for n, line in enumerate(reads)]
 
     async def work(self) -> None:
         """Deliver until the relay stops."""
         async with self._at_work(), asyncio.TaskGroup() as group:
-            for collector in (self._rows, *self._lanes):
+            for collector in self._collectors:
                 group.create_task(collector.run())
 
     async def work_once(self) -> None:
@@ -254,7 +257,7 @@ class Shift:
         async with self._at_work():
             while not office.stopping.is_set():
                 found = 0
-                for collector in (self._rows, *self._lanes):
+                for collector in self._collectors:
                     found += await collector.collect(everything=True)
                 await office.flight.wait_until_empty()
                 if not found or office.circuit.down is not None:
@@ -263,7 +266,7 @@ class Shift:
     async def work_until_empty(self) -> None:
         """Deliver until nothing is left that could be sent."""
         async with self._at_work(), asyncio.TaskGroup() as group:
-            for collector in (self._rows, *self._lanes):
+            for collector in self._collectors:
                 group.create_task(collector.run())
             await self._empty()
             self._office.stop()

@@ -80,6 +80,10 @@ class Names:
         return {key: self.table(name) for key, name in TABLES.items()}
 
 
+ROWS, LANES = "rows", "lanes"
+"""What a notification says that there is: messages without a key, or with one. Anything else means both."""
+
+
 def channel(names: Names, queue: str) -> str:
     """The PostgreSQL channel on which it is said that messages were added to a queue: ``postroom.outbox.default``.
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from postroom.errors import InvalidSetting
 from postroom.rules.ordering import key_hash
 from postroom.store.db_errors import is_duplicate_entry
-from postroom.store.names import channel
+from postroom.store.names import LANES, ROWS, channel
 from postroom.store.operations import DEFAULT_QUEUE
 from postroom.store.steps import Query, Steps
 from postroom.store.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer, listed, text
@@ -52,8 +52,9 @@ class PostgreSQLWriter(Writer):
     def __init__(self, names: Names, queue: str = DEFAULT_QUEUE, *, notify: bool = False) -> None:
         super().__init__(names, queue, notify=notify)
         # Within the statement, and so without a round trip; the same again in a transaction is sent once.
-        told = f" WHERE (SELECT pg_notify('{channel(names, queue)}', '')) IS NOT NULL" if notify else ""
         one = {column: f":{column}::{self._sent_as(column)}{self._stored_as(column)}" for column in self._COLUMNS}
+        told = _told(channel(names, queue), f"CASE WHEN {one['lane']} < 0 THEN '{ROWS}' ELSE '{LANES}' END", notify)
+        told_all = _told(channel(names, queue), "''", notify)
         many = listed(f":{column}::{self._sent_as(column)}[]" for column in self._COLUMNS)
         given = listed(f"{column}{self._stored_as(column)} AS {column}" for column in self._COLUMNS)
         columns = listed(MESSAGE_COLUMNS)
@@ -84,7 +85,7 @@ class PostgreSQLWriter(Writer):
                 SELECT queue, position, state, lane, key_hash, size, coalesce(due, '-infinity')
                 FROM message JOIN given USING (id)
             )
-            SELECT {self.id_as_text} FROM message{told}"""
+            SELECT {self.id_as_text} FROM message{told_all}"""
 
     def _sent_as(self, column: str) -> str:
         return self._SENT_AS.get(column, "text")
@@ -216,6 +217,11 @@ WRITERS: dict[str, type[Writer]] = {
     "sqlite": SQLiteWriter,
     "mysql": MySQLWriter,
 }
+
+
+def _told(channel: str, what: str, notify: bool) -> str:  # noqa: FBT001 - the setting, handed on
+    """What makes a statement tell the listeners, with a word for what there is to do, or none for everything."""
+    return f" WHERE (SELECT pg_notify('{channel}', {what})) IS NOT NULL" if notify else ""
 
 
 def _numbered(names: Iterable[str], n: int) -> list[str]:
