@@ -9,6 +9,7 @@ from postroom.errors import InvalidSetting, SchemaMissing
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 
 if TYPE_CHECKING:
+    from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
     from postroom.settings import Settings
     from postroom.store.stores import BlockingStore, Lines
@@ -64,9 +65,15 @@ def as_broker(given: object, settings: Settings, classifier: Classifier) -> tupl
     if hasattr(given, "publish") and hasattr(given, "capabilities"):
         broker: Broker = given  # type: ignore[assignment]  # it has what a broker has
         return broker, False
-    if callable(given):
-        return FunctionBroker(given, settings.concurrency, classifier), True
-    raise InvalidSetting(f"a {type(given).__name__} is not a broker: give a URL, a broker or a function")
+    function: Function = given  # type: ignore[assignment]  # `check_broker` has looked at it
+    return FunctionBroker(function, settings.concurrency, classifier), True
+
+
+def check_broker(given: object) -> None:
+    """Raise `InvalidSetting` where something is neither a URL, nor a broker, nor a function."""
+    is_broker = hasattr(given, "publish") and hasattr(given, "capabilities")
+    if given is not None and not isinstance(given, str) and not is_broker and not callable(given):
+        raise InvalidSetting(f"broker = {given!r} is not one: give a URL, a broker or a function")
 
 
 def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER) -> Broker:

@@ -8,16 +8,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import Engine, create_engine
 
-from postroom import Message, Outbox, Relay, RetryPolicy, insight
+from postroom import Message, Relay, RetryPolicy
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, Refused, Unreached
-from postroom.store.migrations import upgrade
-from postroom.store.stores import Store
-from postroom.store.urls import resolve
-from postroom.store.watching import Watching
 from postroom.telemetry import Event, Reachability
+from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,27 +21,6 @@ if TYPE_CHECKING:
     from tests.conftest import FreshDatabase
 
 pytestmark = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
-
-
-class Service:
-    """A service's database: its tables, a way to commit messages, and what the outbox says."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._store = Store(url)
-        self._store.call(lambda connection: upgrade(connection, self._store.names))
-        self._engine: Engine = create_engine(resolve(url))
-
-    def commit(self, *messages: Message) -> list[Message]:
-        with self._engine.begin() as connection:
-            return Outbox().add_many(connection, messages)
-
-    def status(self) -> insight.Status:
-        return self._store.run(insight.status(Watching(self._store.names)))
-
-    def close(self) -> None:
-        self._engine.dispose()
-        self._store.close()
 
 
 @pytest.fixture

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome
+from postroom.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +28,13 @@ class StdoutBroker:
         self._stream = stream or sys.stdout
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
-        """Write one line for each message."""
+        """Write one line for each message. Raises `BrokerUnavailable` when nobody reads any more."""
         del timeout
-        self._stream.write("".join(_line(message) for message in messages))
-        self._stream.flush()
+        try:
+            self._stream.write("".join(_line(message) for message in messages))
+            self._stream.flush()
+        except (OSError, ValueError) as error:  # the pipe's reader is gone, the disk is full, the stream is closed
+            raise BrokerUnavailable(f"standard output cannot be written: {error}") from error
         return [ACCEPTED] * len(messages)
 
     async def close(self) -> None:
@@ -53,11 +58,12 @@ def _line(message: Message) -> str:
 
 
 def _payload(message: Message) -> dict[str, Any]:
-    """JSON as it is, text as a string, all else in base64 under a name that says so."""
+    """JSON on one line, text as a string, all else in base64 under a name that says so."""
     if message.payload is None:
         return {}
     if "json" in message.content_type:
-        return {"payload": msgspec.Raw(message.payload)}
+        with suppress(msgspec.DecodeError):  # what only claims to be JSON is text
+            return {"payload": msgspec.Raw(msgspec.json.format(message.payload, indent=-1))}
     try:
         return {"payload": message.payload.decode()}
     except UnicodeDecodeError:

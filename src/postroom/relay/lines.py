@@ -54,9 +54,14 @@ class Line:
         self._database = database
         self._stack = AsyncExitStack()
         self._run: Run | None = None
+        self._one_at_a_time = asyncio.Lock()
 
     async def attempt(self, steps: Steps[T]) -> T:
         """Run an operation once. Raises `Outage`, after which its outcome may be unknown."""
+        async with self._one_at_a_time:
+            return await self._attempt(steps)
+
+    async def _attempt(self, steps: Steps[T]) -> T:
         try:
             if self._run is None:
                 self._run = await self._stack.enter_async_context(self._database.store.line())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from postroom import wakeup
-from postroom.compose import as_broker, open_relay_store
+from postroom.compose import as_broker, check_broker, open_relay_store
 from postroom.errors import PostroomError
 from postroom.relay.collectors import Collector, HelpingRows, Lanes, Rows
 from postroom.relay.courier import GRACE, Batches, Courier
@@ -106,6 +106,7 @@ class Relay:
         hook: Hook | None = None,
         **settings: Any,
     ) -> None:
+        check_broker(broker)
         url = broker if isinstance(broker, str) else None
         self._settings = Settings.load(database=database, broker=url, **settings)
         self.worker = worker or f"{socket.gethostname()}:{os.getpid()}:{id(self):x}"

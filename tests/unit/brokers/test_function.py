@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postroom.brokers.function import FunctionBroker, load
+from postroom.brokers.function import FunctionBroker, load, outcome_of
 from postroom.brokers.port import ACCEPTED, Accepted, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.message import Message
@@ -97,3 +97,63 @@ def test_an_address_names_a_function() -> None:
     import json
 
     assert load("json:dumps") is json.dumps
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncio.CancelledError(),
+        SystemExit(3),
+        StopIteration(),
+        GeneratorExit(),
+        RuntimeError("no"),
+        StopAsyncIteration(),
+    ],
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("batch", [False, True])
+async def test_whatever_a_function_raises_the_message_does_not_count_as_sent(
+    error: BaseException,
+    asynchronous: bool,  # noqa: FBT001 - parameters of a test
+    batch: bool,  # noqa: FBT001 - parameters of a test
+) -> None:
+    def one(_: object) -> None:
+        raise error
+
+    def many(messages: object) -> None:
+        one(messages)
+
+    async def aone(_: object) -> None:
+        raise error
+
+    async def amany(messages: object) -> None:
+        await aone(messages)
+
+    function = (amany if batch else aone) if asynchronous else (many if batch else one)
+    broker = FunctionBroker(function)
+    outcomes = await broker.publish([Message.new("t"), Message.new("t")], 5.0)
+    await broker.close()
+    assert [type(outcome) for outcome in outcomes] == [Refused, Refused]
+
+
+async def test_cancelling_the_relay_is_no_outcome() -> None:
+    started = asyncio.Event()
+
+    async def publish(_: object) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(FunctionBroker(publish).publish([Message.new("t")], 60.0))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_receipt_that_is_no_json_is_written_as_python_shows_it() -> None:
+    class Odd:
+        def __str__(self) -> str:
+            return "odd"
+
+    assert outcome_of({"status": "ok", "offset": Odd()}) == Accepted('{"offset":"odd"}')
+    assert outcome_of(7) == Accepted("7")
