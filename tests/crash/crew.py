@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ from unittest.mock import patch
 import psutil
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable
     from multiprocessing.context import ForkServerProcess
     from multiprocessing.synchronize import Barrier
@@ -26,6 +26,8 @@ POLL = 0.01
 IMPORTED = [
     "tests.crash.claim_worker",
     "tests.crash.order_worker",
+    "tests.crash.relay_worker",
+    "tests.crash.stream",
     "tests.contract.store_drivers",
     "sqlalchemy.ext.asyncio",
     "sqlalchemy.dialects.mysql.pymysql",
@@ -69,6 +71,10 @@ class Worker:
 
     def ended(self) -> bool:
         return not self._process.is_alive()
+
+    def killed(self) -> bool:
+        """Say whether the process has ended by SIGKILL."""
+        return self.ended() and self._process.exitcode == -signal.SIGKILL
 
     def check(self) -> None:
         """Fail with the process's error when it ended with one."""

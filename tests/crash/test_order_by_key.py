@@ -28,7 +28,7 @@ from postroom.store.operating import Operating
 from postroom.store.stores import Store
 from tests.contract.schema_support import engine_for
 from tests.contract.store_drivers import DRIVERS, Room
-from tests.crash.crew import Crew, wait_until
+from tests.crash.crew import wait_until
 from tests.crash.order_worker import QUEUES, RELAYS, SHARE, Line, Places, Point, relay
 from tests.crash.producer import Producer
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import FreshDatabase
     from tests.contract.store_drivers import Driver
-    from tests.crash.crew import Worker
+    from tests.crash.crew import Crew, Worker
 
 MESSAGES = 6_000
 LEFT_TO_ZOMBIE = (LANES - (RELAYS - 1) * SHARE) * len(QUEUES)
@@ -133,12 +133,6 @@ def reached(driver: Driver, fresh_database: FreshDatabase) -> Iterator[tuple[Roo
     with closing(driver.open(url)) as store, closing(Store(url)) as neighbour:
         neighbour.call(lambda connection: upgrade(connection, neighbour.names))
         yield Room(store, driver, neighbour), url
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with closing(Crew(tmp_path)) as crew:
-        yield crew
 
 
 @pytest.mark.parametrize(

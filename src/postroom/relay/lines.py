@@ -34,6 +34,8 @@ class Database:
     def __init__(self, store: Lines, hook: Hook) -> None:
         self.store = store
         self.reachable = True
+        self.outages = 0
+        """How often it went away: a connection that was opened before the last time says nothing of it now."""
         self._hook = hook
 
     def line(self) -> Line:
@@ -44,6 +46,7 @@ class Database:
         """Tell the hook when it goes away, for a reason, or comes back (None)."""
         if self.reachable != (down is None):
             self.reachable = down is None
+            self.outages += down is not None
             self._hook(Reachability("database", self.reachable, down or ""))
 
 
@@ -54,6 +57,7 @@ class Line:
         self._database = database
         self._stack = AsyncExitStack()
         self._run: Run | None = None
+        self._outages = 0
         self._one_at_a_time = asyncio.Lock()
 
     async def attempt(self, steps: Steps[T]) -> T:
@@ -62,20 +66,26 @@ class Line:
             return await self._attempt(steps)
 
     async def _attempt(self, steps: Steps[T]) -> T:
+        database = self._database
+        if self._outages < database.outages:
+            await self.close(Outage("the connection is as old as an outage"))
+            self._outages = database.outages
         try:
             if self._run is None:
-                self._run = await self._stack.enter_async_context(self._database.store.line())
+                self._run = await self._stack.enter_async_context(database.store.line())
             result = await self._run(steps)
         except SchemaError:
             raise
         except Exception as error:
             await self.close(error)
-            self._database.report(reason(error))
+            if self._outages == database.outages:
+                database.report(reason(error))
             raise Outage(str(error)) from error
         except BaseException as error:
             await self.close(error)  # cancelled in the middle: a statement may still be under way
             raise
-        self._database.report(None)
+        if self._outages == database.outages:
+            database.report(None)
         return result
 
     async def run(self, operation: Callable[[], Steps[T]]) -> T:

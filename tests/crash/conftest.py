@@ -1,0 +1,36 @@
+"""What the tests with processes share."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.crash.crew import Crew
+from tests.crash.places import Places
+from tests.crash.shop import Shop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import FreshDatabase
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    with closing(Crew(tmp_path)) as crew:
+        yield crew
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path)
+
+
+@pytest.fixture
+def shop(kind: str, fresh_database: FreshDatabase) -> Iterator[Shop]:
+    """A service on a database of this kind, with its tables."""
+    with closing(Shop(fresh_database(kind))) as shop:
+        yield shop

@@ -1,0 +1,108 @@
+"""Several connections and one outage: it is said once that the database is gone, and once that it is back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from postroom.relay.lines import Database, Outage
+from postroom.telemetry import Event, Reachability
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from postroom.relay.lines import Line
+    from postroom.store.steps import Steps
+    from postroom.store.stores import Lines, Run
+
+
+def nothing() -> Steps[None]:
+    yield from ()
+
+
+class Server:
+    """A store whose connections break when it goes down, and stay so."""
+
+    def __init__(self) -> None:
+        self.up = True
+        self.starts = 0
+        self.told: list[bool] = []
+        self.pace: asyncio.Event | None = None
+        """What a statement waits for, where it takes long."""
+
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[Run]:
+        self._answer(self.starts)
+        since = self.starts
+
+        async def run(steps: Steps[None]) -> None:
+            del steps
+            if self.pace:
+                await self.pace.wait()
+            self._answer(since)
+
+        yield cast("Run", run)
+
+    def _answer(self, since: int) -> None:
+        if not self.up or since != self.starts:
+            raise ConnectionResetError("the server is gone")
+
+    def restart(self) -> None:
+        self.up = True
+        self.starts += 1
+
+    def listen(self, event: Event) -> None:
+        assert isinstance(event, Reachability)
+        self.told.append(event.reachable)
+
+
+async def fails(line: Line) -> bool:
+    try:
+        await line.attempt(nothing())
+    except Outage:
+        return True
+    return False
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def database(server: Server) -> Database:
+    return Database(cast("Lines", server), server.listen)
+
+
+async def test_R_5_a_connection_that_was_idle_during_an_outage_does_not_report_it_again(
+    server: Server, database: Database
+) -> None:
+    busy, idle = database.line(), database.line()
+    assert [await fails(line) for line in (busy, idle)] == [False, False]
+    server.up = False
+    assert [await fails(busy) for _ in range(3)] == [True, True, True]
+    server.restart()
+    assert [await fails(line) for line in (busy, idle)] == [False, False]
+    assert server.told == [False, True]
+
+
+async def test_R_5_a_statement_that_learns_of_an_outage_late_does_not_report_it_again(
+    server: Server, database: Database
+) -> None:
+    busy, slow = database.line(), database.line()
+    assert [await fails(line) for line in (busy, slow)] == [False, False]
+    server.pace = asyncio.Event()
+    late = asyncio.create_task(fails(slow))
+    await asyncio.sleep(0)
+    pace, server.pace = server.pace, None
+    server.up = False
+    assert await fails(busy)
+    server.restart()
+    assert not await fails(busy)
+    pace.set()
+    assert await late
+    assert not await fails(slow)
+    assert server.told == [False, True]
