@@ -19,7 +19,7 @@ def test_O_1_the_readme_s_example_leaves_an_order_and_its_message(tmp_path: Path
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
         assert connection.execute("SELECT id, goods FROM orders").fetchall() == [(1, "a kettle")]
         messages = connection.execute("SELECT topic, key, status FROM postroom_outbox_status").fetchall()
-        assert messages == [("orders.created", "1", "pending")]
+        assert messages == [("orders.created", "1", "sent")]
         assert connection.execute("SELECT payload FROM postroom_outbox").fetchone() == (b'{"order_id":1}',)
 
 
