@@ -269,6 +269,7 @@ class Lanes(Collector):
         if renew:
             self._note_at = started + NOTED_EVERY
         self._move_cursors(held, claim)
+        claim = self._still_held(held, claim)
         if limit == 1 and len(claim.messages) > 1:
             claim = self._only_one(claim)
 
@@ -286,6 +287,15 @@ class Lanes(Collector):
             if one.lane.interrupted:
                 one.lane = msgspec.structs.replace(one.lane, interrupted=False)
         self._busy = max(1, len(furthest))
+
+    def _still_held(self, held: dict[int, HeldLane], claim: Claim) -> Claim:
+        """Without what is in lanes that were given up or lost while they were read: others send it."""
+        lanes = self._office.flight.lanes
+        gone = {number for number, one in held.items() if lanes.get(number) is not one}
+        if not gone:
+            return claim
+        kept = [one for one in claim.messages if one.lane not in gone]
+        return Claim(kept, claim.settled, claim.found, alone=claim.alone)
 
     def _only_one(self, claim: Claim) -> Claim:
         """The broker is tried with one message; the others are read again."""

@@ -94,7 +94,8 @@ class Courier:
         settlements = {one.lease: self._settlement(one, outcome) for one, outcome in fates}
         failed = [one for one in batch if not isinstance(settlements[one.lease], Sent)]
         self._keep_back(failed)
-        office.seconds.update(dict.fromkeys([one.position for one in failed], seconds))
+        counted = [one.position for one in failed if isinstance(settlements[one.lease], Retry | Dead)]
+        office.seconds.update(dict.fromkeys(counted, seconds))
         office.settle([settlements[one.lease] for one in office.flight.flying(batch)])
 
     def _keep_back(self, failed: Sequence[Claimed]) -> None:
