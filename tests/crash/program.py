@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PLACES = "SHOP_PLACES"
+PACE = "SHOP_PACE"
+"""Seconds that a message takes."""
 
 
 def publish(message: Message) -> None:
     """The broker: `python:tests.crash.program:publish`."""
+    time.sleep(float(os.environ.get(PACE, "0")))
     FileBroker(str(os.getpid()), Places(Path(os.environ[PLACES])), None)(message)
 
 
