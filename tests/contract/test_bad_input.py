@@ -58,7 +58,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "NUL in the topic": ({"topic": "a\0b"}, r"topic holds the character '\\x00'.*remove it"),
     "line break in the topic": ({"topic": "a\nb"}, r"topic holds the character '\\n'"),
     "surrogate in the topic": ({"topic": "a\ud800"}, r"topic holds the character '\\ud800'"),
-    "no topic": ({"topic": None}, "topic must be a str, not NoneType"),
+    "no topic": ({"topic": None}, "neither topic nor type is given"),
     "empty key": ({"key": ""}, "key is empty.*or leave it out"),
     "long key": ({"key": "é" * 256}, "key has 256 characters"),
     "NUL in the key": ({"key": "a\0"}, r"key holds the character '\\x00'"),

@@ -29,7 +29,7 @@ ON_POSTGRESQL = [
 ]
 OUR_SETTINGS = ("transaction_isolation", "synchronous_commit", "enable_seqscan", "plan_cache_mode")
 SHOWN = "SELECT " + ", ".join(f"current_setting('{name}')" for name in OUR_SETTINGS)
-OURS = ("read committed", "on", "off", "force_custom_plan")
+OURS = ("read committed", "on", "off", "force_generic_plan")
 THE_DATABASES = ("repeatable read", "off", "on", "auto")
 
 

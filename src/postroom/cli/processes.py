@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-SHORTEST_LIFE = 2.0
-"""Seconds: a process that ends in failure sooner could not even start, and would not the next time."""
 LOOK = 0.1
 
 
@@ -33,7 +31,6 @@ class Child:
 
     def start(self) -> None:
         """Start it, for the first time or again."""
-        self.started_at = time.monotonic()
         self.process = subprocess.Popen(  # noqa: S603 - this program, with the options that it was given
             self._command,
             stdin=subprocess.PIPE,
@@ -41,13 +38,17 @@ class Child:
             start_new_session=True,  # Ctrl-C reaches the parent alone, which passes it on once
         )
 
-    def failed_to_start(self) -> bool:
-        """Whether it ended in failure as soon as it was there."""
-        return bool(self.process.returncode) and time.monotonic() - self.started_at < SHORTEST_LIFE
+    def was_killed(self) -> bool:
+        """Whether a signal ended it. One that ends by itself in failure has said why, and would again."""
+        return self.process.returncode is not None and self.process.returncode < 0
+
+    def failed(self) -> bool:
+        """Whether it ended by itself in failure."""
+        return self.process.returncode is not None and self.process.returncode > 0
 
 
 class Supervisor:
-    """Starts processes again that die, and stops all on a signal."""
+    """Starts processes again that were killed, and stops all on a signal, or when one ends in failure."""
 
     def __init__(self, names: Sequence[str], arguments: Sequence[str]) -> None:
         self._signals = 0
@@ -55,20 +56,21 @@ class Supervisor:
         self._children = [Child(name, arguments) for name in names]
 
     def run(self) -> int:
-        """Return when all have ended: 0, or the exit code of one that could not start."""
-        worst = 0
-        while running := [child for child in self._children if child.process.poll() is None]:
+        """Return when all have ended: 0, or the exit code of one that ended in failure."""
+        failed = 0
+        while any(child.process.poll() is None for child in self._children):
             for child in self._children:
-                if child.process.returncode and not self._signals and not worst:
-                    if child.failed_to_start():
-                        worst = child.process.returncode
-                        self._stop(signal.SIGTERM)
-                    else:
-                        typer.echo(f"relay {child.name} ended with {child.process.returncode}: started again", err=True)
-                        child.start()
-            time.sleep(LOOK if running else 0)
-        codes = [child.process.returncode for child in self._children]
-        return worst or max((abs(code) for code in codes if code), default=0) * (not self._signals)
+                if self._signals or failed:
+                    break
+                if child.was_killed():
+                    typer.echo(f"relay {child.name} was killed: started again", err=True)
+                    child.start()
+                elif child.failed():
+                    failed = child.process.returncode
+                    self._stop(signal.SIGTERM)
+            time.sleep(LOOK)
+        codes = [child.process.returncode for child in self._children if child.failed()]
+        return failed or next(iter(codes), 0)
 
     def close(self) -> None:
         """Leave no process behind."""
