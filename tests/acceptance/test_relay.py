@@ -176,3 +176,35 @@ async def test_R_4_a_stopping_relay_leaves_nothing_leased(service: Service) -> N
     assert status.sent == relay.report.sent > 0
     rest = await Relay(service.url, MemoryBroker()).run_once()
     assert rest.sent == status.pending
+
+
+async def test_R_5_an_answer_to_what_was_sent_before_the_broker_went_down_does_not_mean_that_it_is_back(
+    service: Service,
+) -> None:
+    service.commit(*(Message.new("t", {"n": n}) for n in range(4)))
+    said: list[bool] = []
+    gone, late_answer, all_sent = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    up = False
+
+    async def publish(message: Message) -> None:
+        if message.json()["n"] == 0:
+            await gone.wait()
+        elif not up:
+            raise ConnectionRefusedError("nobody listens")
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Reachability):
+            said.append(event.reachable)
+            gone.set()
+        if relay.report.sent:
+            late_answer.set()
+        if relay.report.sent == 4:
+            all_sent.set()
+
+    relay = Relay(service.url, publish, batch=1, hook=listen)
+    async with asyncio.timeout(30), relay:
+        await late_answer.wait()
+        assert said == [False]
+        up = True
+        await all_sent.wait()
+    assert said == [False, True]

@@ -27,6 +27,8 @@ class Circuit:
         self._probe_until = 0.0
         self.down: str | None = None
         """Why the broker cannot be reached; None while it can."""
+        self.outages = 0
+        """How often it went away: the fate of what was sent before the last time says nothing of it now."""
 
     def admit(self, batch: int) -> int:
         """How many messages may be claimed now. When it is one, and the circuit is open, that one is the probe."""
@@ -59,6 +61,7 @@ class Circuit:
         self._probe_until = 0.0
         self.down = reason or "no reason was given"
         if first:
+            self.outages += 1
             self._changed(self.down)
 
     def worked(self) -> None:

@@ -106,17 +106,20 @@ class Courier:
 
     async def _outcomes(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Publish, and give an outcome for each message whatever happens."""
-        office = self._office
+        circuit = self._office.circuit
+        outages = circuit.outages
         outcomes = await self._published(batch)
         if len(outcomes) != len(batch):
             problem = f"the broker gave {len(outcomes)} outcomes for {len(batch)} messages"
             outcomes = [Refused(failures.Reason.INTERNAL_ERROR, problem)] * len(batch)
+        if outages < circuit.outages:
+            return outcomes
         if outcomes.count(ACCEPTED) < len(batch):
             unreached = next((one for one in outcomes if isinstance(one, Unreached)), None)
             if unreached is not None:
-                office.circuit.failed(unreached.reason)
+                circuit.failed(unreached.reason)
                 return outcomes
-        office.circuit.worked()
+        circuit.worked()
         return outcomes
 
     async def _published(self, batch: Sequence[Claimed]) -> list[Outcome]:
