@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom import Message, Relay
+from postroom.brokers.memory import MemoryBroker
+from postroom.rules.ordering import key_hash, lane_of
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.conftest import FreshDatabase
 
@@ -45,3 +47,63 @@ async def test_R_2_a_backlog_that_takes_longer_than_one_send_is_sent_once(servic
     report = await asyncio.wait_for(relay.run_once(), PATIENCE)
     assert (report.sent, report.retried) == (count, 0)
     assert sorted(calls) == list(range(count))
+
+
+def keys_of_one_lane() -> list[str]:
+    return [key for key in map(str, range(200)) if lane_of(key_hash(key)) == 0][:2]
+
+
+def was_claimed(service: Service, times: int, nth: int) -> None:
+    """Workers died with the nth message."""
+    position = service.rows(f"SELECT position FROM {service.table('outbox')} ORDER BY position")[nth][0]
+    service.execute(f"UPDATE {service.table('delivery')} SET claims = {times} WHERE position = {position}")
+
+
+@every_database
+async def test_L_16_what_stands_before_a_suspect_in_its_lane_is_not_passed_by(service: Service) -> None:
+    """Only the suspect of another key is sent, alone; the read after it must find what was kept back for that."""
+    key, other = keys_of_one_lane()
+    service.commit(
+        Message.new("t", "first", key=key), Message.new("t", "suspect", key=other), Message.new("t", "second", key=key)
+    )
+    was_claimed(service, 5, nth=1)
+    broker = MemoryBroker()
+    async with Relay(service.url, broker):
+        await until(lambda: len(broker.messages) == 3)
+    assert [message.payload for message in broker.messages] == [b"suspect", b"first", b"second"]
+
+
+@every_database
+async def test_L_16_what_stands_behind_one_that_was_given_up_is_not_passed_by(service: Service) -> None:
+    """Where dead messages are skipped, those behind one are left to the next read, which must find them all."""
+    key, other = keys_of_one_lane()
+    service.commit(
+        Message.new("t", "poison", key=key),
+        Message.new("t", "first", key=key),
+        Message.new("t", "other", key=other),
+        Message.new("t", "second", key=key),
+    )
+    was_claimed(service, 9, nth=0)
+    broker = MemoryBroker()
+    async with Relay(service.url, broker, order="skip", batch=24):  # three of each lane
+        await until(lambda: len(broker.messages) == 3)
+    assert [message.payload for message in broker.messages if message.key == key] == [b"first", b"second"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what it waits for is not told
+            await asyncio.sleep(0.01)
+
+
+@on_sqlite
+async def test_R_8_a_relay_that_was_stopped_inside_its_context_can_be_used_again(service: Service) -> None:
+    broker = MemoryBroker()
+    relay = Relay(service.url, broker)
+    async with relay:
+        relay.stop()
+        await until(lambda: not relay.stopping)
+        await asyncio.sleep(0.1)
+    service.commit(Message.new("t", 1))
+    async with relay:
+        await until(lambda: bool(broker.messages))

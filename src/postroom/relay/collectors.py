@@ -285,6 +285,8 @@ class Lanes(Collector):
             one.end_read(furthest.get(number))
             if one.lane.interrupted:
                 one.lane = msgspec.structs.replace(one.lane, interrupted=False)
+        for message in claim.kept_back:
+            self._office.flight.read_again(message.lane, message.position)
         self._busy = max(1, len(furthest))
 
     def _only_one(self, claim: Claim) -> Claim:
