@@ -170,7 +170,8 @@ class Relay:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._task is not None:
-            self.stop()
+            if not self._task.done():  # else the next run would find that it was asked to stop
+                self.stop()
             await self._task
 
     async def _run_in_background(self, started: asyncio.Event) -> None:
