@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import create_engine, make_url, text
 
 from postroom import Message, Relay
 from postroom.brokers.memory import MemoryBroker
+from postroom.relay.lines import Outage
 from postroom.rules.ordering import key_hash, lane_of
+from postroom.store.urls import resolve
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
@@ -107,3 +110,59 @@ async def test_R_8_a_relay_that_was_stopped_inside_its_context_can_be_used_again
     service.commit(Message.new("t", 1))
     async with relay:
         await until(lambda: bool(broker.messages))
+
+
+@every_database
+async def test_R_4_a_relay_that_is_cancelled_leaves_nothing_leased(service: Service) -> None:
+    """As by asyncio.wait_for, or by Ctrl-C in asyncio.run."""
+    service.commit(*[Message.new("t", n, key=str(n) if n % 2 else None) for n in range(1000)])
+
+    async def publish(messages: list[Message]) -> None:
+        await asyncio.sleep(0.01 * bool(messages))
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(Relay(service.url, publish, batch=20).run(), 0.7)
+    assert service.rows(f"SELECT 1 FROM {service.table('lane')} WHERE token <> 0") == []
+    assert service.rows(f"SELECT 1 FROM {service.table('delivery')} WHERE token <> 0") == []
+    assert service.status().relays == []
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+@pytest.mark.parametrize("way", ["run", "run_once", "run_until_empty"])
+async def test_R_4_a_relay_stops_while_the_database_is_away(service: Service, way: str) -> None:
+    """It waits neither for room, nor for an answer, nor for what it cannot settle."""
+    service.commit(*[Message.new("t", n) for n in range(1000)])
+    away = asyncio.Event()
+    asked = asyncio.Event()
+
+    async def publish(messages: list[Message]) -> None:
+        asked.set()
+        await away.wait()
+        del messages
+
+    relay = Relay(service.url, publish, batch=10, broker_timeout_ms=1000)
+    running = asyncio.create_task(getattr(relay, way)())
+    await asked.wait()
+    with sessions_refused(service):
+        away.set()
+        await asyncio.sleep(0.5)
+        relay.stop()
+        with suppress(Outage):  # `run_once` says that it could not deliver
+            await asyncio.wait_for(running, 15)
+
+
+@contextmanager
+def sessions_refused(service: Service) -> Iterator[None]:
+    """All sessions of this database end, and none can begin."""
+    url = make_url(resolve(service.url))
+    service.engine.dispose()
+    server = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text(f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS false'))
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+        connection.execute(text(ended), {"name": url.database})
+        try:
+            yield
+        finally:
+            connection.execute(text(f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS true'))
+    server.dispose()

@@ -57,6 +57,7 @@ class Office:
     def stop(self) -> None:
         """Claim no more."""
         self.stopping.set()
+        self.flight.need_no_room()
         self.wake()
 
     async def admit(self) -> int:
@@ -65,6 +66,8 @@ class Office:
             return 0
         await self.unshared.wait()
         await self.flight.wait_for_room(self.options.batch)
+        if self.stopping.is_set():
+            return 0
         return self.circuit.admit(min(self.options.batch, self.flight.room or 1))
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
