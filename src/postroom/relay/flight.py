@@ -63,6 +63,8 @@ class Flight:
 
     def take_off(self, claimed: Sequence[Claimed], deadline: float) -> None:
         """Messages were claimed, or read from a lane."""
+        if not self.messages.keys().isdisjoint([one.position for one in claimed]):  # our own, whose leases had ended
+            self.land([self.messages[one.position] for one in claimed if one.position in self.messages])
         self.messages.update(zip([one.position for one in claimed], claimed, strict=True))
         self.bytes += sum([one.size for one in claimed])
         for lease in {(one.lane, one.token) for one in claimed}:
