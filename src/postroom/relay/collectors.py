@@ -113,7 +113,7 @@ class Collector(ABC):
             found -= later
         if not messages:
             return Collected(found, 0)
-        await office.unshared.wait()
+        await office.wait_until_shared()
         if not claim.alone:
             office.flight.take_off(messages, started + lease)
             dispatch(messages)
