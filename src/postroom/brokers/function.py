@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from postroom.brokers.port import ACCEPTED, Accepted, Capabilities, NotSent, Outcome, Refused, Unreached
+from postroom.brokers.port import ACCEPTED, NOT_SENT, Accepted, Capabilities, NotSent, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code
 
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 Function = Callable[[Any], Any]
 
 UNANSWERED = Refused(Reason.INTERNAL_ERROR, "the function gave no outcome")
+BEGINNING = 0.5
+"""Seconds of a publish in which calls may begin. Each has the whole timeout, and the publish little more."""
+
+
+class _Time(NamedTuple):
+    """What a publish has: seconds for each call, and a moment by the loop's clock from which no more begin."""
+
+    one_call: float
+    begin_before: float
 
 
 class FunctionBroker:
@@ -32,7 +41,8 @@ class FunctionBroker:
     It may return nothing or a receipt; ``{"status": "ok", …}`` or ``{"status": …, "reason_code": …}``; for a list,
     nothing or a list of these. Whatever it raises is a failed attempt, but `ConnectionError` and `BrokerUnavailable`
     mean that the other side cannot be reached, which counts as no attempt. A sync function runs in a thread, which a
-    timeout leaves behind: it is not stopped.
+    timeout leaves behind: it is not stopped. Messages whose turn does not come soon are not sent: a thousand slow calls
+    take longer than any one of them may.
     """
 
     capabilities = Capabilities()
@@ -52,13 +62,14 @@ class FunctionBroker:
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Call the function; no task is made for each message."""
+        time = _Time(timeout, asyncio.get_running_loop().time() + BEGINNING)
         if self._batches:
-            return await self._publish_batch(list(messages), timeout)
+            return await self._publish_batch(list(messages), time)
         outcomes: list[Outcome] = [UNANSWERED] * len(messages)
         work = iter(enumerate(messages))
         async with asyncio.TaskGroup() as group:
             for _ in range(min(len(messages), self._concurrency)):
-                group.create_task(self._publish_each(work, outcomes, timeout))
+                group.create_task(self._publish_each(work, outcomes, time))
         return outcomes
 
     async def close(self) -> None:
@@ -66,26 +77,34 @@ class FunctionBroker:
         if self._threads:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _publish_each(
-        self,
-        work: Iterator[tuple[int, Message]],
-        outcomes: list[Outcome],
-        timeout: float,  # noqa: ASYNC109 - as publish
-    ) -> None:
+    async def _publish_each(self, work: Iterator[tuple[int, Message]], outcomes: list[Outcome], time: _Time) -> None:
         for index, message in work:
-            outcomes[index] = await self._attempt(message, timeout, outcome_of)
+            outcomes[index] = await self._in_turn(message, time, outcome_of)
 
-    async def _publish_batch(self, messages: list[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - as publish
-        result = await self._attempt(messages, timeout, partial(outcomes_of, count=len(messages)))
+    async def _publish_batch(self, messages: list[Message], time: _Time) -> Sequence[Outcome]:
+        result = await self._in_turn(messages, time, partial(outcomes_of, count=len(messages)))
         return result if isinstance(result, list) else [result] * len(messages)
 
-    async def _attempt(self, argument: Any, timeout: float, understand: Callable[[Any], Any]) -> Any:  # noqa: ASYNC109 - as publish
+    async def _in_turn(self, argument: Any, time: _Time, understand: Callable[[Any], Any]) -> Any:
+        if asyncio.get_running_loop().time() >= time.begin_before:
+            return NOT_SENT
         try:
-            async with self._places, asyncio.timeout(timeout):
+            async with asyncio.timeout_at(time.begin_before):
+                await self._places.acquire()
+        except TimeoutError:
+            return NOT_SENT
+        try:
+            return await self._attempt(argument, time.one_call, understand)
+        finally:
+            self._places.release()
+
+    async def _attempt(self, argument: Any, seconds: float, understand: Callable[[Any], Any]) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
                 result = await self._call(argument)
             return understand(result)
         except TimeoutError:
-            return Refused(Reason.TIMEOUT, f"no answer within {timeout:g} s")
+            return Refused(Reason.TIMEOUT, f"no answer within {seconds:g} s")
         except KeyboardInterrupt:
             raise
         except BaseException as error:

@@ -113,7 +113,7 @@ class Collector(ABC):
             found -= later
         if not messages:
             return Collected(found, 0)
-        await office.unshared.wait()
+        await office.wait_until_shared()
         if not claim.alone:
             office.flight.take_off(messages, started + lease)
             dispatch(messages)
@@ -170,20 +170,20 @@ class Rows(Collector):
         super().__init__(office, line, settler)
         self._batches = batches
         self._cursor = 0
-        self._unknown: list[int] = []
-        """Tokens of claims whose answer never came."""
+        self.unknown: list[int] = []
+        """Tokens of claims whose answer never came, or whose messages were not handed over."""
 
     async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
         office = self._office
         options = office.options
-        for token in list(self._unknown):
+        for token in list(self.unknown):
             await self._line.attempt(office.deliveries.forget(token))
-            self._unknown.remove(token)
+            self.unknown.remove(token)
         sweep = sweep or office.rows_given_back
         office.rows_given_back = False
         started = time.monotonic()
         token = new_token()
-        self._unknown.append(token)
+        self.unknown.append(token)
         claim = await self._line.attempt(
             office.deliveries.claim(
                 options.worker,
@@ -195,14 +195,15 @@ class Rows(Collector):
                 most_bytes=options.most_bytes,
             )
         )
-        self._unknown.remove(token)
         if claim.messages:
             self._cursor = max(claim.messages[-1].position, 0 if sweep else self._cursor)
         if claim.found >= limit > 1:
             office.wake(HELP)
-        return await self._hand_over(
+        collected = await self._hand_over(
             claim, started, options.lease, lambda some: self._batches.put_nowait(Batch(NO_READ, some))
         )
+        self.unknown.remove(token)
+        return collected
 
 
 class HelpingRows(Rows):
@@ -286,6 +287,8 @@ class Lanes(Collector):
             one.end_read(furthest.get(number))
             if one.lane.interrupted:
                 one.lane = msgspec.structs.replace(one.lane, interrupted=False)
+        for message in claim.kept_back:
+            self._office.flight.read_again(message.lane, message.position)
         self._busy = max(1, len(furthest))
 
     def _still_held(self, held: dict[int, HeldLane], claim: Claim) -> Claim:

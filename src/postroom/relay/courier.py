@@ -49,9 +49,9 @@ class Courier:
     async def carry(self, batch: Batch) -> None:
         """Send a batch, in waves where the broker cannot keep the order itself."""
         for wave in self._waves(batch.claimed):
-            sendable = self._sendable(batch.read, wave)
-            if sendable:
-                await self._send(sendable)
+            left = wave
+            while left and (sendable := self._sendable(batch.read, left)):
+                left = await self._send(sendable)
         self._office.failed_keys.carried(batch.read)
 
     def _waves(self, claimed: Sequence[Claimed]) -> Sequence[Sequence[Claimed]]:
@@ -77,26 +77,44 @@ class Courier:
         gone = {one.position for one in dropped}
         return [one for one in held if one.position not in gone]
 
-    async def _send(self, batch: Sequence[Claimed]) -> None:
+    async def _send(self, batch: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Send a wave; returns what the broker did not get round to, and may be sent now."""
         office = self._office
         if not office.circuit.closed_or_probing():
             self._keep_back(batch)
             office.give_back(batch)
-            return
+            return ()
         started = time.monotonic()
         outcomes = await self._outcomes(batch)
         seconds = time.monotonic() - started
         office.hook(Phase("send", len(batch), seconds))
         if not office.options.dedup and outcomes.count(ACCEPTED) == len(batch):
             office.settle([Sent(one) for one in office.flight.flying(batch)])
-            return
-        fates = zip(batch, outcomes, strict=True)
+            return ()
+        fates = list(zip(batch, outcomes, strict=True))
+        left = self._left(fates)
+        if left:
+            fates = [(one, outcome) for one, outcome in fates if not isinstance(outcome, NotSent)]
+            batch = [one for one, _ in fates]
         settlements = {one.lease: self._settlement(one, outcome) for one, outcome in fates}
         failed = [one for one in batch if not isinstance(settlements[one.lease], Sent)]
         self._keep_back(failed)
         counted = [one.position for one in failed if isinstance(settlements[one.lease], Retry | Dead)]
         office.seconds.update(dict.fromkeys(counted, seconds))
         office.settle([settlements[one.lease] for one in office.flight.flying(batch)])
+        return left
+
+    def _left(self, fates: Sequence[tuple[Claimed, Outcome]]) -> Sequence[Claimed]:
+        """What was not sent though nothing stands before it, because each took its time and some had no turn.
+
+        Where the broker keeps the order itself, something does stand before it; where none was sent, it is not time
+        that is short.
+        """
+        office = self._office
+        if office.broker.capabilities.ordered_prefix or office.stopping.is_set() or office.circuit.down is not None:
+            return ()
+        left = [one for one, outcome in fates if isinstance(outcome, NotSent)]
+        return left if len(left) < len(fates) else ()
 
     def _keep_back(self, failed: Sequence[Claimed]) -> None:
         """What comes behind these on their keys must wait."""

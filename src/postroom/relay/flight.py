@@ -59,9 +59,12 @@ class Flight:
         self._deadlines: dict[Lease, float] = {}
         self._lost: set[Lease] = set()
         self._landed = asyncio.Event()
+        self._closing = False
 
     def take_off(self, claimed: Sequence[Claimed], deadline: float) -> None:
         """Messages were claimed, or read from a lane."""
+        if not self.messages.keys().isdisjoint([one.position for one in claimed]):  # our own, whose leases had ended
+            self.land([self.messages[one.position] for one in claimed if one.position in self.messages])
         self.messages.update(zip([one.position for one in claimed], claimed, strict=True))
         self.bytes += sum([one.size for one in claimed])
         for lease in {(one.lane, one.token) for one in claimed}:
@@ -158,10 +161,15 @@ class Flight:
         return 0 if self.bytes >= self.most_bytes else max(0, self.most_messages - len(self.messages))
 
     async def wait_for_room(self, least: int) -> None:
-        """Return when there is room for that many, or nothing is in flight."""
-        while self.messages and self.room < least:
+        """Return when there is room for that many, or nothing is in flight, or none is needed any more."""
+        while self.messages and self.room < least and not self._closing:
             self._landed.clear()
             await self._landed.wait()
+
+    def need_no_room(self) -> None:
+        """Nothing more will be claimed: whoever waits for room need not. It may never come, if the database is away."""
+        self._closing = True
+        self._landed.set()
 
     async def wait_until_empty(self) -> None:
         """Return when all is settled."""

@@ -12,6 +12,8 @@ from postroom.rules.ordering import LANES, NO_LANE
 from postroom.store.leases import new_token
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postroom.relay.lines import Line
     from postroom.relay.office import Office
     from postroom.store.leases import Claimed
@@ -51,8 +53,10 @@ class Heart:
         await self._share_lanes(alive)
         office.flight.forget_landed()
 
-    async def leave(self) -> None:
-        """Free the lanes for others, and take this relay's name off the list."""
+    async def leave(self, unknown: Sequence[int]) -> None:
+        """Free the lanes, and what was claimed under these tokens, for others; take this relay's name off the list."""
+        for token in (*unknown, *self._unknown):
+            await self._line.attempt(self._office.deliveries.forget(token))
         lanes = [one.lane for one in self._office.flight.lanes.values()]
         await self._line.attempt(self._office.deliveries.release(lanes))
         await self._line.attempt(self._workers.leave(self._office.options.worker))

@@ -57,15 +57,23 @@ class Office:
     def stop(self) -> None:
         """Claim no more."""
         self.stopping.set()
+        self.flight.need_no_room()
         self.wake()
 
     async def admit(self) -> int:
         """Wait for room; returns how many messages may be claimed now, which is none while the broker is down."""
         if self.circuit.pause() > 0:
             return 0
-        await self.unshared.wait()
+        await self.wait_until_shared()
         await self.flight.wait_for_room(self.options.batch)
+        if self.stopping.is_set():
+            return 0
         return self.circuit.admit(min(self.options.batch, self.flight.room or 1))
+
+    async def wait_until_shared(self) -> None:
+        """Return when no message is sent alone. Several may wait, and the first to go on may have one again."""
+        while not self.unshared.is_set():
+            await self.unshared.wait()
 
     def settle(self, settlements: Sequence[Settlement]) -> None:
         """Hand over what became of messages; it is written soon, together with others."""

@@ -30,7 +30,7 @@ from postroom.store.workers import Workers
 from postroom.telemetry import Event, Expired, Lifecycle, Settled, all_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from types import TracebackType
 
     from postroom.brokers.function import Function
@@ -170,7 +170,8 @@ class Relay:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._task is not None:
-            self.stop()
+            if not self._task.done():  # else the next run would find that it was asked to stop
+                self.stop()
             await self._task
 
     async def _run_in_background(self, started: asyncio.Event) -> None:
@@ -211,7 +212,7 @@ class Relay:
                 errors, others = group.split(PostroomError)
                 if others is not None or errors is None:
                     raise
-                raise errors.exceptions[0] from None
+                raise _first(errors) from None
 
     def _listener(self, office: Office, names: Names) -> list[Listener]:
         if not self._settings.notify or self._settings.database is None:
@@ -221,6 +222,11 @@ class Relay:
     def _off_duty(self) -> None:
         self._running = None
         self._stop_asked = False
+
+
+def _first(error: BaseException) -> BaseException:
+    """One reason of a group, which may hold groups in turn."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 class Shift:
@@ -240,42 +246,65 @@ class Shift:
         unordered, *ordered = self._queues
         self._couriers = [Courier(office, unordered) for _ in range(concurrency)]
         self._couriers += [Courier(office, queue) for queue in ordered]
-        self._collectors: list[Collector] = [
+        self._claimers = [
             Rows(office, claims, self._settler, unordered),
             HelpingRows(office, more_claims, self._settler, unordered),
         ]
+        self._collectors: list[Collector] = [*self._claimers]
         self._collectors += [Lanes(office, line, self._settler, ordered, n) for n, line in enumerate(reads)]
 
     async def work(self) -> None:
         """Deliver until the relay stops."""
-        async with self._at_work(), asyncio.TaskGroup() as group:
-            for collector in self._collectors:
-                group.create_task(collector.run())
+        async with self._at_work():
+            await self._while_wanted(*(collector.run() for collector in self._collectors))
 
     async def work_once(self) -> None:
         """Deliver what could be sent now."""
-        office = self._office
         async with self._at_work():
-            while not office.stopping.is_set():
-                found = 0
-                for collector in self._collectors:
-                    found += await collector.collect(everything=True)
-                await office.flight.wait_until_empty()
-                if not found or office.circuit.down is not None:
-                    return
+            await self._while_wanted(self._once())
 
     async def work_until_empty(self) -> None:
         """Deliver until nothing is left that could be sent."""
-        async with self._at_work(), asyncio.TaskGroup() as group:
-            for collector in self._collectors:
-                group.create_task(collector.run())
-            await self._empty()
-            self._office.stop()
+        async with self._at_work():
+            await self._while_wanted(*(collector.run() for collector in self._collectors), self._stop_when_empty())
 
     async def close(self) -> None:
         """Close the connections."""
         for line in self._lines:
             await line.close()
+
+    async def _while_wanted(self, *work: Coroutine[Any, Any, None]) -> None:
+        """Do this until it ends. When the relay stops it ends soon, unless the database is away: then it is ended."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+            watch = group.create_task(self._end_when_overdue(tasks))
+            await asyncio.wait(tasks)
+            watch.cancel()
+
+    async def _end_when_overdue(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        await self._office.stopping.wait()
+        await asyncio.sleep(self._patience)
+        for task in tasks:
+            task.cancel()
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for what is in flight to be sent and settled."""
+        return self._office.options.broker_timeout + 2 * GRACE
+
+    async def _once(self) -> None:
+        office = self._office
+        while not office.stopping.is_set():
+            found = 0
+            for collector in self._collectors:
+                found += await collector.collect(everything=True)
+            await office.flight.wait_until_empty()
+            if not found or office.circuit.down is not None:
+                return
+
+    async def _stop_when_empty(self) -> None:
+        await self._empty()
+        self._office.stop()
 
     async def _empty(self) -> None:
         """Return when nothing is left that could be sent, or the relay stops."""
@@ -295,19 +324,21 @@ class Shift:
         with suppress(Outage):
             await self._heart.beat()
         office.hook(Lifecycle(office.options.worker, "started"))
-        async with asyncio.TaskGroup() as group:
-            parts: tuple[Part, ...] = (*self._couriers, self._settler, self._heart, *self._listeners)
-            tasks = [group.create_task(part.run()) for part in parts]
-            try:
-                yield
-            finally:
-                await self._land()
-                for task in tasks:
-                    task.cancel()
-        with suppress(TimeoutError, Outage):  # where the database is away, leases end by themselves
-            async with asyncio.timeout(GRACE):
-                await self._heart.leave()
-        office.hook(Lifecycle(office.options.worker, "stopped"))
+        try:
+            async with asyncio.TaskGroup() as group:
+                parts: tuple[Part, ...] = (*self._couriers, self._settler, self._heart, *self._listeners)
+                tasks = [group.create_task(part.run()) for part in parts]
+                try:
+                    yield
+                finally:
+                    await self._land()
+                    for task in tasks:
+                        task.cancel()
+        finally:
+            with suppress(TimeoutError, PostroomError):  # where the database is away, leases end by themselves
+                async with asyncio.timeout(GRACE):
+                    await self._heart.leave([token for claimer in self._claimers for token in claimer.unknown])
+            office.hook(Lifecycle(office.options.worker, "stopped"))
 
     async def _land(self) -> None:
         """Give back what no courier has begun with, and wait for the rest."""
@@ -316,6 +347,6 @@ class Shift:
             while not queue.empty():
                 office.give_back(queue.get_nowait().claimed)
         with suppress(TimeoutError):
-            async with asyncio.timeout(office.options.broker_timeout + 2 * GRACE):
+            async with asyncio.timeout(self._patience):
                 await office.flight.wait_until_empty()
                 await self._settler.wait_until_written()

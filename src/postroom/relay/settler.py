@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
@@ -24,6 +23,13 @@ MOST = 5000
 """Settlements of one statement."""
 TRIES = 3
 """Of a single settlement that the database refuses though it answers."""
+
+
+def unsent_keys(settlements: Sequence[Settlement]) -> list[str]:
+    """Keys of what was not sent, one for each message."""
+    return [
+        one.claimed.message.key for one in settlements if type(one) is not Sent and one.claimed.message.key is not None
+    ]
 
 
 class Settler:
@@ -56,26 +62,26 @@ class Settler:
         office = self._office
         office.to_settle.clear()
         settlements, office.settlements = office.settlements, []
-        work = iter(settlements)
-        while chunk := list(islice(work, MOST)):
-            await self._settle(chunk)
+        while settlements:
+            chunk, settlements = settlements[:MOST], settlements[MOST:]
+            await self._settle(chunk, settlements)
         conflicts, office.conflicts = office.conflicts, []
         if conflicts:
             await self.audit(conflicts)
 
-    async def _settle(self, settlements: list[Settlement]) -> None:
-        """Write settlements until the database has them."""
+    async def _settle(self, settlements: list[Settlement], rest: list[Settlement]) -> None:
+        """Write settlements until the database has them; the rest comes after them."""
         pause, refused = FIRST_PAUSE, 0
         while True:
             try:
-                await self._write(settlements)
+                await self._write(settlements, rest)
                 return
             except Outage as outage:
                 if await self._line.answers():
                     if len(settlements) > 1:  # it is the statement: find out which settlement is at fault
                         middle = len(settlements) // 2
-                        await self._settle(settlements[:middle])
-                        await self._settle(settlements[middle:])
+                        await self._settle(settlements[:middle], [*settlements[middle:], *rest])
+                        await self._settle(settlements[middle:], rest)
                         return
                     refused += 1
                     if refused == TRIES:
@@ -84,7 +90,7 @@ class Settler:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _write(self, settlements: list[Settlement]) -> None:
+    async def _write(self, settlements: list[Settlement], rest: list[Settlement]) -> None:
         office = self._office
         started = time.monotonic()
         # A message in a lane has no lease of its own to give back: it is read again.
@@ -94,9 +100,8 @@ class Settler:
             written = [one for one in settlements if type(one) is not GivenBack or not one.claimed.ordered]
         lost = await self._line.attempt(office.deliveries.settle(written))
         if office.failed_keys:
-            office.failed_keys.settled(
-                [one.claimed.message.key for one in settlements if type(one) is not Sent and one.claimed.message.key]
-            )
+            unwritten = {*unsent_keys(rest), *unsent_keys(office.settlements)}
+            office.failed_keys.settled([key for key in unsent_keys(settlements) if key not in unwritten])
         for one in dropped:
             office.flight.read_again(one.lane, one.position)
         office.conflicts.extend([one for one in lost if office.flight.messages.get(one.position) is one])

@@ -101,7 +101,14 @@ class Claiming(Settling):
         gone = {one.lease for one in lost}
         messages = [sendable[index] for index in split.send]
         alone = any(one.claims > self.limits.alone_after for one in messages)
-        return Claim(messages, [one for one in settled if one.claimed.lease not in gone], len(claimed), alone=alone)
+        done = {one.lease for one in messages} | {one.claimed.lease for one in settled}
+        return Claim(
+            messages,
+            [one for one in settled if one.claimed.lease not in gone],
+            len(claimed),
+            alone=alone,
+            kept_back=[one for one in claimed if one.ordered and one.lease not in done],
+        )
 
     def _lease_ready(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         """Lease ready rows; each comes as position, lane, attempts, claims, size, expired and the message columns."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TOKEN_BITS = 62
 
@@ -124,6 +127,8 @@ class Claim:
     """How many deliveries were due and free, handed out or not: zero means that there was nothing to do."""
     alone: bool = False
     """Workers may have died of the one message that is there: nothing else should be in flight with it."""
+    kept_back: Sequence[Claimed] = ()
+    """Of lanes: read, and neither handed out nor settled. The next read must find them."""
 
 
 @dataclass(frozen=True, slots=True)

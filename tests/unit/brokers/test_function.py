@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroom.brokers.function import FunctionBroker, load, outcome_of
-from postroom.brokers.port import ACCEPTED, Accepted, Outcome, Refused, Unreached
+from postroom.brokers.port import ACCEPTED, Accepted, NotSent, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.message import Message
 
@@ -157,3 +157,28 @@ async def test_a_receipt_that_is_no_json_is_written_as_python_shows_it() -> None
 
     assert outcome_of({"status": "ok", "offset": Odd()}) == Accepted('{"offset":"odd"}')
     assert outcome_of(7) == Accepted("7")
+
+
+async def test_R_2_a_publish_ends_in_time_however_many_calls_it_would_take() -> None:
+    """Messages whose turn did not come are not sent; they have not failed, nor have those that were sent."""
+    calls = []
+
+    async def slow(message: Message) -> None:
+        calls.append(message)
+        await asyncio.sleep(0.2)
+
+    broker = FunctionBroker(slow, concurrency=1)
+    outcomes = list(await broker.publish(MESSAGES * 4, 0.3))
+    sent = outcomes.count(ACCEPTED)
+    assert outcomes == [ACCEPTED] * sent + [NotSent()] * (len(outcomes) - sent)
+    assert len(calls) == sent < len(outcomes)
+
+
+async def test_R_2_a_batch_that_finds_no_place_is_not_sent() -> None:
+    async def slow(messages: list[Message]) -> None:
+        await asyncio.sleep(0.2 * len(messages))
+
+    broker = FunctionBroker(slow, concurrency=1)
+    first, second = await asyncio.gather(broker.publish(MESSAGES, 5), broker.publish(MESSAGES, 5))
+    assert list(first) == [ACCEPTED] * 5
+    assert list(second) == [NotSent()] * 5

@@ -114,3 +114,16 @@ async def test_waiting_for_room_ends_when_messages_land() -> None:
     flight.land(batch[1:])
     await emptying
     assert flight.messages == {}
+
+
+def test_what_we_claim_again_ourselves_counts_once() -> None:
+    """Its lease had ended before it was settled, as in an outage: it is still in flight, and due again."""
+    flight = Flight(9, 1000)
+    before, now = claimed(1, token=1), claimed(1, token=2)
+    flight.take_off([before], 100.0)
+    flight.take_off([now, claimed(2, token=2)], 200.0)
+    assert flight.bytes == 20
+    flight.land([before])
+    assert flight.messages[1] is now
+    flight.land([now])
+    assert flight.bytes == 10

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postroom.brokers.memory import MemoryBroker
+from postroom.message import Message
+from postroom.relay.office import Office
+from postroom.relay.options import Options
+from postroom.relay.settler import Settler
+from postroom.store.deliveries import Deliveries
+from postroom.store.leases import Claimed, GivenBack, Lane, Retry
+from postroom.store.names import Names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.store.leases import Settlement
+
+
+def claimed(position: int) -> Claimed:
+    return Claimed(position, 3, 7, 0, 0, Message.new("t", position, key="k"))
+
+
+class Line:
+    """A line to a database that settles everything, and does something meanwhile."""
+
+    def __init__(self, meanwhile: Any) -> None:
+        self._meanwhile = meanwhile
+
+    async def attempt(self, steps: Any) -> Sequence[Settlement]:
+        steps.close()
+        self._meanwhile()
+        return []
+
+
+async def test_L_16_a_key_is_not_trusted_while_a_failure_on_it_waits_to_be_written() -> None:
+    """The second was dropped when the first failed, and while that is written the first fails again."""
+    office = Office(Options("w"), MemoryBroker(), Deliveries(Names.of("sqlite", None, None)), lambda _: None)
+    office.flight.hold_lane(Lane(3, 7), 1e9)
+    first, second = claimed(1), claimed(2)
+    office.flight.take_off([first, second], 1e9)
+
+    def fail_again() -> None:
+        office.failed_keys.fail("k")
+        office.settle([Retry(first, 0.0, "NO", "no")])
+
+    settler = Settler(office, Line(fail_again))  # type: ignore[arg-type]  # what it needs of a line
+    office.failed_keys.fail("k")
+    office.settle([GivenBack(second)])
+    await settler.flush()
+    assert office.failed_keys.must_drop("k", office.failed_keys.next_read()), "the database does not know of the first"
+    settler = Settler(office, Line(lambda: None))  # type: ignore[arg-type]
+    await settler.flush()
+    assert not office.failed_keys.must_drop("k", office.failed_keys.next_read())
