@@ -40,6 +40,8 @@ COLUMNS = {
     "id": "id",
 }
 """What people are shown of a dead letter → its title."""
+SPARE = ("queue", "tries", "failed (UTC)", "it said", "key", "topic", "error")
+"""What a narrow terminal does without. Never the id, which `requeue` and `discard` want."""
 
 Topic = Annotated[str | None, typer.Option("--topic", help="Only those of this topic.")]
 Key = Annotated[str | None, typer.Option("--key", help="Only those of this ordering key.")]
@@ -99,7 +101,7 @@ def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
         print_text("no dead letters")
         return
     rows = [[shown(letter[column])[:LONGEST_ERROR] for column in COLUMNS] for letter in found]
-    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare="id")
+    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare=SPARE)
     if on_terminal() and len(found) == limit:
         print_text(f"Older ones: --before {found[-1]['position']}")
 

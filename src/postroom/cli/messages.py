@@ -30,6 +30,8 @@ COLUMNS = {
     "id": "id",
 }
 """What people are shown of a message → its title. JSON has all columns of the view `outbox_status`."""
+SPARE = ("created (UTC)", "tries", "key", "error", "topic")
+"""What a narrow terminal does without. Never the id, which the other commands want."""
 
 
 def list_messages(
@@ -140,4 +142,4 @@ def show(found: Sequence[dict[str, Any]]) -> None:
         print_text("no messages")
         return
     rows = [[message[column] for column in COLUMNS] for message in found]
-    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare="id")
+    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare=SPARE)
