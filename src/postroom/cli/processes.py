@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from postroom.cli.relay import SUPERVISED
+from postroom.cli.running import WRONG_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
 SHORTEST_LIFE = 2.0
-"""Seconds: a process that ends in failure sooner could not even start, and would not the next time."""
+"""Seconds: a process that dies sooner could not even start, and would not the next time."""
+LONGEST_START = 10.0
+"""Seconds: one that ends by itself with a failure sooner could not start either; a busy machine is slow to find out."""
 LOOK = 0.1
 
 
@@ -42,8 +45,11 @@ class Child:
         )
 
     def failed_to_start(self) -> bool:
-        """Whether it ended in failure as soon as it was there."""
-        return bool(self.process.returncode) and time.monotonic() - self.started_at < SHORTEST_LIFE
+        """Whether it ended in failure as soon as it was there, or because it was called wrongly."""
+        code = self.process.returncode
+        if not code or code == WRONG_USAGE:
+            return bool(code)
+        return time.monotonic() - self.started_at < (LONGEST_START if code > 0 else SHORTEST_LIFE)
 
 
 class Supervisor:
