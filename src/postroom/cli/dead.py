@@ -188,7 +188,7 @@ def _act(verb: str, done_word: str, act: Act, wish: Wish, settings: Settings) ->
     if others:
         named = [f"{one} is {what}" for one, what in others.items()][:MOST_NAMED]
         more = f", and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        raise PostroomError(f"{len(others)} not {done_word}, because they are not dead: {', '.join(named)}{more}")
+        raise PostroomError(f"{len(others)} not {done_word}, because only dead ones can be: {', '.join(named)}{more}")
 
 
 def _choice(

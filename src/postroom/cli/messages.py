@@ -102,7 +102,9 @@ def show_one(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json({**{name: value for name, value in found.items() if name != "payload"}, **_payload(found)})
         return
-    print_text(f"{found['status'] or 'message'}: {shown(found['explanation'])}\n", style="bold")
+    status, explanation = found["status"] or "message", shown(found["explanation"])
+    told = explanation if explanation.startswith(status) else f"{status}: {explanation}"
+    print_text(f"{told}\n", style="bold")
     rows = [(name, ", ".join(value) if name == "headers" else value) for name, value in found.items()]
     hidden = ("status", "explanation", "blocker", "relays_down", "history", "payload")
     print_table(("field", "value"), [row for row in rows if row[0] not in hidden and row[1] not in (None, "")])

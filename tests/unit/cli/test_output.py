@@ -106,3 +106,10 @@ def test_a_bar_moves_on_a_terminal_and_nothing_is_shown_elsewhere(
     assert "requeued" in shown.err
     assert "1000/1000" in shown.err
     assert shown.out == ""
+
+
+@pytest.mark.parametrize("status", ["sent", "dead", "waiting"])
+def test_people_are_told_the_state_once(status: str, capsys: pytest.CaptureFixture[str]) -> None:
+    explanation = "sent at noon" if status == "sent" else "why"
+    messages.show_one({"status": status, "explanation": explanation, "history": []}, as_json=False)
+    assert capsys.readouterr().out.startswith("sent at noon\n" if status == "sent" else f"{status}: why\n")
