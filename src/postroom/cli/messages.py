@@ -36,7 +36,7 @@ SPARE = ("created (UTC)", "tries", "key", "error", "topic")
 
 def list_messages(
     status: Annotated[State | None, typer.Option(help="Only messages in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at the most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="How many at the most.")] = 50,
     before: Annotated[
         int | None,
         typer.Option(min=1, max=2**63 - 1, metavar="POSITION", help="Only older ones: those before this position."),
@@ -65,7 +65,7 @@ def show_message(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Show all about a message, and why it has not left yet. Neither payload nor header values, unless asked for."""
+    """Show all about a message, and why it has not left yet. Its payload if asked for; values of headers never."""
     from postroom.store.finding import Finding
     from postroom.store.leases import Order
 
@@ -83,7 +83,7 @@ def release(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Free leases that have ended, so that no worker's name stands there. One that still runs is never touched."""
+    """Free leases that have ended. No worker's name stands there then. One that still runs is never touched."""
     from postroom.store.freeing import Freeing
 
     if not expired:
