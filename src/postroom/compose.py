@@ -97,5 +97,5 @@ def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER)
             return MemoryBroker()
         case _:
             raise InvalidSetting(
-                f"{scheme}: is not a broker that Postroom knows: use python:module:function, stdout: or memory:"
+                f"{scheme}: is not a broker that Postroom knows: use python:module:function or stdout:"
             )

@@ -155,7 +155,7 @@ def _status(found: Found) -> str | None:
 
 
 def _dead(found: Found) -> str:
-    return f"dead{_error(found)}; `postroom dead requeue {found.message.id}` sends it after all"
+    return f"given up{_error(found)}; `postroom dead requeue {found.message.id}` sends it after all"
 
 
 def _settled(found: Found) -> str:
@@ -178,8 +178,9 @@ def _held(found: Found) -> str:
     if blocker is None:
         return ""
     due = f", next try at {_moment(blocker.due)}" if blocker.due else ""
-    error = f": {blocker.error_code} {blocker.error_message}" if blocker.error_code else ""
-    return f"held behind message {blocker.id or blocker.position} of its key, which is {blocker.status}{due}{error}"
+    error = _said(blocker.error_code, blocker.error_message)
+    status = {"failed": "has failed", "requeued": "was re-queued and goes first"}.get(blocker.status, "is dead")
+    return f"held behind message {blocker.id or blocker.position} of its key, which {status}{due}{error}"
 
 
 def _broker_down(found: Found) -> str:
@@ -204,7 +205,11 @@ def _holder(found: Found) -> str:
 
 def _error(found: Found) -> str:
     delivery = found.delivery
-    return f": {delivery.error_code} {delivery.error_message}" if delivery and delivery.error_code else ""
+    return _said(delivery.error_code, delivery.error_message) if delivery else ""
+
+
+def _said(code: str | None, text: str | None) -> str:
+    return f": {code} {text or ''}".rstrip() if code else ""
 
 
 def _due(found: Found) -> str:

@@ -134,7 +134,7 @@ def _latency(messages: Sequence[Message]) -> dict[str, float]:
 
 def _code(text: str) -> str:
     """A reason code or the name of an exception; what is not one word is not shown."""
-    return text if _ONE_WORD.fullmatch(text) else UNREADABLE
+    return str(text) if _ONE_WORD.fullmatch(text) else UNREADABLE  # str: of an enum's member, its value
 
 
 def _plain(name: str) -> str:

@@ -85,6 +85,10 @@ ENVIRONMENT = {
 
 Source = tuple[str, Mapping[str, Any]]
 
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+_CHOICES: dict[Any, str] = {bool: "use true or false", Literal["hold", "skip"]: "use hold or skip"}
+"""What to say of a value that is none of a few."""
+
 
 def _convert(source: str, values: Mapping[str, Any]) -> None:
     """Refuse values of the wrong type or range, naming where they come from."""
@@ -93,11 +97,18 @@ def _convert(source: str, values: Mapping[str, Any]) -> None:
             msgspec.convert({name: value}, Settings, strict=False)
         except msgspec.ValidationError as error:
             if name not in Settings.__struct_fields__:
-                known = ", ".join(Settings.__struct_fields__)
-                raise InvalidSetting(f"{source}: there is no setting {name!r}; known are {known}") from None
+                raise InvalidSetting(f"{source}: there is no setting {name!r}; {_meant(name)}") from None
             shown = "(hidden)" if name == "database" else repr(value)
-            reason = str(error).partition(" - at ")[0]
+            reason = _CHOICES.get(_TYPES[name]) or str(error).partition(" - at ")[0]
             raise InvalidSetting(f"{source}: {name} = {shown} is not valid: {reason}") from None
+
+
+def _meant(name: str) -> str:
+    """What an unknown setting was to be, where one is like it; else all that there are."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, Settings.__struct_fields__, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(Settings.__struct_fields__)}"
 
 
 def _files(folder: Path) -> list[Source]:

@@ -156,7 +156,14 @@ def test_what_is_dead_says_why(room: Room) -> None:
     room.settle(Dead(claimed, "REJECTED", "not wanted"))
     found = about(room, position)
     assert (found["status"], found["reason"], found["error_code"], found["due"]) == ("dead", "dead", "REJECTED", None)
-    assert "REJECTED not wanted" in found["explanation"]
+    assert found["explanation"].startswith("given up: REJECTED not wanted; ")
+
+
+def test_an_error_may_be_a_code_alone(room: Room) -> None:
+    [position] = room.add()
+    [claimed] = room.claim()
+    room.settle(Retry(claimed, 60, "TIMEOUT", ""))
+    assert about(room, position)["explanation"].startswith("failed: TIMEOUT; ")
 
 
 def test_a_message_without_a_delivery_is_told(room: Room) -> None:

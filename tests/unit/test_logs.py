@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom import Message, Outbox, Relay, RetryPolicy, logs
+from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import Outcome
 from postroom.telemetry import (
     Event,
@@ -169,8 +170,9 @@ def test_on_a_terminal_it_is_text_in_colours(monkeypatch: pytest.MonkeyPatch) ->
     assert "\x1b[1mrelay_started" in coloured.getvalue()
     assert "\x1b[2J" not in coloured.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
-    logs.structured(plain)(Settled(Outcome.RETRY, [MESSAGE], 2, "TIMEOUT"))
+    logs.structured(plain)(Settled(Outcome.RETRY, [MESSAGE], 2, Reason.TIMEOUT))
     assert re.match(r"\S+Z \[warning *\] outbox_flush_retry +outbox_id='\S+' position=12 topic=", plain.getvalue())
+    assert "reason_code='TIMEOUT'" in plain.getvalue()
     logs.structured(as_json, json=True)(Lifecycle("w1", "started"))
     assert json.loads(as_json.getvalue())["event"] == "relay_started"
 

@@ -83,6 +83,16 @@ def test_R_1_a_bad_value_names_its_source_and_itself(value: str, monkeypatch: py
         Settings.load()
 
 
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [("OUTBOX_ORDER", "order = 'maybe' is not valid: use hold or skip"), ("OUTBOX_ENABLED", "use true or false")],
+)
+def test_a_value_that_is_none_of_a_few_is_told_them(variable: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "maybe")
+    with pytest.raises(InvalidSetting, match=said):
+        Settings.load()
+
+
 @pytest.mark.parametrize("value", [0, -1, "many", 1.5, True, [1]])
 def test_a_bad_argument_is_refused(value: Any) -> None:
     with pytest.raises(InvalidSetting, match=r"an argument: max_payload_bytes = .* is not valid"):
@@ -109,7 +119,12 @@ def test_R_1_the_databases_value_is_not_shown(folder: Path) -> None:
         (
             "postroom.toml",
             "databse = 'x'",
-            r"postroom\.toml: there is no setting 'databse'; known are database, schema",
+            r"postroom\.toml: there is no setting 'databse'; did you mean 'database'\?",
+        ),
+        (
+            "postroom.toml",
+            "[tool.postroom]",
+            r"postroom\.toml: there is no setting 'tool'; known are database, schema",
         ),
         (
             "pyproject.toml",

@@ -117,8 +117,8 @@ class FunctionBroker:
         if isinstance(error, ConnectionError | BrokerUnavailable):
             return Unreached(str(error) or type(error).__name__)
         if isinstance(error, Exception):
-            return Refused(reason_code(error, self._classifier), str(error) or type(error).__name__)
-        return Refused(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+            return Refused(reason_code(error, self._classifier), _said(error))
+        return Refused(Reason.INTERNAL_ERROR, _said(error))
 
     async def _in_thread(self, function: Function, argument: Any) -> Any:
         result, error = await asyncio.get_running_loop().run_in_executor(self._threads, _called, function, argument)
@@ -188,15 +188,30 @@ def _text(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
+def _said(error: BaseException) -> str:
+    """What an error says, after its class: many, as KeyError, say little without."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
 def takes_a_batch(function: Function) -> bool:
-    """Whether the function's parameter is called ``messages``. Raises `InvalidSetting` if it takes none."""
+    """Whether the function's parameter is called ``messages``.
+
+    Raises `InvalidSetting` if it cannot be called with one argument, or is a generator, which a call does not run.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidSetting(f"{name} is a generator: a call would not run it, so nothing would be sent; use no yield")
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except ValueError:  # some builtin functions do not say what they take
         return False
-    if not parameters:
-        raise InvalidSetting(f"{function!r} takes no argument: it must take a message, or a list called messages")
-    return parameters[0].name == "messages"
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise InvalidSetting(
+            f"{name}{signature} cannot be called with one argument: it must take a message, or a list called messages"
+        ) from None
+    return next(iter(signature.parameters)) == "messages"
 
 
 def _is_async(function: Function) -> bool:

@@ -11,7 +11,7 @@ from postroom.cli import bench, cleanup, dead, demo, init, messages, relay, sche
 app = typer.Typer(
     name="postroom",
     help="Postroom: what a service commits, the world receives; and each effect happens once.",
-    epilog="Every command finds the database by --database, POSTROOM_DATABASE, postroom.toml or pyproject.toml.",
+    epilog="All but demo find their database by --database, POSTROOM_DATABASE, postroom.toml or pyproject.toml.",
     add_completion=False,
     rich_markup_mode=None,  # plain text is quicker, and is right without a terminal too
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def bench(
-    messages: Annotated[int, typer.Option(min=100, max=10_000_000, help="Messages of one run.")] = 50_000,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds; their median counts.")] = 5,
+    messages: Annotated[int, typer.Option(min=100, max=10_000_000, metavar="N", help="Messages of one run.")] = 50_000,
+    rounds: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="Rounds; their median counts.")] = 5,
     large: Annotated[
         bool, typer.Option("--large", help="Also drain a million messages, with and without an old snapshot held.")
     ] = False,
     database: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the relay: messages a second and milliseconds, and the ratio to a bare loop on the same database.
+    """Measure the relay on a database. On PostgreSQL also bare loops of claim and ack, and the ratio to them.
 
     Works in tables of its own (schema postroom_bench, or names that begin with postroom_bench_), which it removes.
     Without a database it takes SQLite in a temporary directory.

@@ -16,18 +16,25 @@ from postroom.settings import MOST_DAYS, Settings
 def cleanup(
     days: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_DAYS, help="Keep settled messages for so long. Else OUTBOX_RETENTION_DAYS, 7."),
+        typer.Option(
+            min=0,
+            max=MOST_DAYS,
+            metavar="DAYS",
+            help="Keep settled messages for so long. Else OUTBOX_RETENTION_DAYS, 7.",
+        ),
     ] = None,
     inbox_days: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_DAYS, help="Keep inbox marks for so long. Else INBOX_RETENTION_DAYS, 7."),
+        typer.Option(
+            min=0, max=MOST_DAYS, metavar="DAYS", help="Keep inbox marks for so long. Else INBOX_RETENTION_DAYS, 7."
+        ),
     ] = None,
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove messages that were settled long ago, with their receipts, and old inbox marks.
+    """Remove what was settled long ago, and old inbox marks.
 
     Never what is not sent, nor dead letters. In small batches: it may run beside everything else.
     """

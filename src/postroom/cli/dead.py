@@ -40,10 +40,12 @@ COLUMNS = {
     "id": "id",
 }
 """What people are shown of a dead letter → its title."""
+SPARE = ("queue", "tries", "failed (UTC)", "it said", "key", "topic", "error")
+"""What a narrow terminal does without. Never the id, which `requeue` and `discard` want."""
 
-Topic = Annotated[str | None, typer.Option("--topic", help="Only those of this topic.")]
-Key = Annotated[str | None, typer.Option("--key", help="Only those of this ordering key.")]
-Code = Annotated[str | None, typer.Option("--code", help="Only those that failed with this code.")]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only those of this topic.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only those of this ordering key.")]
+Code = Annotated[str | None, typer.Option("--code", metavar="CODE", help="Only those that failed with this code.")]
 OlderThan = Annotated[
     int | None,
     typer.Option("--older-than", min=0, max=MOST_DAYS, metavar="DAYS", help="Only those that failed longer ago."),
@@ -71,7 +73,7 @@ class Wish:
 
 
 def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at the most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="How many at the most.")] = 50,
     before: Annotated[
         int | None,
         typer.Option(min=1, max=2**63 - 1, metavar="POSITION", help="Only older ones: those before this position."),
@@ -99,7 +101,7 @@ def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
         print_text("no dead letters")
         return
     rows = [[shown(letter[column])[:LONGEST_ERROR] for column in COLUMNS] for letter in found]
-    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare="id")
+    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare=SPARE)
     if on_terminal() and len(found) == limit:
         print_text(f"Older ones: --before {found[-1]['position']}")
 
@@ -111,7 +113,7 @@ def show(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Show all about a dead letter: its last error, and what was done to it."""
+    """Show a dead letter, its last error and its history."""
     from postroom import dead_letters
 
     with checked(Settings.load(database=database, schema=schema, table_prefix=table_prefix)) as store:
@@ -133,7 +135,7 @@ def requeue(  # noqa: PLR0913, PLR0917 - a command has that many options
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Send dead letters after all: by their ids, by a filter, or all of them. They start again at attempt 0."""
+    """Send dead letters after all. By ids, by a filter, or all of them. They start again at attempt 0."""
     from postroom import dead_letters
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
@@ -155,7 +157,7 @@ def discard(  # noqa: PLR0913, PLR0917 - a command has that many options
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove dead letters for good: by their ids, by a filter, or all of them."""
+    """Remove dead letters for good. By ids, by a filter, or all of them."""
     from postroom import dead_letters
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
@@ -186,7 +188,7 @@ def _act(verb: str, done_word: str, act: Act, wish: Wish, settings: Settings) ->
     if others:
         named = [f"{one} is {what}" for one, what in others.items()][:MOST_NAMED]
         more = f", and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        raise PostroomError(f"{len(others)} not {done_word}, because they are not dead: {', '.join(named)}{more}")
+        raise PostroomError(f"{len(others)} not {done_word}, because only dead ones can be: {', '.join(named)}{more}")
 
 
 def _choice(

@@ -30,11 +30,13 @@ COLUMNS = {
     "id": "id",
 }
 """What people are shown of a message → its title. JSON has all columns of the view `outbox_status`."""
+SPARE = ("created (UTC)", "tries", "key", "error", "topic")
+"""What a narrow terminal does without. Never the id, which the other commands want."""
 
 
 def list_messages(
     status: Annotated[State | None, typer.Option(help="Only messages in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at the most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="How many at the most.")] = 50,
     before: Annotated[
         int | None,
         typer.Option(min=1, max=2**63 - 1, metavar="POSITION", help="Only older ones: those before this position."),
@@ -63,7 +65,7 @@ def show_message(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Show all about a message, and why it has not left yet. Neither payload nor header values, unless asked for."""
+    """Show all about a message, and why it has not left yet. Its payload if asked for; values of headers never."""
     from postroom.store.finding import Finding
     from postroom.store.leases import Order
 
@@ -81,7 +83,7 @@ def release(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Free leases that have ended, so that no worker's name stands there. One that still runs is never touched."""
+    """Free leases that have ended. No worker's name stands there then. One that still runs is never touched."""
     from postroom.store.freeing import Freeing
 
     if not expired:
@@ -100,7 +102,9 @@ def show_one(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json({**{name: value for name, value in found.items() if name != "payload"}, **_payload(found)})
         return
-    print_text(f"{found['status'] or 'message'}: {shown(found['explanation'])}\n", style="bold")
+    status, explanation = found["status"] or "message", shown(found["explanation"])
+    told = explanation if explanation.startswith(status) else f"{status}: {explanation}"
+    print_text(f"{told}\n", style="bold")
     rows = [(name, ", ".join(value) if name == "headers" else value) for name, value in found.items()]
     hidden = ("status", "explanation", "blocker", "relays_down", "history", "payload")
     print_table(("field", "value"), [row for row in rows if row[0] not in hidden and row[1] not in (None, "")])
@@ -140,4 +144,4 @@ def show(found: Sequence[dict[str, Any]]) -> None:
         print_text("no messages")
         return
     rows = [[message[column] for column in COLUMNS] for message in found]
-    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare="id")
+    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare=SPARE)

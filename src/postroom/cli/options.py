@@ -40,6 +40,4 @@ def _message_id(text: str) -> UUID:
 
 
 MessageId = Annotated[UUID, typer.Argument(metavar="ID", parser=_message_id, help="The message's id.")]
-MessageIds = Annotated[
-    list[UUID] | None, typer.Argument(metavar="[ID]...", parser=_message_id, help="The messages' ids.")
-]
+MessageIds = Annotated[list[UUID] | None, typer.Argument(metavar="ID", parser=_message_id, help="The messages' ids.")]

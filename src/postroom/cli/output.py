@@ -65,9 +65,12 @@ def print_text(text: str, style: str = "") -> None:
 
 
 def print_table(
-    titles: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), spare: str = ""
+    titles: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), spare: Sequence[str] = ()
 ) -> None:
-    """A table; columns of the titles in `right` are aligned there. On a narrow terminal it does without `spare`."""
+    """A table; columns of the titles in `right` are aligned there.
+
+    On a narrow terminal it does without those in `spare`, the first of them first, until it fits.
+    """
     columns = [[title, *(shown(row[n]) for row in rows)] for n, title in enumerate(titles)]
     if on_terminal():
         _print_rich(columns, right, spare)
@@ -103,14 +106,15 @@ def _print_plain(columns: Sequence[Sequence[str]], right: Sequence[str]) -> None
         typer.echo("  ".join(row).rstrip())
 
 
-def _print_rich(columns: Sequence[Sequence[str]], right: Sequence[str], spare: str) -> None:
+def _print_rich(columns: Sequence[Sequence[str]], right: Sequence[str], spare: Sequence[str]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     terminal = _console()
-    if sum(max(map(len, column)) + 2 for column in columns) > terminal.width:
-        columns = [column for column in columns if column[0] != spare]
+    for title in spare:
+        if sum(max(map(len, column)) + 2 for column in columns) - 2 > terminal.width:
+            columns = [column for column in columns if column[0] != title]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for title, *_ in columns:
         table.add_column(title, justify="right" if title in right else "left", overflow="fold")

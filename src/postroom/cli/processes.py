@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 LOOK = 0.1
+PAUSE = 1.0
+"""Seconds between two starts of a process at the least."""
 
 
 class Child:
@@ -31,6 +33,7 @@ class Child:
 
     def start(self) -> None:
         """Start it, for the first time or again."""
+        self.started_at = time.monotonic()
         self.process = subprocess.Popen(  # noqa: S603 - this program, with the options that it was given
             self._command,
             stdin=subprocess.PIPE,
@@ -62,7 +65,7 @@ class Supervisor:
             for child in self._children:
                 if self._signals or failed:
                     break
-                if child.was_killed():
+                if child.was_killed() and time.monotonic() >= child.started_at + PAUSE:
                     typer.echo(f"relay {child.name} was killed: started again", err=True)
                     child.start()
                 elif child.failed():

@@ -14,6 +14,7 @@ import typer
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, print_text
+from postroom.errors import InvalidSetting
 from postroom.settings import Settings
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         "broker": broker,
     }
     settings = Settings.load(**given)
+    if (settings.broker or "").partition(":")[0] == "memory":
+        raise InvalidSetting("memory: is for tests: the messages would count as sent, and be lost when the relay ends")
     if not settings.enabled:
         print_text("the relay is switched off (OUTBOX_ENABLED): messages are recorded, and wait")
         return

@@ -75,7 +75,7 @@ def _complain(problem: str, code: int = FAILED) -> int:
 
 def _usage(error: Exception, arguments: list[str]) -> str:
     """What is wrong with the arguments, and where to read about them. A URL in a wrong place may hold a password."""
-    problem = str(error.format_message())  # type: ignore[attr-defined]  # every usage error has it
+    problem = str(error.format_message()).replace("Value error, ", "")  # type: ignore[attr-defined]  # every one has it
     for argument in arguments:
         url = argument.partition("=")[2] if argument.startswith("-") else argument
         if "://" in url:

@@ -24,7 +24,7 @@ class Dialect(StrEnum):
 
 def schema(
     dialect: Annotated[Dialect | None, typer.Option(help="For which database. Else the one of the URL.")] = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Print SQL. It does so anyway.")] = True,  # noqa: ARG001 - as it says
+    sql: Annotated[bool, typer.Option("--sql", show_default=False, help="Print SQL, as it does anyway.")] = True,  # noqa: ARG001 - as it says
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,

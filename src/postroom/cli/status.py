@@ -40,7 +40,7 @@ RELAYS = {
 def status(
     database: Database = None, schema: Schema = None, table_prefix: TablePrefix = None, as_json: Json = False
 ) -> None:
-    """Count the messages in each state, and show the relays that are alive.
+    """Count messages by state, and show the relays alive.
 
     Also tells for how long the oldest has been waiting to leave.
     """

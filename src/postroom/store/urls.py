@@ -74,6 +74,11 @@ def _parse(url: str) -> URL:
             "the database URL cannot be read (it is not shown, as it may hold a password): write "
             "sqlite:///app.db, postgresql://user:password@host:5432/name or mysql://user:password@host:3306/name"
         ) from None
+    if parsed.password is not None and "@" in f"{parsed.host}{parsed.database}":  # what follows the first is no host
+        raise UnsupportedDatabase(
+            "the database URL has more than one @ (it is not shown, as that is a part of the password): "
+            "write an @ in a password as %40, and a : or / as %3A or %2F"
+        )
     if parsed.drivername.partition("+")[0] not in _DIALECTS:
         known = ", ".join(f"{name}://" for name in _DIALECTS)
         raise UnsupportedDatabase(

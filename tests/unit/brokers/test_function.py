@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postroom.brokers.function import FunctionBroker, load, outcome_of
+from postroom.brokers.function import FunctionBroker, load, outcome_of, takes_a_batch
 from postroom.brokers.port import ACCEPTED, Accepted, NotSent, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
 
 MESSAGES = [Message.new("t", {"n": n}) for n in range(5)]
 
@@ -45,7 +48,9 @@ async def test_B_1_what_a_function_returns_decides(returned: Any, outcome: Outco
 @pytest.mark.parametrize(
     ("raised", "outcome"),
     [
-        (RuntimeError("no"), Refused("INTERNAL_ERROR", "no")),
+        (RuntimeError("no"), Refused("INTERNAL_ERROR", "RuntimeError: no")),
+        (KeyError("order_id"), Refused("INTERNAL_ERROR", "KeyError: 'order_id'")),
+        (RuntimeError(), Refused("INTERNAL_ERROR", "RuntimeError")),
         (ConnectionRefusedError("gone"), Unreached("gone")),
         (BrokerUnavailable("away"), Unreached("away")),
     ],
@@ -91,6 +96,30 @@ async def test_a_batch_answered_with_too_few_results_counts_as_failed() -> None:
 def test_an_address_that_names_no_function_is_refused(address: str) -> None:
     with pytest.raises(InvalidSetting, match="python:"):
         load(address)
+
+
+def nothing() -> None: ...
+def two(message: Message, channel: str) -> None: ...
+def by_name(*, message: Message) -> None: ...
+def generator(message: Message) -> Iterator[Message]:
+    yield message
+
+
+async def async_generator(message: Message) -> AsyncIterator[Message]:
+    yield message
+
+
+@pytest.mark.parametrize("function", [nothing, two, by_name, generator, async_generator])
+def test_a_function_that_would_send_nothing_is_refused_before_it_costs_attempts(function: Any) -> None:
+    with pytest.raises(InvalidSetting, match=function.__name__):
+        FunctionBroker(function)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda _, __="a": None, lambda *_: None, print], ids=["one optional", "any number", "builtin"]
+)
+def test_a_function_may_take_more_where_it_need_not(function: Any) -> None:
+    assert takes_a_batch(function) is False
 
 
 def test_an_address_names_a_function() -> None:

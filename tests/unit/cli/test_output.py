@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
-from postroom.cli import output
+from postroom.cli import dead, messages, output
 
 INDIA = timezone(timedelta(hours=5, minutes=30))
 
@@ -31,27 +32,37 @@ def test_a_value_for_people_holds_nothing_that_a_terminal_obeys(value: object, s
 
 def test_without_a_terminal_a_table_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(
-        ("number", "name", ""), [(7, "seven", None), (1000, "", "much")], right=("number",), spare="name"
+        ("number", "name", ""), [(7, "seven", None), (1000, "", "much")], right=("number",), spare=("name",)
     )
     assert capsys.readouterr().out == "number  name\n     7  seven\n  1000         much\n"
 
 
-def test_a_terminal_gets_a_table_with_lines_and_does_without_the_spare_column_when_narrow(
+def test_a_terminal_gets_a_table_with_lines_and_does_without_spare_columns_when_narrow(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "on_terminal", lambda: True)
-    rows = [("[bold]7", "dead", "x" * 60)]
-    monkeypatch.setenv("COLUMNS", "120")
-    output.print_table(("number", "status", "id"), rows, right=("number",), spare="id")
-    wide = capsys.readouterr().out
+
+    def printed(columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        row = ("[bold]7", "dead", "x" * 60, "y" * 10)
+        output.print_table(("number", "status", "error", "topic"), [row], right=("number",), spare=("error", "topic"))
+        return capsys.readouterr().out
+
+    wide = printed(120)
     assert "─" in wide
     assert "[bold]7" in wide
     assert "x" * 60 in wide
-    monkeypatch.setenv("COLUMNS", "60")
-    output.print_table(("number", "status", "id"), rows, right=("number",), spare="id")
-    narrow = capsys.readouterr().out
+    narrow = printed(60)
     assert "[bold]7" in narrow
     assert "x" not in narrow
+    assert "y" * 10 in narrow
+    assert "y" not in printed(20)
+
+
+@pytest.mark.parametrize("command", [messages, dead])
+def test_an_id_is_shown_on_every_terminal_since_other_commands_ask_for_it(command: Any) -> None:
+    assert "id" in command.COLUMNS.values()
+    assert set(command.SPARE) <= set(command.COLUMNS.values()) - {"id", "position", "status"}
 
 
 def test_json_is_ascii_and_has_moments_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,3 +106,10 @@ def test_a_bar_moves_on_a_terminal_and_nothing_is_shown_elsewhere(
     assert "requeued" in shown.err
     assert "1000/1000" in shown.err
     assert shown.out == ""
+
+
+@pytest.mark.parametrize("status", ["sent", "dead", "waiting"])
+def test_people_are_told_the_state_once(status: str, capsys: pytest.CaptureFixture[str]) -> None:
+    explanation = "sent at noon" if status == "sent" else "why"
+    messages.show_one({"status": status, "explanation": explanation, "history": []}, as_json=False)
+    assert capsys.readouterr().out.startswith("sent at noon\n" if status == "sent" else f"{status}: why\n")

@@ -59,6 +59,24 @@ def test_a_usage_error_names_the_command_whose_help_explains_it(postroom: Comman
     assert "`postroom messages list --help`" in postroom("messages", "list", "--limt", "7").err
 
 
+@pytest.mark.parametrize("group", [(), ("messages",), ("dead",)])
+def test_the_help_says_in_a_whole_sentence_what_each_command_does(group: tuple[str, ...], postroom: Command) -> None:
+    commands = postroom(*group, "--help").out.partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
+
+
+def test_a_wrong_choice_is_told_the_right_ones_in_our_words(postroom: Command) -> None:
+    said = postroom("messages", "list", "--status", "foo").err
+    assert "Invalid value for '--status': 'foo' is not one of 'pending', 'sending'" in said
+
+
+def test_a_relay_does_not_throw_messages_away(postroom: Command) -> None:
+    ended = postroom("relay", "--once", "--broker", "memory:", "--database", "sqlite:///app.db")
+    assert (ended.code, ended.out) == (2, "")
+    assert "memory: is for tests" in ended.err
+
+
 @pytest.mark.parametrize("arguments", [(), ("messages",)])
 def test_without_a_command_the_help_goes_to_stderr(arguments: tuple[str, ...], postroom: Command) -> None:
     ended = postroom(*arguments)
@@ -80,6 +98,9 @@ def test_without_a_command_the_help_goes_to_stderr(arguments: tuple[str, ...], p
         ("status", "--database", f"postgresql://user:{SECRET}@host:port/name"),
         ("init", "--database", f"postgresql://user:{SECRET}@host/name", "--schema", "a b"),
         ("status", "--database", f"postgresql://user:{SECRET}@127.0.0.1:1/name"),
+        ("status", "--database", f"postgresql://user:pass@{SECRET}@127.0.0.1:1/name"),
+        ("relay", "--once", "--broker", "stdout:", "--database", f"postgresql://user:p@{SECRET}@127.0.0.1:1/name"),
+        ("status", "--database", f"mysql://user:pass@word/{SECRET}@127.0.0.1:1/name"),
         ("status", "--database", f"postgresql://user@127.0.0.1:1/name?password={SECRET}"),
         ("status", "--database", f"mysql://user:{SECRET}@127.0.0.1:1/name"),
         ("status", "--database", f"mysql://user@127.0.0.1:1/name?password={SECRET}&nonsense=1"),
