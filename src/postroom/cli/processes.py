@@ -41,6 +41,11 @@ class Child:
             start_new_session=True,  # Ctrl-C reaches the parent alone, which passes it on once
         )
 
+    def let_go(self) -> None:
+        """Close its standard input, which ends it if it still runs."""
+        if self.process.stdin:
+            self.process.stdin.close()
+
     def was_killed(self) -> bool:
         """Whether a signal ended it. One that ends by itself in failure has said why, and would again."""
         return self.process.returncode is not None and self.process.returncode < 0
@@ -54,26 +59,25 @@ class Supervisor:
     """Starts processes again that were killed, and stops all on a signal, or when one ends in failure."""
 
     def __init__(self, names: Sequence[str], arguments: Sequence[str]) -> None:
-        self._signals = 0
+        self._stopping = False
         self._before = {number: signal.signal(number, self._pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
         self._children = [Child(name, arguments) for name in names]
 
     def run(self) -> int:
         """Return when all have ended: 0, or the exit code of one that ended in failure."""
-        failed = 0
-        while any(child.process.poll() is None for child in self._children):
+        while any(child.process.poll() is None or self._to_be_replaced(child) for child in self._children):
             for child in self._children:
-                if self._signals or failed:
-                    break
-                if child.was_killed() and time.monotonic() >= child.started_at + PAUSE:
-                    typer.echo(f"relay {child.name} was killed: started again", err=True)
-                    child.start()
-                elif child.failed():
-                    failed = child.process.returncode
+                if child.failed() and not self._stopping:
                     self._stop(signal.SIGTERM)
+                elif self._to_be_replaced(child) and time.monotonic() >= child.started_at + PAUSE:
+                    typer.echo(f"relay {child.name} was killed: started again", err=True)
+                    child.let_go()
+                    child.start()
             time.sleep(LOOK)
-        codes = [child.process.returncode for child in self._children if child.failed()]
-        return failed or next(iter(codes), 0)
+        return next((child.process.returncode for child in self._children if child.failed()), 0)
+
+    def _to_be_replaced(self, child: Child) -> bool:
+        return child.was_killed() and not self._stopping
 
     def close(self) -> None:
         """Leave no process behind."""
@@ -81,16 +85,15 @@ class Supervisor:
             if child.process.poll() is None:
                 child.process.kill()
             child.process.wait()
-            if child.process.stdin:
-                child.process.stdin.close()
+            child.let_go()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        self._signals += 1
         self._stop(signal.Signals(number))
 
     def _stop(self, number: signal.Signals) -> None:
+        self._stopping = True
         for child in self._children:
             if child.process.poll() is None:
                 child.process.send_signal(number)
