@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from postroom import Message, Relay
+from postroom import Message, Relay, RetryPolicy
 from postroom.brokers.memory import MemoryBroker
+from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome, Refused
 from postroom.relay.lines import Outage
 from postroom.rules.ordering import key_hash, lane_of
 from postroom.store.urls import resolve
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.conftest import FreshDatabase
 
@@ -166,3 +168,44 @@ def sessions_refused(service: Service) -> Iterator[None]:
         finally:
             connection.execute(text(f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS true'))
     server.dispose()
+
+
+class Moody:
+    """A broker that refuses one message in fifty."""
+
+    name = "moody"
+
+    def __init__(self, *, ordered_prefix: bool) -> None:
+        self.capabilities = Capabilities(ordered_prefix=ordered_prefix)
+        self.accepted: list[Message] = []
+        self._random = random.Random(1)  # noqa: S311 - the same moods every time
+
+    async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        await asyncio.sleep(min(timeout, self._random.random() / 100))
+        outcomes: list[Outcome] = []
+        for message in messages:
+            if self.capabilities.ordered_prefix and outcomes and outcomes[-1] != ACCEPTED:
+                outcomes.append(NOT_SENT)
+            elif self._random.random() < 0.02:
+                outcomes.append(Refused("NO", "not now"))
+            else:
+                outcomes.append(ACCEPTED)
+                self.accepted.append(message)
+        return outcomes
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@every_database
+@pytest.mark.parametrize("ordered_prefix", [False, True])
+async def test_L_16_order_holds_where_drops_and_reads_overlap(service: Service, *, ordered_prefix: bool) -> None:
+    """What is dropped because its key failed is in flight until that is settled, and reads pass it by."""
+    service.commit(*[Message.new("t", n, key=str(n % 5)) for n in range(1000)])
+    broker = Moody(ordered_prefix=ordered_prefix)
+    policy = RetryPolicy.table([0.02], max_attempts=100)
+    async with Relay(service.url, broker, batch=100, poll_interval_sec=0.05, policy=policy):
+        await until(lambda: len(broker.accepted) == 1000)
+    for key in map(str, range(5)):
+        numbers = [message.json() for message in broker.accepted if message.key == key]
+        assert numbers == sorted(numbers)

@@ -70,9 +70,10 @@ class Courier:
             office.drop(office.flight.flying([one for one in wave if one.lease not in holding]))
         if not office.failed_keys:
             return held
-        dropped = [one for one in held if office.failed_keys.must_drop(one.message.key, read)]
+        dropped = [one for one in held if office.failed_keys.must_drop(one.message.key, one.position, read)]
         if not dropped:
             return held
+        self._keep_back(dropped)
         office.give_back(dropped)
         gone = {one.position for one in dropped}
         return [one for one in held if one.position not in gone]
@@ -119,7 +120,7 @@ class Courier:
         """What comes behind these on their keys must wait."""
         for one in failed:
             if one.message.key is not None:
-                self._office.failed_keys.fail(one.message.key)
+                self._office.failed_keys.fail(one.message.key, one.position)
 
     async def _outcomes(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Publish, and give an outcome for each message whatever happens."""
