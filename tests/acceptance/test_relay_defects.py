@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from postroom import Message, Relay, RetryPolicy
+from postroom import Message, Outbox, Relay, RetryPolicy
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome, Refused
 from postroom.relay.lines import Outage
@@ -209,3 +209,34 @@ async def test_L_16_order_holds_where_drops_and_reads_overlap(service: Service, 
     for key in map(str, range(5)):
         numbers = [message.json() for message in broker.accepted if message.key == key]
         assert numbers == sorted(numbers)
+
+
+@on_sqlite
+async def test_R_8_a_run_can_be_stopped_after_another_of_the_same_relay_has_ended(service: Service) -> None:
+    broker = MemoryBroker()
+    relay = Relay(service.url, broker)
+    running = asyncio.create_task(relay.run())
+    await until(lambda: bool(service.status().relays))
+    await relay.run_once()
+    relay.stop()
+    await asyncio.wait_for(running, PATIENCE)
+    assert not relay.stopping
+
+
+@pytest.mark.xfail(strict=True, reason="a read starts behind a cursor, and a lower position may commit later")
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+async def test_L_16_a_late_commit_of_another_transaction_does_not_change_the_order_of_a_key(service: Service) -> None:
+    """The key's own transactions come one after another. One of another key, in the same lane, overtakes the first."""
+    key, other = keys_of_one_lane()
+    broker = MemoryBroker()
+    async with Relay(service.url, broker):
+        await until(lambda: bool(service.status().relays))
+        for n in range(5):
+            with service.engine.begin() as connection:
+                Outbox().add(connection, "t", "first", key=key)
+                service.commit(Message.new("t", "other", key=other))
+                await until(lambda seen=3 * n + 1: len(broker.messages) == seen)  # type: ignore[misc]
+            service.commit(Message.new("t", "second", key=key))
+            await until(lambda seen=3 * n + 3: len(broker.messages) == seen)  # type: ignore[misc]
+    payloads = [message.payload for message in broker.messages if message.key == key]
+    assert payloads == [b"first", b"second"] * 5
