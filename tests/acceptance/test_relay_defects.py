@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from postroom import Message, Relay
+from postroom import Message, Outbox, Relay, RetryPolicy
 from postroom.brokers.memory import MemoryBroker
+from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome, Refused
 from postroom.relay.lines import Outage
 from postroom.rules.ordering import key_hash, lane_of
 from postroom.store.urls import resolve
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.conftest import FreshDatabase
 
@@ -166,3 +168,75 @@ def sessions_refused(service: Service) -> Iterator[None]:
         finally:
             connection.execute(text(f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS true'))
     server.dispose()
+
+
+class Moody:
+    """A broker that refuses one message in fifty."""
+
+    name = "moody"
+
+    def __init__(self, *, ordered_prefix: bool) -> None:
+        self.capabilities = Capabilities(ordered_prefix=ordered_prefix)
+        self.accepted: list[Message] = []
+        self._random = random.Random(1)  # noqa: S311 - the same moods every time
+
+    async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        await asyncio.sleep(min(timeout, self._random.random() / 100))
+        outcomes: list[Outcome] = []
+        for message in messages:
+            if self.capabilities.ordered_prefix and outcomes and outcomes[-1] != ACCEPTED:
+                outcomes.append(NOT_SENT)
+            elif self._random.random() < 0.02:
+                outcomes.append(Refused("NO", "not now"))
+            else:
+                outcomes.append(ACCEPTED)
+                self.accepted.append(message)
+        return outcomes
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@every_database
+@pytest.mark.parametrize("ordered_prefix", [False, True])
+async def test_L_16_order_holds_where_drops_and_reads_overlap(service: Service, *, ordered_prefix: bool) -> None:
+    """What is dropped because its key failed is in flight until that is settled, and reads pass it by."""
+    service.commit(*[Message.new("t", n, key=str(n % 5)) for n in range(1000)])
+    broker = Moody(ordered_prefix=ordered_prefix)
+    policy = RetryPolicy.table([0.02], max_attempts=100)
+    async with Relay(service.url, broker, batch=100, poll_interval_sec=0.05, policy=policy):
+        await until(lambda: len(broker.accepted) == 1000)
+    for key in map(str, range(5)):
+        numbers = [message.json() for message in broker.accepted if message.key == key]
+        assert numbers == sorted(numbers)
+
+
+@on_sqlite
+async def test_R_8_a_run_can_be_stopped_after_another_of_the_same_relay_has_ended(service: Service) -> None:
+    broker = MemoryBroker()
+    relay = Relay(service.url, broker)
+    running = asyncio.create_task(relay.run())
+    await until(lambda: bool(service.status().relays))
+    await relay.run_once()
+    relay.stop()
+    await asyncio.wait_for(running, PATIENCE)
+    assert not relay.stopping
+
+
+@pytest.mark.xfail(strict=True, reason="a read starts behind a cursor, and a lower position may commit later")
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+async def test_L_16_a_late_commit_of_another_transaction_does_not_change_the_order_of_a_key(service: Service) -> None:
+    """The key's own transactions come one after another. One of another key, in the same lane, overtakes the first."""
+    key, other = keys_of_one_lane()
+    broker = MemoryBroker()
+    async with Relay(service.url, broker):
+        await until(lambda: bool(service.status().relays))
+        for n in range(5):
+            with service.engine.begin() as connection:
+                Outbox().add(connection, "t", "first", key=key)
+                service.commit(Message.new("t", "other", key=other))
+                await until(lambda seen=3 * n + 1: len(broker.messages) == seen)  # type: ignore[misc]
+            service.commit(Message.new("t", "second", key=key))
+            await until(lambda seen=3 * n + 3: len(broker.messages) == seen)  # type: ignore[misc]
+    payloads = [message.payload for message in broker.messages if message.key == key]
+    assert payloads == [b"first", b"second"] * 5

@@ -67,15 +67,24 @@ class Courier:
         held = office.flight.held(wave, time.monotonic())
         if len(held) < len(wave):
             holding = {one.lease for one in held}
-            office.drop(office.flight.flying([one for one in wave if one.lease not in holding]))
+            self._let_go(office.flight.flying([one for one in wave if one.lease not in holding]))
         if not office.failed_keys:
             return held
-        dropped = [one for one in held if office.failed_keys.must_drop(one.message.key, read)]
+        dropped = [one for one in held if office.failed_keys.must_drop(one.message.key, one.position, read)]
         if not dropped:
             return held
+        self._keep_back(dropped)
         office.give_back(dropped)
         gone = {one.position for one in dropped}
         return [one for one in held if one.position not in gone]
+
+    def _let_go(self, unheld: Sequence[Claimed]) -> None:
+        """Leases have ended as far as we know. That of a lane may be renewed after all: then it is read again."""
+        office = self._office
+        ours = [one for one in unheld if office.flight.has_lane_of(one)]
+        self._keep_back(ours)
+        office.give_back(ours)
+        office.drop([one for one in unheld if not office.flight.has_lane_of(one)])
 
     async def _send(self, batch: Sequence[Claimed]) -> Sequence[Claimed]:
         """Send a wave; returns what the broker did not get round to, and may be sent now."""
@@ -120,7 +129,7 @@ class Courier:
         """What comes behind these on their keys must wait."""
         for one in failed:
             if one.message.key is not None:
-                self._office.failed_keys.fail(one.message.key)
+                self._office.failed_keys.fail(one.message.key, one.position)
 
     async def _outcomes(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Publish, and give an outcome for each message whatever happens."""

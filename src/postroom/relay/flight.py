@@ -100,6 +100,10 @@ class Flight:
             return False
         return lane == NO_LANE or (lane in self.lanes and self.lanes[lane].lane.token == token)
 
+    def has_lane_of(self, one: Claimed) -> bool:
+        """Whether the message's lane has not been lost or released, even if its lease may have ended."""
+        return one.lane in self.lanes and self.lanes[one.lane].lane.token == one.token
+
     def lose(self, claimed: Iterable[Claimed]) -> None:
         """Somebody else has these messages, or will: they must not be sent, nor settled."""
         self._lost.update([one.lease for one in claimed])

@@ -116,7 +116,7 @@ class Relay:
         self._user_hook = hook
         self.report = Report()
         self._stop_asked = False
-        self._running: tuple[Office, asyncio.AbstractEventLoop] | None = None
+        self._running: dict[Office, asyncio.AbstractEventLoop] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -180,8 +180,7 @@ class Relay:
             await shift.work()
 
     def _signal(self, action: Callable[[Office], None]) -> None:
-        if self._running is not None:
-            office, loop = self._running
+        for office, loop in tuple(self._running.items()):
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(action, office)
 
@@ -200,8 +199,8 @@ class Relay:
             office = Office(self._options, broker, operations, hook)
             shift = Shift(office, store, Workers(store.names, self._queue), self._listener(office, store.names))
             stack.push_async_callback(shift.close)
-            self._running = office, asyncio.get_running_loop()
-            stack.callback(self._off_duty)
+            self._running[office] = asyncio.get_running_loop()
+            stack.callback(self._off_duty, office)
             wakeup.listen(self.wake)
             stack.callback(wakeup.ignore, self.wake)
             if self._stop_asked:
@@ -219,9 +218,10 @@ class Relay:
             return []
         return [Listener(self._settings.database, channel(names, self._queue), office.wake)]
 
-    def _off_duty(self) -> None:
-        self._running = None
-        self._stop_asked = False
+    def _off_duty(self, office: Office) -> None:
+        del self._running[office]
+        if not self._running:
+            self._stop_asked = False
 
 
 def _first(error: BaseException) -> BaseException:

@@ -41,14 +41,14 @@ async def test_L_16_a_key_is_not_trusted_while_a_failure_on_it_waits_to_be_writt
     office.flight.take_off([first, second], 1e9)
 
     def fail_again() -> None:
-        office.failed_keys.fail("k")
+        office.failed_keys.fail("k", 1)
         office.settle([Retry(first, 0.0, "NO", "no")])
 
     settler = Settler(office, Line(fail_again))  # type: ignore[arg-type]  # what it needs of a line
-    office.failed_keys.fail("k")
+    office.failed_keys.fail("k", 1)
     office.settle([GivenBack(second)])
     await settler.flush()
-    assert office.failed_keys.must_drop("k", office.failed_keys.next_read()), "the database does not know of the first"
+    assert office.failed_keys.must_drop("k", 2, office.failed_keys.next_read()), "the first is not settled"
     settler = Settler(office, Line(lambda: None))  # type: ignore[arg-type]
     await settler.flush()
-    assert not office.failed_keys.must_drop("k", office.failed_keys.next_read())
+    assert not office.failed_keys.must_drop("k", 2, office.failed_keys.next_read())
