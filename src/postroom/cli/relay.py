@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
-from postroom.cli.output import print_json, print_text
+from postroom.cli.output import print_json, warn
 from postroom.errors import InvalidSetting
 from postroom.settings import Settings
 
@@ -102,7 +102,11 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     if (settings.broker or "").partition(":")[0] == "memory":
         raise InvalidSetting("memory: is for tests: the messages would count as sent, and be lost when the relay ends")
     if not settings.enabled:
-        print_text("the relay is switched off (OUTBOX_ENABLED): messages are recorded, and wait")
+        warn("the relay is switched off (OUTBOX_ENABLED): messages are recorded, and wait")
+        if as_json:
+            from postroom.relay import Report
+
+            print_json(asdict(Report()))
         return
     if processes > 1:
         from postroom.cli.processes import supervise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,14 @@ def test_the_help_says_in_a_whole_sentence_what_each_command_does(group: tuple[s
 def test_a_wrong_choice_is_told_the_right_ones_in_our_words(postroom: Command) -> None:
     said = postroom("messages", "list", "--status", "foo").err
     assert "Invalid value for '--status': 'foo' is not one of 'pending', 'sending'" in said
+
+
+def test_a_relay_that_is_switched_off_prints_json_alone(postroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOX_ENABLED", "false")
+    ended = postroom("relay", "--once", "--json", "--broker", "stdout:", "--database", "sqlite:///app.db")
+    assert ended.code == 0
+    assert json.loads(ended.out)["sent"] == 0
+    assert "switched off" in ended.err
 
 
 def test_a_relay_does_not_throw_messages_away(postroom: Command) -> None:
