@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ import psutil
 import pytest
 
 from postroom import Message
-from postroom.cli.processes import SHORTEST_LIFE
 from tests.crash.crew import wait_until
 from tests.crash.program import Program
 from tests.crash.shop import check
@@ -81,11 +79,9 @@ def test_several_processes_deliver_are_replaced_when_they_die_and_end_together(
     del kind
     with Program(places, shop.url, "--processes", "2", "--worker", "relay") as program:
         wait_until(lambda: shop.lanes() == {"relay-1": 8, "relay-2": 8}, "both have their share")
-        seen_at = time.monotonic()
         shop.commit(*orders(500))
         wait_until(lambda: not shop.unsent(), "all is sent")
         victim, other = program.children()
-        wait_until(lambda: time.monotonic() - seen_at > SHORTEST_LIFE, "they have lived a while")
         victim.kill()
         wait_until(lambda: "ended with -9: started again" in program.log, "it is replaced")
         shop.commit(*orders(500))

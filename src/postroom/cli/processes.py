@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from postroom.cli.relay import SUPERVISED
+from postroom.cli.running import WRONG_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-SHORTEST_LIFE = 2.0
-"""Seconds: a process that ends in failure sooner could not even start, and would not the next time."""
+SHORTEST_LIFE = 10.0
+"""Seconds: a process that says sooner that it failed could not even start, which may take long on a busy machine."""
 LOOK = 0.1
 
 
@@ -42,8 +43,9 @@ class Child:
         )
 
     def failed_to_start(self) -> bool:
-        """Whether it ended in failure as soon as it was there."""
-        return bool(self.process.returncode) and time.monotonic() - self.started_at < SHORTEST_LIFE
+        """Whether it ended in failure as soon as it was there, and would the next time. One that was killed did not."""
+        code = self.process.returncode
+        return code == WRONG_USAGE or (code > 0 and time.monotonic() - self.started_at < SHORTEST_LIFE)
 
 
 class Supervisor:
