@@ -65,10 +65,6 @@ class Shop:
     def workers(self) -> set[str]:
         return {str(worker) for [worker] in self.select("SELECT worker FROM {worker}")}
 
-    def forget(self, worker: str) -> None:
-        """Have the others count a dead worker out at once, which they do by themselves after some seconds."""
-        self.select("DELETE FROM {worker} WHERE worker = :worker", worker=worker)
-
     def conflicts(self) -> list[tuple[str, int, dict[str, Any]]]:
         """Audited conflicts: whose, on which position, and what was found."""
         found = self.select("SELECT actor, position, details FROM {audit} WHERE action = 'conflict' ORDER BY id")

@@ -39,7 +39,6 @@ def test_L_4_what_a_killed_relay_held_is_delivered_wherever_it_died(
         victim = crew.start(f"victim-{number}", relay, shop.url, places, Fate(signal.SIGKILL, point, keyed))
         wait_until(victim.ended, f"a relay dies {point}")
         assert victim.killed()
-        shop.forget(victim.name)
     places.enough.touch()
     wait_until(lambda: not shop.unsent(), "all is sent")
     dismiss(steady)
@@ -47,11 +46,10 @@ def test_L_4_what_a_killed_relay_held_is_delivered_wherever_it_died(
 
 
 def paused(crew: Crew, shop: Shop, places: Places, fate: Fate) -> Worker:
-    """A relay that is paused until its leases have ended, and nobody counts on it any more."""
+    """A relay that is paused until its leases have ended."""
     zombie = crew.start("zombie", relay, shop.url, places, fate)
     wait_until(zombie.stopped, "it is paused")
     wait_until(lambda: not shop.leases_of("zombie"), "its leases end")
-    shop.forget("zombie")
     return zombie
 
 
