@@ -11,7 +11,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO, assert_never
 
 from postroom.rules.lifecycle import Outcome, State
-from postroom.telemetry import Expired, HookFailed, LeasesLost, Lifecycle, NotSettled, Phase, Reachability, Settled
+from postroom.telemetry import (
+    DATABASE,
+    Expired,
+    HookFailed,
+    LeasesLost,
+    Lifecycle,
+    NotSettled,
+    Phase,
+    Reachability,
+    Settled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -22,7 +32,6 @@ if TYPE_CHECKING:
     Line = tuple[str, str, dict[str, Any]]
     """Level, what happened, and the fields."""
 
-DATABASE = "database"
 UNREADABLE = "OTHER"
 """Stands for a reason code that is none: a sentence may quote a payload."""
 _ONE_WORD = re.compile(r"[\w.-]{1,64}")

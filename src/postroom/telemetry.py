@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from postroom.message import Message
     from postroom.rules.lifecycle import Outcome
 
+DATABASE = "database"
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:

@@ -198,6 +198,17 @@ async def test_a_broker_of_the_callers_stays_open_and_each_run_has_its_own_repor
         assert (await relay.run_once()).sent == 1
 
 
+async def test_R_8_a_run_says_whether_the_broker_could_be_reached(postroom_database: str) -> None:
+    def publish(_message: Message) -> None:
+        raise ConnectionError("refused")
+
+    with closing(Service(postroom_database)) as service:
+        service.commit(Message.new("t"))
+        report = await Relay(service.url, publish).run_once()
+        assert (report.sent, report.retried, report.broker_down) == (0, 0, True)
+        assert (await Relay(service.url, MemoryBroker()).run_once()).broker_down is False
+
+
 async def test_a_hook_that_raises_stops_nothing(postroom_database: str, caplog: pytest.LogCaptureFixture) -> None:
     def hook(_event: Event) -> None:
         raise RuntimeError("secret")

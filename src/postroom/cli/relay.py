@@ -14,7 +14,7 @@ import typer
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, warn
-from postroom.errors import InvalidSetting
+from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     report = _deliver(given, worker, "once" if once else "until empty" if until_empty else "always")
     if as_json:
         print_json(asdict(report))
+    if once and report.broker_down:
+        raise BrokerUnavailable("the broker cannot be reached: what is left waits for the next run")
 
 
 def _flags(given: dict[str, Any]) -> list[str]:

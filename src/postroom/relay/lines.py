@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from postroom.errors import PostroomError, SchemaError
 from postroom.store.db_errors import reason
 from postroom.store.steps import Query
-from postroom.telemetry import Reachability
+from postroom.telemetry import DATABASE, Reachability
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class Database:
         if self.reachable != (down is None):
             self.reachable = down is None
             self.outages += down is not None
-            self._hook(Reachability("database", self.reachable, down or ""))
+            self._hook(Reachability(DATABASE, self.reachable, down or ""))
 
 
 class Line:

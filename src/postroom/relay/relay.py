@@ -27,7 +27,7 @@ from postroom.store.leases import Order
 from postroom.store.names import channel
 from postroom.store.operations import DEFAULT_QUEUE
 from postroom.store.workers import Workers
-from postroom.telemetry import Event, Expired, Lifecycle, Settled, all_of
+from postroom.telemetry import DATABASE, Event, Expired, Lifecycle, Reachability, Settled, all_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -53,11 +53,15 @@ class Report:
     duplicates: int = 0
     expired: int = 0
     conflicts: int = 0
+    broker_down: bool = False
+    """Whether the broker could not be reached at the end."""
 
     def count(self, event: Event) -> None:
         """A hook that counts."""
         if isinstance(event, Expired):
             self.expired += len(event.messages)
+        if isinstance(event, Reachability) and event.what != DATABASE:
+            self.broker_down = not event.reachable
         if not isinstance(event, Settled):
             return
         match event.outcome:
