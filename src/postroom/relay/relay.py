@@ -295,6 +295,9 @@ class Shift:
                 yield
             finally:
                 await self._land()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(GRACE):
+                        await self._heart.rest()
                 for task in tasks:
                     task.cancel()
         with suppress(TimeoutError, Outage):  # where the database is away, leases end by themselves
