@@ -73,5 +73,4 @@ def test_many_messages_do_not_fill_the_memory(shop: Shop, places: Places, kind: 
         assert largest(program, lambda: places.broker.stat().st_size > MEGABYTE) < MOST
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
-    status = shop.status()
-    assert (status.sending, status.sent) == (0, len(places.lines()))
+    assert shop.status().sending == 0

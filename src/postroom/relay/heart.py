@@ -28,6 +28,7 @@ class Heart:
         self._line = line
         self._workers = workers
         self._renewed_at = time.monotonic()
+        self._beating = asyncio.Lock()
         self._unknown: list[int] = []
         """Tokens of lanes that may have been taken, by a statement whose answer never came."""
 
@@ -35,7 +36,8 @@ class Heart:
         """Beat until cancelled."""
         while True:
             with suppress(Outage):
-                await self.beat()
+                async with self._beating:
+                    await self.beat()
             await asyncio.sleep(self._office.options.beat)
 
     async def beat(self) -> None:
@@ -53,10 +55,14 @@ class Heart:
         await self._share_lanes(alive)
         office.flight.forget_landed()
 
+    async def rest(self) -> None:
+        """Return when the beat that is under way is done; no other begins. One broken off could have taken lanes."""
+        await self._beating.acquire()
+
     async def leave(self, unknown: Sequence[int]) -> None:
         """Free the lanes, and what was claimed under these tokens, for others; take this relay's name off the list."""
-        for token in (*unknown, *self._unknown):
-            await self._line.attempt(self._office.deliveries.forget(token))
+        self._unknown += unknown
+        await self._forget_unknown()
         lanes = [one.lane for one in self._office.flight.lanes.values()]
         await self._line.attempt(self._office.deliveries.release(lanes))
         await self._line.attempt(self._workers.leave(self._office.options.worker))
@@ -94,9 +100,7 @@ class Heart:
     async def _share_lanes(self, alive: int) -> None:
         """Hold a fair share of the lanes: give up what is too much, take what is free."""
         office = self._office
-        for token in list(self._unknown):
-            await self._line.attempt(office.deliveries.forget(token))
-            self._unknown.remove(token)
+        await self._forget_unknown()
         share = -(-LANES // max(1, alive))
         staying = [one for one in office.flight.lanes.values() if not one.leaving]
         busy = office.flight.busy_lanes()
@@ -111,6 +115,11 @@ class Heart:
         missing = share - len(office.flight.lanes)
         if missing > 0:
             await self._take_lanes(missing)
+
+    async def _forget_unknown(self) -> None:
+        for token in list(self._unknown):
+            await self._line.attempt(self._office.deliveries.forget(token))
+            self._unknown.remove(token)
 
     async def _take_lanes(self, missing: int) -> None:
         office = self._office

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from postroom.store.workers import Workers
 
 
+LEAVING = 5.0
+"""Seconds for the heart to finish its beat, and again to free what is held."""
+
+
 class Part(Protocol):
     """What works until it is cancelled."""
 
@@ -133,11 +137,14 @@ class Shift:
                     yield
                 finally:
                     await self._land()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(LEAVING):
+                            await self._heart.rest()
                     for task in tasks:
                         task.cancel()
         finally:
             with suppress(TimeoutError, PostroomError):  # where the database is away, leases end by themselves
-                async with asyncio.timeout(GRACE):
+                async with asyncio.timeout(LEAVING):
                     await self._heart.leave([token for claimer in self._claimers for token in claimer.unknown])
             office.hook(Lifecycle(office.options.worker, "stopped"))
 

@@ -1,0 +1,50 @@
+"""A relay that is stopped in the middle of something leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from postroom import Relay
+from postroom.brokers.memory import MemoryBroker
+from postroom.store.databases import deliveries
+from postroom.store.lanes import Lanes
+from postroom.store.migrations import upgrade
+from postroom.store.steps import Query
+from postroom.store.stores import Store
+
+if TYPE_CHECKING:
+    import pytest
+
+    from postroom.store.leases import Lane
+    from postroom.store.steps import Steps
+    from tests.conftest import FreshDatabase
+
+
+async def test_R_4_lanes_that_are_being_taken_when_the_relay_stops_are_released(
+    fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = fresh_database("postgresql")
+    at_work, taken = asyncio.Event(), asyncio.Event()
+    take_lanes = Lanes.take_lanes
+
+    def take_slowly(self: Lanes, *args: Any, **options: Any) -> Steps[list[Lane]]:
+        lanes = yield from take_lanes(self, *args, **options)
+        if lanes:
+            taken.set()
+            yield Query("SELECT pg_sleep(0.3)")  # committed, and the relay does not know yet
+        return lanes
+
+    with closing(Store(url)) as store:
+        store.call(lambda connection: upgrade(connection, store.names))
+        operations = deliveries(store.names)
+        before = store.run(operations.take_lanes("another", 60))
+        monkeypatch.setattr(Lanes, "take_lanes", take_slowly)
+        relay = Relay(url, MemoryBroker(), lane_lease_sec=60, hook=lambda _: at_work.set())
+        async with asyncio.timeout(30), relay:
+            await at_work.wait()
+            store.run(operations.release(before))
+            await taken.wait()
+        held = operations.statement(f"SELECT lane FROM {operations.lane} WHERE owner <> ''", {})
+        assert store.run(held) == []
