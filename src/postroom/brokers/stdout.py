@@ -25,11 +25,13 @@ class StdoutBroker:
     capabilities = Capabilities(ordered_prefix=True)
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
+        self._stream: TextIO | None = stream or sys.stdout
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Write one line for each message. Raises `BrokerUnavailable` when nobody reads any more."""
         del timeout
+        if self._stream is None:
+            raise BrokerUnavailable("standard output cannot be written: it was closed before the program began")
         try:
             self._stream.write("".join(_line(message) for message in messages))
             self._stream.flush()

@@ -61,3 +61,9 @@ async def test_without_a_reader_the_broker_is_away() -> None:
     stream.close()
     with pytest.raises(BrokerUnavailable):
         await StdoutBroker(stream).publish([Message.new("t")], 1.0)
+
+
+async def test_without_standard_output_nothing_counts_as_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)  # as in a program started with it closed
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        await StdoutBroker().publish([Message.new("t", 1)], 1.0)
