@@ -223,7 +223,6 @@ async def test_R_8_a_run_can_be_stopped_after_another_of_the_same_relay_has_ende
     assert not relay.stopping
 
 
-@pytest.mark.xfail(strict=True, reason="a read starts behind a cursor, and a lower position may commit later")
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 async def test_L_16_a_late_commit_of_another_transaction_does_not_change_the_order_of_a_key(service: Service) -> None:
     """The key's own transactions come one after another. One of another key, in the same lane, overtakes the first."""

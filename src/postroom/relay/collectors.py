@@ -12,6 +12,7 @@ import msgspec
 
 from postroom.relay.courier import Batch, Batches
 from postroom.relay.failed_keys import NO_READ
+from postroom.relay.horizon import Horizon, Reached
 from postroom.relay.lines import Outage
 from postroom.relay.sweeps import Sweeps
 from postroom.rules import ordering
@@ -230,6 +231,7 @@ class Lanes(Collector):
         self._batches = batches
         self._busy = ordering.LANES // self.READERS
         self._note_at = 0.0
+        self._horizon = Horizon()
 
     async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
         office = self._office
@@ -253,13 +255,15 @@ class Lanes(Collector):
 
     async def _read(self, read: int, held: dict[int, HeldLane], limit: int) -> Collected:
         office = self._office
+        safe = self._horizon.safe(await self._line.attempt(office.deliveries.ages()), held.values())
         started = time.monotonic()
+        each = max(1, limit // self._busy)
         # The heart renews the lanes. A read does it now and then, because it also notes how far it has come.
         renew = started >= self._note_at
         claim = await self._line.attempt(
             office.deliveries.read_lanes(
                 [one.lane for one in held.values()],
-                max(1, limit // self._busy),
+                each,
                 office.options.lane_lease,
                 after={number: one.cursor for number, one in held.items()},
                 in_flight=office.flight.behind_cursors(),
@@ -269,7 +273,7 @@ class Lanes(Collector):
         )
         if renew:
             self._note_at = started + NOTED_EVERY
-        self._move_cursors(held, claim)
+        self._move_cursors(held, claim, safe, each)
         claim = self._still_held(held, claim)
         if limit == 1 and len(claim.messages) > 1:
             claim = self._only_one(claim)
@@ -279,12 +283,16 @@ class Lanes(Collector):
 
         return await self._hand_over(claim, started, office.options.lane_lease if renew else 0.0, dispatch)
 
-    def _move_cursors(self, held: dict[int, HeldLane], claim: Claim) -> None:
+    def _move_cursors(self, held: dict[int, HeldLane], claim: Claim, safe: Reached, each: int) -> None:
         furthest: dict[int, int] = {}
         for message in claim.messages:  # in the order of their positions
             furthest[message.lane] = message.position
+        safe_of = {one.lane.number: position for one, position in safe if held.get(one.lane.number) is one}
+        complete = claim.found < each and sum([one.size for one in claim.messages]) < self._office.options.most_bytes
         for number, one in held.items():
-            one.end_read(furthest.get(number))
+            # A read that was cut short may not have come to all that is safe.
+            reached = safe_of.get(number, 0) if complete else min(safe_of.get(number, 0), furthest.get(number, 0))
+            one.end_read(furthest.get(number), reached)
             if one.lane.interrupted:
                 one.lane = msgspec.structs.replace(one.lane, interrupted=False)
         for message in claim.kept_back:

@@ -22,7 +22,7 @@ class HeldLane:
 
     lane: Lane
     cursor: int = 0
-    """Messages up to here were read; what comes later with a lower position is found by a sweep."""
+    """Messages up to here were read, and none can appear there but those that wait for something: see `Horizon`."""
     furthest: int = 0
     """The highest position that was ever read."""
     again: int = NOWHERE
@@ -34,12 +34,13 @@ class HeldLane:
         """A read is about to start behind the cursor."""
         self.again = NOWHERE
 
-    def end_read(self, position: int | None) -> None:
-        """It has read up to here. What was dropped while it was under way lies before that, and is read again."""
-        if position is not None:
-            self.cursor = max(self.cursor, position)
-            self.furthest = max(self.furthest, position)
-        self.cursor = min(self.cursor, self.again)
+    def end_read(self, position: int | None, safe: int) -> None:
+        """It has read up to this position, and the next one may start behind the safe one.
+
+        What was dropped while it was under way may lie before that, and is read again.
+        """
+        self.furthest = max(self.furthest, position or 0)
+        self.cursor = min(max(self.cursor, safe), self.again)
 
 
 class Flight:

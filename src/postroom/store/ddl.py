@@ -167,6 +167,7 @@ DECLARE
     wrong record;
     holder record;
 BEGIN
+    PERFORM pg_current_xact_id();  -- before a position is given: see `Writer`
     SELECT field.name, length(field.value) AS characters INTO wrong
     FROM (VALUES ('topic', coalesce(topic, '')), ('type', type), ('aggregate_type', aggregate_type),
         ('aggregate_id', aggregate_id), ('key', key), ('idempotency_key', idempotency_key)) AS field (name, value)

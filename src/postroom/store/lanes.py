@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from postroom.rules.ordering import LANES
 from postroom.store.claiming import Claiming
 from postroom.store.dialect import whole_numbers
-from postroom.store.leases import Claim, Claimed, Lane, new_token
+from postroom.store.leases import NO_AGES, UNKNOWN_AGES, Ages, Claim, Claimed, Lane, new_token
 from postroom.store.operations import UNBOUNDED, Place, chunks, columns, fitting_in
 from postroom.store.steps import Query, Row, Steps
 
@@ -69,6 +69,11 @@ class Lanes(Claiming):
         if suspects:
             yield from self.transaction(self._count_claims, suspects)
         return claim
+
+    def ages(self) -> Steps[Ages]:
+        """Which transactions may still commit messages at positions that lie before others which were read."""
+        yield from ()
+        return NO_AGES if self.dialect.name == "sqlite" else UNKNOWN_AGES
 
     def promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
         """Make what is due in these lanes ready; returns the lowest such position of each lane, to read from there.

@@ -143,6 +143,19 @@ class Renewal:
     lost_lanes: list[Lane]
 
 
+class Ages(NamedTuple):
+    """The numbers of transactions: one that begins now, and the oldest that has not ended."""
+
+    youngest: int
+    oldest: int
+
+
+NO_AGES = Ages(0, 0)
+"""Where transactions commit in the order of their positions, because there is one writer: all is safe at once."""
+UNKNOWN_AGES = Ages(1, 0)
+"""Where it cannot be known: nothing ever is."""
+
+
 class SortedOut(NamedTuple):
     """What deduplication made of a batch."""
 

@@ -8,7 +8,7 @@ from postroom.rules.ordering import NO_LANE
 from postroom.store.db_errors import is_duplicate_entry
 from postroom.store.deliveries import Deliveries
 from postroom.store.lanes import MOST_PROMOTED
-from postroom.store.leases import Claimed, Failure, GivenBack, Lane, Lease, Receipt, Settlement
+from postroom.store.leases import Ages, Claimed, Failure, GivenBack, Lane, Lease, Receipt, Settlement
 from postroom.store.operations import columns
 from postroom.store.settling import failure_fields, receipt_fields
 
@@ -68,6 +68,13 @@ class PostgreSQLDeliveries(Deliveries):
             FROM free WHERE l.queue = :queue AND l.lane = free.lane
             RETURNING l.lane, free.token"""
         return (yield from self.statement(statement, lease))
+
+    def ages(self) -> Steps[Ages]:
+        # Not the snapshot's own upper end: transactions beyond it may be under way, and have positions.
+        [[youngest, oldest]] = yield from self.statement(
+            "SELECT pg_current_xact_id()::text::bigint, pg_snapshot_xmin(pg_current_snapshot())::text::bigint", {}
+        )
+        return Ages(youngest, oldest)
 
     def _read_lanes(
         self,

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["WRITERS", "Writer"]
 
 
+# A transaction has its number before its first position: so a relay can tell when no lower position can come any more.
+# Else one that waits for another with the same idempotency key would hold a position, and have no number yet.
+STARTED = "started AS MATERIALIZED (SELECT pg_current_xact_id())"
+
+
 class PostgreSQLWriter(Writer):
     """Both rows in one statement and one round trip; arrays, which cost a driver more, only for several messages.
 
@@ -59,9 +64,9 @@ class PostgreSQLWriter(Writer):
         given = listed(f"{column}{self._stored_as(column)} AS {column}" for column in self._COLUMNS)
         columns = listed(MESSAGE_COLUMNS)
         self._one = f"""
-            WITH message AS (
+            WITH {STARTED}, message AS (
                 INSERT INTO {self.tables["outbox"]} ({columns})
-                VALUES ({listed(one[column] for column in MESSAGE_COLUMNS)})
+                SELECT {listed(one[column] for column in MESSAGE_COLUMNS)} FROM started
                 ON CONFLICT DO NOTHING
                 RETURNING id, queue, position
             ), delivery AS (
@@ -72,12 +77,12 @@ class PostgreSQLWriter(Writer):
             )
             SELECT {self.id_as_text} FROM message{told}"""
         self._many = f"""
-            WITH given AS MATERIALIZED (
+            WITH {STARTED}, given AS MATERIALIZED (
                 SELECT {given}, n
                 FROM unnest({many}) WITH ORDINALITY AS sent ({listed(self._COLUMNS)}, n)
             ), message AS (
                 INSERT INTO {self.tables["outbox"]} ({columns})
-                SELECT {columns} FROM given ORDER BY n
+                SELECT {columns} FROM given CROSS JOIN started ORDER BY n
                 ON CONFLICT DO NOTHING
                 RETURNING id, position
             ), delivery AS (

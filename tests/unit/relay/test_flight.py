@@ -74,17 +74,17 @@ def test_what_is_dropped_while_a_read_is_under_way_is_read_again_all_the_same() 
     lane = flight.lanes[3]
     lane.begin_read()
     flight.read_again(3, 20)
-    lane.end_read(60)
+    lane.end_read(60, safe=60)
     assert (lane.cursor, lane.furthest) == (19, 60)
     lane.begin_read()
-    lane.end_read(70)
+    lane.end_read(70, safe=70)
     assert (lane.cursor, lane.furthest) == (70, 70)
 
 
 def test_what_is_in_flight_behind_a_cursor_that_was_set_back_is_named() -> None:
     flight = Flight(9, 1000)
     flight.hold_lane(Lane(3, 5), 10.0)
-    flight.lanes[3].end_read(12)
+    flight.lanes[3].end_read(12, safe=12)
     flight.take_off([claimed(11, lane=3, token=5), claimed(12, lane=3, token=5), claimed(13)], 10.0)
     assert flight.behind_cursors() == []
     flight.read_again(3, 12)
