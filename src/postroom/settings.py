@@ -95,7 +95,7 @@ def _convert(source: str, values: Mapping[str, Any]) -> None:
             if name not in Settings.__struct_fields__:
                 known = ", ".join(Settings.__struct_fields__)
                 raise InvalidSetting(f"{source}: there is no setting {name!r}; known are {known}") from None
-            shown = "(hidden)" if name == "database" else repr(value)
+            shown = "(hidden)" if name in {"database", "broker"} else repr(value)
             reason = str(error).partition(" - at ")[0]
             raise InvalidSetting(f"{source}: {name} = {shown} is not valid: {reason}") from None
 
