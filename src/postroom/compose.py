@@ -77,7 +77,7 @@ def check_broker(given: object) -> None:
 
 
 def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER) -> Broker:
-    """The broker that the settings' URL names. Raises `InvalidSetting`."""
+    """The broker that the settings' URL names. Raises `InvalidSetting` or `DriverMissing`; asks no server yet."""
     url = settings.broker
     if url is None:
         raise InvalidSetting("no broker is given: use --broker URL or set POSTROOM_BROKER, for example to stdout:")
@@ -95,7 +95,12 @@ def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER)
             from postroom.brokers.memory import MemoryBroker
 
             return MemoryBroker()
+        case "nats" | "nats+tls":
+            from postroom.brokers.nats import NatsBroker
+
+            return NatsBroker(url)
         case _:
             raise InvalidSetting(
-                f"{scheme}: is not a broker that Postroom knows: use python:module:function, stdout: or memory:"
+                f"{scheme}: is not a broker that Postroom knows: "
+                "use nats://host, python:module:function, stdout: or memory:"
             )

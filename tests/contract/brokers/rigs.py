@@ -1,0 +1,86 @@
+"""What the broker contract needs to know of each broker: its server, its URL, and how to look at what arrived."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import urlencode
+
+import nats
+import psutil
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from postroom.brokers.cloudevents import NATS, Event, decode
+from postroom.brokers.nats import NatsBroker
+from tests.services.nats import Nats
+
+if TYPE_CHECKING:
+    from tests.services.service import Service
+
+
+class Rig(ABC):
+    """One kind of broker with a server of its own, which tests may kill, and must start again."""
+
+    name: ClassVar[str]
+    kind: ClassVar[type[Service]]
+    broker: ClassVar[type[NatsBroker]]
+    too_large: ClassVar[int]
+    """Bytes of payload that the server does not take."""
+
+    def __init__(self) -> None:
+        self.server = self.kind()
+
+    @abstractmethod
+    def url(self, port: int | None = None, **options: str) -> str:
+        """The broker's URL; on another port if one is given."""
+
+    @abstractmethod
+    async def declare(self, topic: str) -> None:
+        """Make what messages of this topic go to."""
+
+    @abstractmethod
+    async def received(self, topic: str) -> list[Event]:
+        """Everything that arrived, in order."""
+
+    def connections(self) -> int:
+        """How many connections to the server this process has."""
+        found = psutil.Process().net_connections(kind="tcp")
+        return sum(
+            getattr(one.raddr, "port", None) == self.server.port and one.status == "ESTABLISHED" for one in found
+        )
+
+    async def restart(self) -> None:
+        """Start the server again, beside what else goes on."""
+        await asyncio.to_thread(self.server.start)
+
+
+class NatsRig(Rig):
+    name = "nats"
+    kind = Nats
+    broker = NatsBroker
+    too_large = 1024 * 1024
+
+    def url(self, port: int | None = None, **options: str) -> str:
+        return f"nats://127.0.0.1:{port or self.server.port}?{urlencode(options)}"
+
+    async def declare(self, topic: str) -> None:
+        client = await nats.connect(f"nats://127.0.0.1:{self.server.port}")
+        await client.jetstream().add_stream(name=topic, subjects=[topic])
+        await client.close()
+
+    async def received(self, topic: str) -> list[Event]:
+        client = await nats.connect(f"nats://127.0.0.1:{self.server.port}")
+        stream = client.jetstream()
+        expected = (await stream.stream_info(topic)).state.messages
+        settings = ConsumerConfig(ack_policy=AckPolicy.NONE)
+        subscription = await stream.pull_subscribe(topic, stream=topic, config=settings)
+        events: list[Event] = []
+        while len(events) < expected:
+            found = await subscription.fetch(min(1000, expected - len(events)), timeout=10)
+            events += [decode(NATS, one.headers or {}, one.data) for one in found]
+        await client.close()
+        return events
+
+
+RIGS: list[type[Rig]] = [NatsRig]
