@@ -99,8 +99,12 @@ def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER)
             from postroom.brokers.nats import NatsBroker
 
             return NatsBroker(url)
+        case "redis" | "rediss":
+            from postroom.brokers.redis import RedisBroker
+
+            return RedisBroker(url)
         case _:
             raise InvalidSetting(
                 f"{scheme}: is not a broker that Postroom knows: "
-                "use nats://host, python:module:function, stdout: or memory:"
+                "use nats://host, redis://host, python:module:function, stdout: or memory:"
             )

@@ -105,5 +105,5 @@ def _options(scheme: str, query: str, kind: type[O]) -> O:
 
 def client_missing(scheme: str, extra: str, error: ImportError) -> DriverMissing:
     """The error for a client library that is not installed."""
-    missing = f": there is no module {error.name}" if error.name else ""
+    missing = f": there is no module {error.name.partition('.')[0]}" if error.name else ""
     return DriverMissing(f"{scheme}: needs a client library{missing}; run pip install 'postroom[{extra}]'")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 
 import nats
 import psutil
+import redis.asyncio as redis
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from postroom.brokers.cloudevents import NATS, Event, decode
+from postroom.brokers.cloudevents import NATS, REDIS, Event, decode
 from postroom.brokers.nats import NatsBroker
+from postroom.brokers.redis import RedisBroker
 from tests.services.nats import Nats
+from tests.services.redis import LARGEST, Redis
 
 if TYPE_CHECKING:
     from tests.services.service import Service
@@ -24,7 +27,7 @@ class Rig(ABC):
 
     name: ClassVar[str]
     kind: ClassVar[type[Service]]
-    broker: ClassVar[type[NatsBroker]]
+    broker: ClassVar[type[NatsBroker | RedisBroker]]
     too_large: ClassVar[int]
     """Bytes of payload that the server does not take."""
 
@@ -83,4 +86,27 @@ class NatsRig(Rig):
         return events
 
 
-RIGS: list[type[Rig]] = [NatsRig]
+class RedisRig(Rig):
+    name = "redis"
+    kind = Redis
+    broker = RedisBroker
+    too_large = LARGEST + 1
+
+    def url(self, port: int | None = None, **options: str) -> str:
+        return f"redis://127.0.0.1:{port or self.server.port}?{urlencode({'max_bytes': LARGEST, **options})}"
+
+    async def declare(self, topic: str) -> None:
+        async with redis.Redis(port=self.server.port) as client:
+            await client.xgroup_create(topic, "readers", mkstream=True)
+
+    async def received(self, topic: str) -> list[Event]:
+        async with redis.Redis(port=self.server.port) as client:
+            entries: Any = await client.xrange(topic)
+        return [self._event(fields) for _, fields in entries]
+
+    def _event(self, fields: dict[bytes, bytes]) -> Event:
+        body = fields.pop(b"data", None)
+        return decode(REDIS, {name.decode(): value.decode() for name, value in fields.items()}, body)
+
+
+RIGS: list[type[Rig]] = [NatsRig, RedisRig]
