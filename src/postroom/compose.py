@@ -99,6 +99,10 @@ def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER)
             from postroom.brokers.nats import NatsBroker
 
             return NatsBroker(url)
+        case "amqp" | "amqps":
+            from postroom.brokers.rabbitmq import RabbitBroker
+
+            return RabbitBroker(url)
         case "redis" | "rediss":
             from postroom.brokers.redis import RedisBroker
 
@@ -106,5 +110,5 @@ def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER)
         case _:
             raise InvalidSetting(
                 f"{scheme}: is not a broker that Postroom knows: "
-                "use nats://host, redis://host, python:module:function, stdout: or memory:"
+                "use amqp://host, nats://host, redis://host, python:module:function, stdout: or memory:"
             )

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module", params=RIGS, ids=lambda rig: rig.name)
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    rig: Rig = request.param()
-    need(rig.kind, rig.server)
-    with closing(rig.server):
-        yield rig
+def rig(request: pytest.FixtureRequest) -> Rig:
+    kind: type[Rig] = request.param
+    return kind(need(kind.kind))
 
 
 @pytest.fixture

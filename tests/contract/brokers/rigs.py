@@ -7,15 +7,18 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 
+import aio_pika
 import nats
 import psutil
 import redis.asyncio as redis
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from postroom.brokers.cloudevents import NATS, REDIS, Event, decode
+from postroom.brokers.cloudevents import AMQP, NATS, REDIS, Event, decode
 from postroom.brokers.nats import NatsBroker
+from postroom.brokers.rabbitmq import RabbitBroker
 from postroom.brokers.redis import RedisBroker
 from tests.services.nats import Nats
+from tests.services.rabbitmq import RabbitMQ
 from tests.services.redis import LARGEST, Redis
 
 if TYPE_CHECKING:
@@ -23,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class Rig(ABC):
-    """One kind of broker with a server of its own, which tests may kill, and must start again."""
+    """One kind of broker, and the run's server of it, which tests may kill, and must start again."""
 
     name: ClassVar[str]
     kind: ClassVar[type[Service]]
-    broker: ClassVar[type[NatsBroker | RedisBroker]]
+    broker: ClassVar[type[NatsBroker | RabbitBroker | RedisBroker]]
     too_large: ClassVar[int]
     """Bytes of payload that the server does not take."""
 
-    def __init__(self) -> None:
-        self.server = self.kind()
+    def __init__(self, server: Service) -> None:
+        self.server = server
 
     @abstractmethod
     def url(self, port: int | None = None, **options: str) -> str:
@@ -109,4 +112,35 @@ class RedisRig(Rig):
         return decode(REDIS, {name.decode(): value.decode() for name, value in fields.items()}, body)
 
 
-RIGS: list[type[Rig]] = [NatsRig, RedisRig]
+class RabbitRig(Rig):
+    name = "rabbitmq"
+    kind = RabbitMQ
+    broker = RabbitBroker
+    too_large = LARGEST + 1
+
+    def url(self, port: int | None = None, **options: str) -> str:
+        return f"amqp://127.0.0.1:{port or self.server.port}?{urlencode({'max_bytes': LARGEST, **options})}"
+
+    async def declare(self, topic: str) -> None:
+        async with await aio_pika.connect(port=self.server.port) as connection:
+            channel = await connection.channel()
+            await channel.declare_queue(topic, durable=True)
+
+    async def received(self, topic: str) -> list[Event]:
+        events: list[Event] = []
+        async with await aio_pika.connect(port=self.server.port) as connection:
+            channel = await connection.channel()
+            queue = await channel.get_queue(topic)
+            expected = queue.declaration_result.message_count
+            arrived: asyncio.Queue[Any] = asyncio.Queue()
+            await queue.consume(arrived.put, no_ack=True)
+            while len(events) < (expected or 0):
+                message = await arrived.get()
+                headers = {name: str(value) for name, value in message.headers.items()}
+                if message.content_type:
+                    headers["content-type"] = message.content_type
+                events.append(decode(AMQP, headers, message.body))
+        return events
+
+
+RIGS: list[type[Rig]] = [NatsRig, RedisRig, RabbitRig]

@@ -118,7 +118,7 @@ async def test_R_5_a_killed_server_is_found_again_and_nothing_is_lost(rig: Rig, 
 
     committed = service.commit(*(Message.new(topic, {"n": n}, key=n % 20) for n in range(300)))
     relay = Relay(service.url, rig.url(), batch=20, hook=hook, broker_timeout_ms=5000)
-    async with asyncio.timeout(120), relay:
+    async with asyncio.timeout(60), relay:
         await some_are_sent.wait()
         rig.server.stop(kill=True)
         committed += service.commit(*(Message.new(topic, {"n": n}, key=n % 20) for n in range(300, 600)))
@@ -173,5 +173,5 @@ async def test_closing_leaves_no_task_and_no_connection(rig: Rig, topic: str) ->
     assert rig.connections() > connections
     await broker.close()
     await broker.close()
-    assert asyncio.all_tasks() == tasks
+    assert asyncio.all_tasks() <= tasks
     assert rig.connections() == connections

@@ -13,6 +13,7 @@ from postroom.settings import Settings
 
 CLIENTS = [
     ("nats", "nats://shop:hidden@host", "nats", "nats://host:4222"),
+    ("pamqp", "amqp://shop:hidden@host/vhost", "rabbitmq", "amqp://host:5672"),
     ("redis", "redis://:hidden@host/3", "redis", "redis://host:6379"),
 ]
 """Of each broker the client's module, a URL, the extra, and the name in logs."""
