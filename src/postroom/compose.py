@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,19 @@ def check_broker(given: object) -> None:
         raise InvalidSetting(f"broker = {given!r} is not one: give a URL, a broker or a function")
 
 
+_CLIENTS = {
+    "amqp": ("postroom.brokers.rabbitmq", "RabbitBroker"),
+    "amqps": ("postroom.brokers.rabbitmq", "RabbitBroker"),
+    "kafka": ("postroom.brokers.kafka", "KafkaBroker"),
+    "kafka+ssl": ("postroom.brokers.kafka", "KafkaBroker"),
+    "nats": ("postroom.brokers.nats", "NatsBroker"),
+    "nats+tls": ("postroom.brokers.nats", "NatsBroker"),
+    "redis": ("postroom.brokers.redis", "RedisBroker"),
+    "rediss": ("postroom.brokers.redis", "RedisBroker"),
+}
+"""Where the broker of a scheme is: loaded when it is asked for, since each needs a client library."""
+
+
 def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER) -> Broker:
     """The broker that the settings' URL names. Raises `InvalidSetting` or `DriverMissing`; asks no server yet."""
     url = settings.broker
@@ -95,20 +109,12 @@ def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER)
             from postroom.brokers.memory import MemoryBroker
 
             return MemoryBroker()
-        case "nats" | "nats+tls":
-            from postroom.brokers.nats import NatsBroker
-
-            return NatsBroker(url)
-        case "amqp" | "amqps":
-            from postroom.brokers.rabbitmq import RabbitBroker
-
-            return RabbitBroker(url)
-        case "redis" | "rediss":
-            from postroom.brokers.redis import RedisBroker
-
-            return RedisBroker(url)
+        case _ if scheme in _CLIENTS:
+            module, kind = _CLIENTS[scheme]
+            broker: Broker = getattr(importlib.import_module(module), kind)(url)
+            return broker
         case _:
             raise InvalidSetting(
                 f"{scheme}: is not a broker that Postroom knows: "
-                "use amqp://host, nats://host, redis://host, python:module:function, stdout: or memory:"
+                "use amqp://host, kafka://host, nats://host, redis://host, python:module:function, stdout: or memory:"
             )

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 
 import aio_pika
+import confluent_kafka
 import nats
 import psutil
 import redis.asyncio as redis
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from postroom.brokers.cloudevents import AMQP, NATS, REDIS, Event, decode
+from postroom.brokers.cloudevents import AMQP, KAFKA, NATS, REDIS, Event, decode
+from postroom.brokers.kafka import KafkaBroker
 from postroom.brokers.nats import NatsBroker
 from postroom.brokers.rabbitmq import RabbitBroker
 from postroom.brokers.redis import RedisBroker
+from tests.services.kafka import Kafka
 from tests.services.nats import Nats
 from tests.services.rabbitmq import RabbitMQ
 from tests.services.redis import LARGEST, Redis
@@ -30,7 +33,7 @@ class Rig(ABC):
 
     name: ClassVar[str]
     kind: ClassVar[type[Service]]
-    broker: ClassVar[type[NatsBroker | RabbitBroker | RedisBroker]]
+    broker: ClassVar[type[KafkaBroker | NatsBroker | RabbitBroker | RedisBroker]]
     too_large: ClassVar[int]
     """Bytes of payload that the server does not take."""
 
@@ -52,9 +55,11 @@ class Rig(ABC):
     def connections(self) -> int:
         """How many connections to the server this process has."""
         found = psutil.Process().net_connections(kind="tcp")
-        return sum(
-            getattr(one.raddr, "port", None) == self.server.port and one.status == "ESTABLISHED" for one in found
-        )
+        return sum(getattr(one.raddr, "port", None) in self.ports() and one.status == "ESTABLISHED" for one in found)
+
+    def ports(self) -> set[int]:
+        """Where the server listens."""
+        return {self.server.port}
 
     async def restart(self) -> None:
         """Start the server again, beside what else goes on."""
@@ -143,4 +148,58 @@ class RabbitRig(Rig):
         return events
 
 
-RIGS: list[type[Rig]] = [NatsRig, RedisRig, RabbitRig]
+class KafkaRig(Rig):
+    name = "kafka"
+    kind = Kafka
+    broker = KafkaBroker
+    too_large = 1_000_001
+
+    def url(self, port: int | None = None, **options: str) -> str:
+        places = [("127.0.0.1", port)] if port else self._places()
+        return f"kafka://{','.join(f'{host}:{port}' for host, port in places)}?{urlencode(options)}"
+
+    def _places(self) -> list[tuple[str, int]]:
+        assert isinstance(self.server, Kafka)
+        return self.server.places()
+
+    def ports(self) -> set[int]:
+        return {port for _, port in self._places()}
+
+    def _consumer(self) -> confluent_kafka.Consumer:
+        return confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": ",".join(f"{host}:{port}" for host, port in self._places()),
+                "group.id": "test",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "allow.auto.create.topics": True,
+            }
+        )
+
+    async def declare(self, topic: str) -> None:
+        consumer = self._consumer()
+        while consumer.list_topics(topic, timeout=10).topics[topic].error is not None:
+            pass
+        consumer.close()
+
+    async def received(self, topic: str) -> list[Event]:
+        return await asyncio.to_thread(self._received, topic)
+
+    def _received(self, topic: str) -> list[Event]:
+        consumer = self._consumer()
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
+        events: list[Event] = []
+        at_end: set[int | None] = set()
+        while len(at_end) < len(partitions):
+            for message in consumer.consume(1000, timeout=0.1):
+                if message.error() is not None:
+                    at_end.add(message.partition())
+                    continue
+                headers: Any = message.headers() or []
+                events.append(decode(KAFKA, {name: value.decode() for name, value in headers}, message.value()))
+        consumer.close()
+        return events
+
+
+RIGS: list[type[Rig]] = [NatsRig, RedisRig, RabbitRig, KafkaRig]

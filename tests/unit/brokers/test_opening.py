@@ -14,6 +14,7 @@ from postroom.settings import Settings
 CLIENTS = [
     ("nats", "nats://shop:hidden@host", "nats", "nats://host:4222"),
     ("pamqp", "amqp://shop:hidden@host/vhost", "rabbitmq", "amqp://host:5672"),
+    ("confluent_kafka", "kafka://shop:hidden@one,two:9000", "kafka", "kafka://one:9092,two:9000"),
     ("redis", "redis://:hidden@host/3", "redis", "redis://host:6379"),
 ]
 """Of each broker the client's module, a URL, the extra, and the name in logs."""
