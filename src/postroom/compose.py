@@ -80,6 +80,8 @@ def check_broker(given: object) -> None:
 _CLIENTS = {
     "amqp": ("postroom.brokers.rabbitmq", "RabbitBroker"),
     "amqps": ("postroom.brokers.rabbitmq", "RabbitBroker"),
+    "http": ("postroom.brokers.http", "HttpBroker"),
+    "https": ("postroom.brokers.http", "HttpBroker"),
     "kafka": ("postroom.brokers.kafka", "KafkaBroker"),
     "kafka+ssl": ("postroom.brokers.kafka", "KafkaBroker"),
     "nats": ("postroom.brokers.nats", "NatsBroker"),
@@ -115,6 +117,6 @@ def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER)
             return broker
         case _:
             raise InvalidSetting(
-                f"{scheme}: is not a broker that Postroom knows: "
-                "use amqp://host, kafka://host, nats://host, redis://host, python:module:function, stdout: or memory:"
+                f"{scheme}: is not a broker that Postroom knows: use amqp://host, https://host/path, kafka://host, "
+                "nats://host, redis://host, python:module:function, stdout: or memory:"
             )

@@ -102,7 +102,7 @@ HTTP = Wire(
     "ce-",
     reserved=(
         *("webhook-", "content-", "transfer-encoding", "connection", "host", "te", "trailer", "upgrade", "expect"),
-        *("authorization", "proxy-", "keep-alive", "user-agent", "accept", "cookie"),
+        *("authorization", "proxy-", "keep-alive", "user-agent", "accept", "accept-", "cookie"),
     ),
     ascii_only=True,
     any_case=True,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
@@ -14,7 +16,8 @@ import psutil
 import redis.asyncio as redis
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from postroom.brokers.cloudevents import AMQP, KAFKA, NATS, REDIS, Event, decode
+from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Event, decode
+from postroom.brokers.http import HttpBroker
 from postroom.brokers.kafka import KafkaBroker
 from postroom.brokers.nats import NatsBroker
 from postroom.brokers.rabbitmq import RabbitBroker
@@ -22,6 +25,7 @@ from postroom.brokers.redis import RedisBroker
 from tests.services.kafka import Kafka
 from tests.services.nats import Nats
 from tests.services.rabbitmq import RabbitMQ
+from tests.services.receiver import Receiver
 from tests.services.redis import LARGEST, Redis
 
 if TYPE_CHECKING:
@@ -33,9 +37,10 @@ class Rig(ABC):
 
     name: ClassVar[str]
     kind: ClassVar[type[Service]]
-    broker: ClassVar[type[KafkaBroker | NatsBroker | RabbitBroker | RedisBroker]]
+    broker: ClassVar[type[HttpBroker | KafkaBroker | NatsBroker | RabbitBroker | RedisBroker]]
     too_large: ClassVar[int]
     """Bytes of payload that the server does not take."""
+    many: ClassVar[int] = 10_000
 
     def __init__(self, server: Service) -> None:
         self.server = server
@@ -202,4 +207,28 @@ class KafkaRig(Rig):
         return events
 
 
-RIGS: list[type[Rig]] = [NatsRig, RedisRig, RabbitRig, KafkaRig]
+class HttpRig(Rig):
+    name = "http"
+    kind = Receiver
+    broker = HttpBroker
+    too_large = LARGEST + 1
+    many = 500  # each is a request
+
+    def url(self, port: int | None = None, **options: str) -> str:
+        ours = urlencode({f"postroom.{name}": value for name, value in {"private": "true", **options}.items()})
+        return f"http://127.0.0.1:{port or self.server.port}/hook?tenant=a+b&{ours}"
+
+    def _ask(self, method: str, path: str) -> bytes:
+        assert isinstance(self.server, Receiver)
+        return self.server.request(method, path)
+
+    async def declare(self, topic: str) -> None:
+        self._ask("PUT", f"/{topic}")
+
+    async def received(self, topic: str) -> list[Event]:
+        kept = [json.loads(line) for line in self._ask("GET", f"/{topic}").splitlines()]
+        assert {one["path"] for one in kept} <= {"/hook?tenant=a+b"}
+        return [decode(HTTP, one["headers"], base64.b64decode(one["body"])) for one in kept]
+
+
+RIGS: list[type[Rig]] = [NatsRig, RedisRig, RabbitRig, KafkaRig, HttpRig]

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tests.contract.brokers.rigs import Rig
 
 TIMEOUT = 30.0
-MANY = 10_000
 BATCH = 1_000
 
 
@@ -43,8 +42,8 @@ def kinds(outcomes: Sequence[Outcome]) -> set[type[Outcome]]:
 
 async def test_B_2_the_exact_set_arrives(rig: Rig, broker: Broker, topic: str) -> None:
     await rig.declare(topic)
-    messages = [Message.new(topic, {"n": n}, key=n % 50) for n in range(MANY)]
-    batches = [messages[start : start + BATCH] for start in range(0, MANY, BATCH)]
+    messages = [Message.new(topic, {"n": n}, key=n % 50) for n in range(rig.many)]
+    batches = [messages[start : start + BATCH] for start in range(0, rig.many, BATCH)]
     outcomes = await asyncio.gather(*(published(broker, batch) for batch in batches))
     assert [kinds(batch) for batch in outcomes] == [{Accepted}] * len(batches)
     arrived = await rig.received(topic)
@@ -66,7 +65,8 @@ async def test_B_1_everything_that_a_message_has_arrives(rig: Rig, topic: str) -
     tombstone = Message.new(topic, None, key="k 1")
     for mode in ("binary", "structured"):
         broker = rig.broker(rig.url(mode=mode, source="/shop"))
-        assert kinds(await published(broker, [message, tombstone])) == {Accepted}
+        for one in (message, tombstone):
+            assert kinds(await published(broker, [one])) == {Accepted}
         await broker.close()
         # a new id, lest the broker take the second for a repetition
         message, tombstone = (msgspec.structs.replace(one, id=Message.new("t").id) for one in (message, tombstone))
