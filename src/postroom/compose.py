@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,8 +77,23 @@ def check_broker(given: object) -> None:
         raise InvalidSetting(f"broker = {given!r} is not one: give a URL, a broker or a function")
 
 
+_CLIENTS = {
+    "amqp": ("postroom.brokers.rabbitmq", "RabbitBroker"),
+    "amqps": ("postroom.brokers.rabbitmq", "RabbitBroker"),
+    "http": ("postroom.brokers.http", "HttpBroker"),
+    "https": ("postroom.brokers.http", "HttpBroker"),
+    "kafka": ("postroom.brokers.kafka", "KafkaBroker"),
+    "kafka+ssl": ("postroom.brokers.kafka", "KafkaBroker"),
+    "nats": ("postroom.brokers.nats", "NatsBroker"),
+    "nats+tls": ("postroom.brokers.nats", "NatsBroker"),
+    "redis": ("postroom.brokers.redis", "RedisBroker"),
+    "rediss": ("postroom.brokers.redis", "RedisBroker"),
+}
+"""Where the broker of a scheme is: loaded when it is asked for, since each needs a client library."""
+
+
 def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER) -> Broker:
-    """The broker that the settings' URL names. Raises `InvalidSetting`."""
+    """The broker that the settings' URL names. Raises `InvalidSetting` or `DriverMissing`; asks no server yet."""
     url = settings.broker
     if url is None:
         raise InvalidSetting("no broker is given: use --broker URL or set POSTROOM_BROKER, for example to stdout:")
@@ -95,7 +111,12 @@ def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER)
             from postroom.brokers.memory import MemoryBroker
 
             return MemoryBroker()
+        case _ if scheme in _CLIENTS:
+            module, kind = _CLIENTS[scheme]
+            broker: Broker = getattr(importlib.import_module(module), kind)(url)
+            return broker
         case _:
             raise InvalidSetting(
-                f"{scheme}: is not a broker that Postroom knows: use python:module:function or stdout:"
+                f"{scheme}: is not a broker that Postroom knows: use amqp://host, https://host/path, kafka://host, "
+                "nats://host, redis://host, python:module:function or stdout:"
             )

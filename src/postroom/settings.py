@@ -98,7 +98,7 @@ def _convert(source: str, values: Mapping[str, Any]) -> None:
         except msgspec.ValidationError as error:
             if name not in Settings.__struct_fields__:
                 raise InvalidSetting(f"{source}: there is no setting {name!r}; {_meant(name)}") from None
-            shown = "(hidden)" if name == "database" else repr(value)
+            shown = "(hidden)" if name in {"database", "broker"} else repr(value)
             reason = _CHOICES.get(_TYPES[name]) or str(error).partition(" - at ")[0]
             raise InvalidSetting(f"{source}: {name} = {shown} is not valid: {reason}") from None
 

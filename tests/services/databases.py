@@ -25,9 +25,15 @@ KINDS = ("sqlite", *SERVERS)
 S = TypeVar("S", bound=Service)
 
 
-def need(kind: type[S]) -> S:
-    """Return the run's server of this kind; without it the test is skipped, or fails under CI."""
+def need(kind: type[S], own: S | None = None) -> S:
+    """Return the run's server of this kind, or the caller's own, started.
+
+    Where it cannot be had the test is skipped, or fails under CI.
+    """
     try:
+        if own is not None:
+            own.start()
+            return own
         return registry.get(kind)
     except Unavailable as reason:
         message = f"NOT TESTED: {kind.title}: {reason}"

@@ -1,0 +1,77 @@
+"""What the publishers have in common: a batch that is out, and what becomes of those without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from postroom.brokers.port import Outcome, Refused, Unreached
+from postroom.rules.failures import Failure, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Batch:
+    """Collects one outcome for each message; `complete` is awaited until all are there, or nothing more can come."""
+
+    def __init__(self, size: int) -> None:
+        self._outcomes: list[Outcome | None] = [None] * size
+        self._open = size
+        self._ended = asyncio.Event()
+        self.answered = False
+        """Whether the broker has said anything at all."""
+        self.lost: str | None = None
+        """Why no more answers can come."""
+
+    def settle(self, index: int, outcome: Outcome) -> None:
+        """The first outcome of a message counts."""
+        if self._outcomes[index] is None:
+            self._outcomes[index] = outcome
+            self._open -= 1
+            if not self._open:
+                self._ended.set()
+
+    def answer(self, index: int, outcome: Outcome) -> None:
+        """An outcome that the broker gave."""
+        self.answered = True
+        self.settle(index, outcome)
+
+    def lose(self, reason: str) -> None:
+        """The connection is gone: those without an answer were not reached."""
+        self.lost = reason
+        self._ended.set()
+
+    async def complete(self) -> None:
+        """Return when every message has its outcome, or no more can come."""
+        if self._open:
+            await self._ended.wait()
+
+    @property
+    def silent(self) -> bool:
+        """Whether messages are without an answer, and none came at all."""
+        return self._open > 0 and not self.answered
+
+    def outcomes(self, timeout: float) -> Sequence[Outcome]:
+        """One for each message; those without an answer were not reached, or have run out of time."""
+        if self.lost is None:
+            rest: Outcome = timed_out(timeout)
+        else:
+            rest = Unreached(self.lost)
+        return [rest if outcome is None else outcome for outcome in self._outcomes]
+
+
+def timed_out(timeout: float) -> Refused:
+    """No answer within the time."""
+    return Refused(Reason.TIMEOUT, f"no answer within {timeout:g} s")
+
+
+def too_large(size: int, limit: int) -> Refused:
+    """More than the broker takes: no retry mends it."""
+    problem = f"{size} bytes with headers; the broker takes {limit}"
+    return Refused(Reason.MESSAGE_TOO_LARGE, problem, Failure.PERMANENT)
+
+
+def invalid_target(topic: str, problem: str) -> Refused:
+    """A topic that the broker cannot have."""
+    return Refused(Reason.INVALID_TARGET, f"topic {topic!r} {problem}", Failure.PERMANENT)

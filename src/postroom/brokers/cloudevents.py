@@ -1,0 +1,290 @@
+"""Messages as CloudEvents 1.0, and back: which field is which attribute, and what a protocol's headers can hold."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from postroom.encoding import BINARY
+from postroom.errors import InvalidMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postroom.message import Message
+
+Mode = Literal["binary", "structured"]
+SPECVERSION = "1.0"
+STRUCTURED = "application/cloudevents+json"
+CONTENT_TYPE = "content-type"
+POSITION_DIGITS = 19
+"""A position as text of this length sorts as the number does."""
+
+_TOKEN = r"[!#$&'*+\-.^_`|~0-9A-Za-z]"  # noqa: S105 - a header's name as HTTP has it, but for the percent sign
+_PLAIN = re.compile(r"[!#$&-~]*", re.ASCII)
+_ATTRIBUTE_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_PRINTABLE = re.compile(r"[!-~](?:[ -~]*[!-~])?|", re.ASCII)
+_ENCODED = "UTF-8''"
+"""How RFC 8187 marks text that is percent-encoded because a header cannot hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What a protocol's headers are like."""
+
+    prefix: str
+    """Before the name of each attribute."""
+    reserved: tuple[str, ...] = ()
+    """Names that user headers must not have, in lower case; those with a dash at their end are beginnings of names."""
+    ascii_only: bool = False
+    """Headers hold printable ASCII, and their names are tokens."""
+    any_case: bool = False
+    """Names are told apart without regard to case, and arrive in lower case."""
+    _beginnings: tuple[str, ...] = field(init=False, repr=False)
+    _names: frozenset[str] = field(init=False, repr=False)
+    _name: re.Pattern[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_beginnings", (self.prefix, *(name for name in self.reserved if name.endswith("-"))))
+        object.__setattr__(self, "_names", frozenset({CONTENT_TYPE, *self.reserved}))
+        object.__setattr__(self, "_name", re.compile(f"{_TOKEN}+" if self.ascii_only else "[^%]+"))
+
+    def header_name(self, name: str) -> str:
+        """A user header's name: percent-encoded where the protocol cannot hold it, or uses it itself."""
+        if self.any_case:
+            name = name.lower()
+        fits = self._name.fullmatch(name) is not None
+        reserved = self.is_reserved(name)
+        if fits and not reserved:
+            return name
+        first = "".join(f"%{byte:02X}" for byte in name[0].encode()) if reserved else self._escaped(name[0])
+        return first + "".join(map(self._escaped, name[1:]))
+
+    def _escaped(self, character: str) -> str:
+        return character if self._name.fullmatch(character) else "".join(f"%{byte:02X}" for byte in character.encode())
+
+    def header_value(self, value: str) -> str:
+        """A user header's value: as it is, or as RFC 8187 writes what headers cannot hold."""
+        if not self.ascii_only or (_PRINTABLE.fullmatch(value) and not value.startswith(_ENCODED)):
+            return value
+        return _ENCODED + quote(value, safe="")
+
+    def attribute_value(self, value: str) -> str:
+        """An attribute's value, percent-encoded as the HTTP binding says."""
+        if not self.ascii_only or _PLAIN.fullmatch(value):
+            return value
+        return quote(value, safe=_ATTRIBUTE_SAFE)
+
+    def is_reserved(self, name: str) -> bool:
+        """Whether a header is the protocol's or ours, and not one of the user's."""
+        lower = name.lower()
+        return lower.startswith(self._beginnings) or lower in self._names
+
+    def user_header(self, name: str, value: str) -> tuple[str, str]:
+        """A header as the user gave it."""
+        if self.ascii_only and value.startswith(_ENCODED):
+            value = unquote(value.removeprefix(_ENCODED))
+        return unquote(name), value
+
+
+KAFKA = Wire("ce_")
+REDIS = Wire("ce_", reserved=("data",))
+AMQP = Wire("ce-", reserved=("x-",))
+NATS = Wire("ce-", reserved=("nats-",), ascii_only=True)
+HTTP = Wire(
+    "ce-",
+    reserved=(
+        *("webhook-", "content-", "transfer-encoding", "connection", "host", "te", "trailer", "upgrade", "expect"),
+        *("authorization", "proxy-", "keep-alive", "user-agent", "accept", "accept-", "cookie"),
+    ),
+    ascii_only=True,
+    any_case=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Puts messages in the form in which a protocol carries them."""
+
+    wire: Wire
+    source: str = "postroom"
+    mode: Mode = "binary"
+
+    def seal(self, message: Message) -> tuple[dict[str, str], bytes | None]:
+        """Headers and body. In binary mode the body is the payload as it is, None for a tombstone."""
+        event = attributes(message, self.source)
+        wire = self.wire
+        headers = {wire.header_name(name): wire.header_value(value) for name, value in message.headers.items()}
+        if self.mode == "structured":
+            headers[CONTENT_TYPE] = STRUCTURED
+            return headers, _structured(event, message)
+        content_type = event.pop("datacontenttype", None)
+        if content_type is not None:
+            headers[CONTENT_TYPE] = wire.header_value(content_type)
+        prefix = wire.prefix
+        for name, value in event.items():
+            headers[prefix + name] = wire.attribute_value(value)
+        return headers, message.payload
+
+
+def attributes(message: Message, source: str) -> dict[str, str]:
+    """The CloudEvents attributes of a message; what it does not have is left out."""
+    event = {
+        "specversion": SPECVERSION,
+        "id": str(message.id),
+        "source": source,
+        "type": message.type or message.topic,
+        "topic": message.topic,
+    }
+    if message.created_at is not None:
+        event["time"] = _timestamp(message.created_at)
+    if message.aggregate_id is not None:
+        event["subject"] = message.aggregate_id
+    if message.aggregate_type is not None:
+        event["aggregatetype"] = message.aggregate_type
+    if message.key is not None:
+        event["partitionkey"] = message.key
+    if message.position is not None:
+        event["sequence"] = f"{message.position:0{POSITION_DIGITS}d}"
+    if message.expires_at is not None:
+        event["expirytime"] = _timestamp(message.expires_at)
+    if message.payload is not None:
+        event["datacontenttype"] = message.content_type
+    return event
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A received message."""
+
+    id: str
+    source: str
+    type: str
+    data: bytes | None
+    """None for a tombstone."""
+    content_type: str
+    topic: str | None = None
+    key: str | None = None
+    subject: str | None = None
+    aggregate_type: str | None = None
+    position: int | None = None
+    """Its place in the sender's outbox: of two messages with the same key, the one with the higher place is newer."""
+    time: datetime | None = None
+    expires_at: datetime | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def message_id(self) -> uuid.UUID:
+        """The id of the message, where Postroom sent it. Raises `InvalidMessage`."""
+        try:
+            return uuid.UUID(self.id)
+        except ValueError:
+            raise InvalidMessage(f"the event's id {self.id[:60]!r} is not that of a Postroom message") from None
+
+
+def decode(wire: Wire, headers: Mapping[str, str], body: bytes | None) -> Event:
+    """The event in what a protocol carried, whichever mode it was sent in. Raises `InvalidMessage` if there is none."""
+    if wire.any_case:
+        headers = {name.lower(): value for name, value in headers.items()}
+    content_type = headers.get(CONTENT_TYPE)
+    users = dict(wire.user_header(name, value) for name, value in headers.items() if not wire.is_reserved(name))
+    if content_type is not None and content_type.lower().startswith(STRUCTURED):
+        return _event(*_opened(body or b""), users)
+    event = {
+        name[len(wire.prefix) :]: unquote(value) if wire.ascii_only else value
+        for name, value in headers.items()
+        if name.lower().startswith(wire.prefix)
+    }
+    if content_type is not None:
+        event["datacontenttype"] = wire.user_header("", content_type)[1]
+    return _event(event, (body or b"") if content_type is not None else body or None, users)
+
+
+def _event(event: Mapping[str, str], data: bytes | None, headers: Mapping[str, str]) -> Event:
+    missing = [name for name in ("specversion", "id", "source", "type") if not event.get(name)]
+    if missing:
+        raise InvalidMessage(f"this is not a CloudEvent: it has no {', '.join(missing)}")
+    sequence = event.get("sequence")
+    return Event(
+        id=event["id"],
+        source=event["source"],
+        type=event["type"],
+        data=data,
+        content_type=event.get("datacontenttype", BINARY),
+        topic=event.get("topic"),
+        key=event.get("partitionkey"),
+        subject=event.get("subject"),
+        aggregate_type=event.get("aggregatetype"),
+        position=int(sequence) if sequence and sequence.isdecimal() else None,
+        time=_moment(event, "time"),
+        expires_at=_moment(event, "expirytime"),
+        headers=headers,
+    )
+
+
+def _structured(event: Mapping[str, str], message: Message) -> bytes:
+    fields: dict[str, Any] = dict(event)
+    payload = message.payload
+    if payload is not None:
+        fields |= _data(payload, message.content_type)
+    return msgspec.json.encode(fields)
+
+
+def _data(payload: bytes, content_type: str) -> dict[str, Any]:
+    """JSON as it is, text as a string, all else in base64; so is what only claims to be JSON or text."""
+    try:
+        if _is_json(content_type):
+            msgspec.json.decode(payload)
+            return {"data": msgspec.Raw(payload)}
+        if content_type.startswith("text/"):
+            return {"data": payload.decode()}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    return {"data_base64": base64.b64encode(payload).decode()}
+
+
+def _opened(body: bytes) -> tuple[dict[str, str], bytes | None]:
+    """Attributes and data of a structured event."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        data, encoded = fields.pop("data", None), fields.pop("data_base64", None)
+        event = {name: _text(raw) for name, raw in fields.items()}
+        if encoded is not None:
+            return event, base64.b64decode(msgspec.json.decode(encoded, type=str), validate=True)
+        if data is None or _is_json(event.get("datacontenttype", "application/json")):
+            return event, None if data is None else bytes(data)
+        return event, msgspec.json.decode(data, type=str).encode()
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidMessage(f"this is not a structured CloudEvent: {error}") from None
+
+
+def _text(raw: msgspec.Raw) -> str:
+    value = msgspec.json.decode(raw)
+    return value if isinstance(value, str) else bytes(raw).decode()
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind.endswith(("/json", "+json"))
+
+
+def _timestamp(moment: datetime) -> str:
+    moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _moment(event: Mapping[str, str], name: str) -> datetime | None:
+    text = event.get(name)
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidMessage(f"the event's {name} {text[:60]!r} is not a time") from None

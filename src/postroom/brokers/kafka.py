@@ -1,0 +1,252 @@
+"""Kafka: an idempotent producer that waits for all replicas, with a thread of its own for its callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from postroom.brokers import urls
+from postroom.brokers.batches import Batch, invalid_target, too_large
+from postroom.brokers.cloudevents import KAFKA
+from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
+from postroom.errors import BrokerUnavailable, InvalidSetting
+
+try:
+    from confluent_kafka import KafkaError, KafkaException, Producer
+except ImportError as error:
+    raise urls.client_missing("kafka", "kafka", error) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.message import Message
+
+PORTS = {"kafka": 9092, "kafka+ssl": 9093}
+GLANCE = 0.1
+"""Seconds after which the polling thread looks whether it should end."""
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NOT_SET_UP = frozenset(
+    {
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the client's public name for it, as all with an underscore
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - as above
+        KafkaError._TRANSPORT,  # noqa: SLF001 - as above
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - as above
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
+        KafkaError._FATAL,  # noqa: SLF001 - as above
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+_GONE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL})  # noqa: SLF001 - as above
+
+_silence = logging.getLogger(
+    "postroom.brokers.kafka"
+)  # the relay says once that the broker is gone, and that it is back
+_silence.addHandler(logging.NullHandler())
+_silence.propagate = False
+
+
+class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the URL's query may hold."""
+
+    sasl: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    """How user and password are shown to the server."""
+    ca: str | None = None
+    """A file with the certificate authorities to trust."""
+    max_bytes: Annotated[int, msgspec.Meta(ge=1000, le=1_000_000_000)] = 1_000_000
+    """The most bytes that a message may have."""
+
+
+class _Link:
+    """A producer and its thread. After trouble it is thrown away with all that it holds, lest that be sent late."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._told: deque[tuple[Batch | None, int, Any, Any]] = deque()
+        told = self._told  # the producer must not hold on to us, or it would not end with us
+        self._producer: Producer | None = Producer(
+            {**settings, "error_cb": lambda error: told.append((None, 0, error, None))}, logger=_silence
+        )
+        self._loop = asyncio.get_running_loop()
+        self._batches: set[Batch] = set()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="postroom-kafka", daemon=True)
+        self.lost: str | None = None
+
+    async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - as publish
+        """Ask a server for its brokers. Raises `KafkaException`."""
+        assert self._producer is not None  # noqa: S101 - just made
+        self._thread.start()
+        await asyncio.to_thread(self._producer.list_topics, "__postroom", timeout)
+
+    def send(self, messages: Sequence[tuple[int, Message, Any, bytes | None]], batch: Batch, limit: int) -> None:
+        """Hand the messages to the producer."""
+        if self._producer is None or self.lost:
+            batch.lose(self.lost or "the connection is closed")
+            return
+        self._batches.add(batch)
+        told, produce = self._told, self._producer.produce
+        for index, message, headers, body in messages:
+
+            def delivered(error: Any, record: Any, index: int = index) -> None:
+                told.append((batch, index, error, record))
+
+            try:
+                produce(message.topic, body, message.key, on_delivery=delivered, headers=headers)
+            except BufferError:
+                batch.settle(index, NOT_SENT)
+            except KafkaException as error:
+                batch.settle(index, _refused(error.args[0], len(body or b""), limit))
+
+    def forget(self, batch: Batch) -> None:
+        """What is told later is of no interest."""
+        self._batches.discard(batch)
+
+    async def close(self) -> None:
+        """Throw away what is not sent, and end."""
+        self._lose("the connection is closed")
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None  # the thread has the last hold on it, and waits for its end
+            self._ending.set()
+            await asyncio.to_thread(self._thread.join)
+
+    def _poll(self) -> None:
+        producer = self._producer
+        assert producer is not None  # noqa: S101 - the thread starts with it
+        while not self._ending.is_set():
+            producer.poll(GLANCE)
+            if self._told and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        while self._told:
+            batch, index, error, record = self._told.popleft()
+            if batch is None:
+                if error.code() in _GONE:
+                    self._lose(error.str())
+            elif error is None:
+                batch.answer(index, Accepted(f"{record.partition()}:{record.offset()}"))
+            else:
+                batch.answer(index, _refused(error, len(record.value() or b""), 0))
+
+    def _lose(self, reason: str) -> None:
+        self.lost = self.lost or reason
+        for batch in self._batches:
+            batch.lose(self.lost)
+
+
+class KafkaBroker:
+    """Produces to the topic that a message names, its key deciding on the partition."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, url: str) -> None:
+        self._address, self._options = urls.parse(url, PORTS, Options)
+        if self._options.declare:
+            raise InvalidSetting("kafka: topics are not declared here: make them with the replication that you need")
+        self.name = self._address.name
+        self._envelope = self._options.envelope(KAFKA)
+        self._connecting = asyncio.Lock()
+        self._link: _Link | None = None
+
+    async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        """Produce all, then wait until each is delivered or refused. Raises `BrokerUnavailable`."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        batch = Batch(len(messages))
+        sealed = []
+        for index, message in enumerate(messages):
+            if _TOPIC.fullmatch(message.topic):
+                headers, body = self._envelope.seal(message)
+                sealed.append((index, message, list(headers.items()), body))
+            else:
+                batch.settle(index, invalid_target(message.topic, "is not one that Kafka can have"))
+        link = await self._linked(timeout)
+        late = False
+        try:
+            async with asyncio.timeout_at(deadline):
+                link.send(sealed, batch, self._options.max_bytes)
+                await batch.complete()
+        except TimeoutError:
+            late = True
+        finally:
+            link.forget(batch)
+        outcomes = batch.outcomes(timeout)
+        if late or link.lost or any(isinstance(outcome, Unreached) for outcome in outcomes):
+            await self._drop(link)  # a producer also remembers for long which topics were not there
+        return outcomes
+
+    async def close(self) -> None:
+        """End the producer and its thread."""
+        if self._link is not None:
+            await self._drop(self._link)
+
+    async def _linked(self, timeout: float) -> _Link:  # noqa: ASYNC109 - as publish
+        async with self._connecting:
+            if self._link is not None and not self._link.lost:
+                return self._link
+            if self._link is not None:
+                await self._drop(self._link)
+            try:
+                link = _Link(self._settings())
+            except KafkaException as error:
+                raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
+            try:
+                await link.open(timeout)
+            except KafkaException as error:
+                await link.close()
+                raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
+            except BaseException:
+                await link.close()
+                raise
+            self._link = link
+            return link
+
+    def _settings(self) -> dict[str, Any]:
+        address, options = self._address, self._options
+        encrypted = address.scheme == "kafka+ssl"
+        settings: dict[str, Any] = {
+            "bootstrap.servers": address.places(),
+            "client.id": "postroom",
+            "acks": "all",
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",  # as Java's clients: the same key on the same partition
+            "linger.ms": 1,
+            "message.max.bytes": options.max_bytes,
+            "allow.auto.create.topics": False,
+            "topic.metadata.propagation.max.ms": 1000,
+            "security.protocol": "SSL" if encrypted else "PLAINTEXT",
+        }
+        if address.user:
+            settings |= {
+                "security.protocol": "SASL_SSL" if encrypted else "SASL_PLAINTEXT",
+                "sasl.mechanism": options.sasl,
+                "sasl.username": address.user,
+                "sasl.password": address.password or "",
+            }
+        return settings | ({"ssl.ca.location": options.ca} if options.ca else {})
+
+    async def _drop(self, link: _Link) -> None:
+        """The next batch gets a new producer."""
+        if self._link is link:
+            self._link = None
+        await link.close()
+
+
+def _refused(error: Any, size: int, limit: int) -> Outcome:
+    code = error.code()
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return too_large(size, limit) if limit else Refused("MESSAGE_TOO_LARGE", error.str())
+    if code in _NOT_SET_UP:
+        return Unreached(error.str())
+    return Refused(f"KAFKA_{error.name()}"[:64], error.str())

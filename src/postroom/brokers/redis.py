@@ -1,0 +1,140 @@
+"""Redis Streams: a batch is one pipeline of XADD."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from postroom.brokers import urls
+from postroom.brokers.batches import timed_out, too_large
+from postroom.brokers.cloudevents import REDIS
+from postroom.brokers.port import Accepted, Capabilities, Outcome, Refused, Unreached
+from postroom.errors import BrokerUnavailable, InvalidSetting
+
+try:
+    from redis.asyncio import Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import RedisError, ResponseError
+    from redis.exceptions import TimeoutError as RedisTimeoutError
+except ImportError as error:
+    raise urls.client_missing("redis", "redis", error) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.message import Message
+
+PORTS = {"redis": 6379, "rediss": 6379}
+MOST_BYTES = 512 * 1024 * 1024
+"""What a server takes in one field, unless it is set up otherwise (`proto-max-bulk-len`)."""
+
+
+PATIENCE = 0.8
+"""The part of the timeout that replicas have: the rest is for the answer's way back."""
+
+
+class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the URL's query may hold."""
+
+    prefix: str = ""
+    """Before the topic, in the stream's name."""
+    maxlen: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """About how many entries a stream keeps."""
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    """How many replicas must have a message before it counts as sent."""
+    max_bytes: Annotated[int, msgspec.Meta(ge=1)] = MOST_BYTES
+    """The most bytes that a payload may have."""
+
+
+class RedisBroker:
+    """Adds each message to the stream that its topic names."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, url: str) -> None:
+        address, self._options = urls.parse(url, PORTS, Options)
+        if len(address.hosts) > 1:
+            raise InvalidSetting(f"{address.name}: give one host; clusters are not supported")
+        if address.path and not address.path.isdecimal():
+            raise InvalidSetting(f"{address.name}: after the slash comes the number of a database")
+        self.name = address.name
+        self._envelope = self._options.envelope(REDIS)
+        [(host, port)] = address.hosts
+        self._client = Redis(
+            host=host.strip("[]"),
+            port=port,
+            db=int(address.path or 0),
+            username=address.user,
+            password=address.password,
+            ssl=address.scheme == "rediss",
+            client_name="postroom",
+            retry=Retry(NoBackoff(), 0),  # the relay tries again, and knows what it has tried
+        )
+
+    async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        """Add all in one round trip. Raises `BrokerUnavailable`."""
+        entries = [self._entry(message) for message in messages]
+        connected = False
+        try:
+            async with asyncio.timeout(timeout), self._client.pipeline(transaction=False) as pipeline:
+                # The connection comes first: one that cannot be had was no attempt.
+                pipeline.connection = await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]  # the client has no type here
+                connected = True
+                for entry in entries:
+                    if not isinstance(entry, Refused):
+                        pipeline.execute_command(*entry)
+                if self._options.replicas:
+                    pipeline.execute_command("WAIT", self._options.replicas, int(timeout * 1000 * PATIENCE))
+                answers = await pipeline.execute(raise_on_error=False)
+        except (TimeoutError, RedisTimeoutError):
+            if not connected:
+                raise BrokerUnavailable(f"{self.name} does not answer within {timeout:g} s") from None
+            return [entry if isinstance(entry, Refused) else timed_out(timeout) for entry in entries]
+        except (RedisError, OSError) as error:
+            raise BrokerUnavailable(f"{self.name}: {error}") from error
+        short = self._options.replicas > 0 and _replicas(answers.pop()) < self._options.replicas
+        found = iter(answers)
+        return [entry if isinstance(entry, Refused) else _outcome(next(found), short=short) for entry in entries]
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._client.aclose()
+
+    def _entry(self, message: Message) -> Refused | list[Any]:
+        """The command for a message."""
+        headers, body = self._envelope.seal(message)
+        if len(body or b"") > self._options.max_bytes:
+            return too_large(len(body or b""), self._options.max_bytes)
+        command: list[Any] = ["XADD", self._options.prefix + message.topic]
+        if not self._options.declare:
+            command.append("NOMKSTREAM")
+        if self._options.maxlen:
+            command += ["MAXLEN", "~", self._options.maxlen]
+        command.append("*")
+        for field in headers.items():
+            command += field
+        if body is not None:
+            command += ["data", body]
+        return command
+
+
+def _replicas(answer: object) -> int:
+    return answer if isinstance(answer, int) else 0
+
+
+def _outcome(answer: object, *, short: bool) -> Outcome:
+    """Whatever the server refuses is a matter of how it is set up or how it fares, and none of the message's."""
+    match answer:
+        case bytes() | str():
+            if short:
+                return Unreached("too few replicas have it")
+            return Accepted(answer.decode() if isinstance(answer, bytes) else answer)
+        case None:
+            return Unreached("there is no such stream; ?declare=true makes it")
+        case ResponseError():
+            return Unreached(str(answer))
+        case _:
+            return Unreached(f"the answer is not that of Redis: {type(answer).__name__}")

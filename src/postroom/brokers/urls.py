@@ -1,0 +1,109 @@
+"""Broker URLs: where a broker is, who we are there, and the options of the query. Secrets stay out of every text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from postroom.brokers.cloudevents import Envelope, Mode, Wire
+from postroom.errors import DriverMissing, InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<place>[^/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?")
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(?P<port>[0-9]{1,5}))?")
+_LAST_PORT = 65_535
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options that every broker has; a subclass adds its own."""
+
+    mode: Mode = "binary"
+    source: str = "postroom"
+    declare: bool = False
+
+    def envelope(self, wire: Wire) -> Envelope:
+        """What puts messages in the protocol's form."""
+        return Envelope(wire, self.source, self.mode)
+
+
+O = TypeVar("O", bound=Options)  # noqa: E741 - an options class
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A broker URL, taken apart."""
+
+    scheme: str
+    hosts: Sequence[tuple[str, int]]
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    path: str = ""
+    """Without the first slash, as it is written in the URL."""
+
+    @property
+    def name(self) -> str:
+        """What logs and errors call the broker."""
+        return f"{self.scheme}://{self.places()}"
+
+    def places(self) -> str:
+        """Hosts and ports, with commas."""
+        return ",".join(f"{host}:{port}" for host, port in self.hosts)
+
+
+def parse(url: str, ports: Mapping[str, int], options: type[O]) -> tuple[Address, O]:
+    """Address and options of a URL whose scheme is one of `ports`, which gives its usual port.
+
+    Raises `InvalidSetting`, which shows neither password nor values.
+    """
+    scheme = url.partition(":")[0]
+    found = _URL.fullmatch(url)
+    if found is None or scheme not in ports:
+        raise InvalidSetting(f"the broker's URL cannot be read: write it as {scheme}://host:port?option=value")
+    credentials, _, places = found["place"].rpartition("@")
+    user, _, password = credentials.partition(":")
+    hosts = [_host(scheme, place, ports[scheme]) for place in places.split(",")]
+    address = Address(
+        scheme=scheme,
+        hosts=hosts,
+        user=unquote(user) or None,
+        password=unquote(password) or None,
+        path=(found["path"] or "").removeprefix("/"),
+    )
+    return address, _options(scheme, found["query"] or "", options)
+
+
+def _host(scheme: str, place: str, usual_port: int) -> tuple[str, int]:
+    found = _HOST.fullmatch(place)
+    port = int(found["port"] or usual_port) if found else 0
+    if found is None or not 0 < port <= _LAST_PORT:
+        raise InvalidSetting(f"the {scheme} broker's URL has no proper host and port: write {scheme}://host:port")
+    return found["host"], port
+
+
+def _options(scheme: str, query: str, kind: type[O]) -> O:
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in kind.__struct_fields__:
+            known = ", ".join(sorted(kind.__struct_fields__))
+            raise InvalidSetting(f"the {scheme} broker's URL: there is no option {name!r}; known are {known}")
+        if name in given:
+            raise InvalidSetting(f"the {scheme} broker's URL has the option {name!r} twice")
+        given[name] = value
+        try:
+            msgspec.convert({name: value}, kind, strict=False)
+        except msgspec.ValidationError as error:
+            reason = str(error).partition(" - at ")[0]
+            raise InvalidSetting(f"the {scheme} broker's URL: option {name} is not valid: {reason}") from None
+    return msgspec.convert(given, kind, strict=False)
+
+
+def client_missing(scheme: str, extra: str, error: ImportError) -> DriverMissing:
+    """The error for a client library that is not installed."""
+    missing = f": there is no module {error.name.partition('.')[0]}" if error.name else ""
+    return DriverMissing(f"{scheme}: needs a client library{missing}; run pip install 'postroom[{extra}]'")

@@ -1,0 +1,177 @@
+"""One contract for all brokers, against real servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+
+from postroom import Message, Relay
+from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
+from postroom.errors import BrokerUnavailable
+from postroom.rules.failures import Failure, Reason, classify
+from postroom.telemetry import Reachability, Settled
+from tests.services.service import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.brokers.port import Broker
+    from postroom.telemetry import Event
+    from tests.acceptance.service import Service
+    from tests.contract.brokers.rigs import Rig
+
+TIMEOUT = 30.0
+BATCH = 1_000
+
+
+async def published(broker: Broker, messages: Sequence[Message], seconds: float = TIMEOUT) -> Sequence[Outcome]:
+    """What the relay makes of it: `BrokerUnavailable` is `Unreached` for all."""
+    try:
+        return await broker.publish(messages, seconds)
+    except BrokerUnavailable as error:
+        return [Unreached(str(error))] * len(messages)
+
+
+def kinds(outcomes: Sequence[Outcome]) -> set[type[Outcome]]:
+    return {type(outcome) for outcome in outcomes}
+
+
+async def test_B_2_the_exact_set_arrives(rig: Rig, broker: Broker, topic: str) -> None:
+    await rig.declare(topic)
+    messages = [Message.new(topic, {"n": n}, key=n % 50) for n in range(rig.many)]
+    batches = [messages[start : start + BATCH] for start in range(0, rig.many, BATCH)]
+    outcomes = await asyncio.gather(*(published(broker, batch) for batch in batches))
+    assert [kinds(batch) for batch in outcomes] == [{Accepted}] * len(batches)
+    arrived = await rig.received(topic)
+    assert sorted(event.message_id for event in arrived) == sorted(message.id for message in messages)
+
+
+async def test_B_1_everything_that_a_message_has_arrives(rig: Rig, topic: str) -> None:
+    await rig.declare(topic)
+    message = Message.new(
+        topic,
+        "Grüße",
+        key="k 1",
+        type="Greeted",
+        aggregate_type="person",
+        aggregate_id="Ü",
+        headers={"traceparent": "00-ab-cd-01", "city": "Köln", "ce-id": "mine", "ce_id": "mine", "odd name": " a "},
+    )
+    message = msgspec.structs.replace(message, position=42)
+    tombstone = Message.new(topic, None, key="k 1")
+    for mode in ("binary", "structured"):
+        broker = rig.broker(rig.url(mode=mode, source="/shop"))
+        for one in (message, tombstone):
+            assert kinds(await published(broker, [one])) == {Accepted}
+        await broker.close()
+        # a new id, lest the broker take the second for a repetition
+        message, tombstone = (msgspec.structs.replace(one, id=Message.new("t").id) for one in (message, tombstone))
+    full, empty, *structured = await rig.received(topic)
+    assert (full.data, full.content_type, full.key) == ("Grüße".encode(), "text/plain; charset=utf-8", "k 1")
+    assert (full.type, full.aggregate_type, full.subject, full.position) == ("Greeted", "person", "Ü", 42)
+    assert (full.topic, full.source, dict(full.headers)) == (topic, "/shop", dict(message.headers))
+    assert empty.data is None
+    assert [(one.data, one.type, one.headers) for one in structured] == [
+        (one.data, one.type, one.headers) for one in (full, empty)
+    ]
+
+
+async def test_L_16_messages_of_a_key_arrive_in_order(rig: Rig, service: Service, topic: str) -> None:
+    await rig.declare(topic)
+    service.commit(*(Message.new(topic, {"n": n}, key=n % 40) for n in range(400)))
+    report = await Relay(service.url, rig.url(), batch=100).run_once()
+    assert report.sent == 400
+    by_key: dict[str | None, list[int]] = defaultdict(list)
+    for event in await rig.received(topic):
+        assert event.position is not None
+        by_key[event.key].append(event.position)
+    assert len(by_key) == 40
+    assert all(positions == sorted(positions) for positions in by_key.values())
+
+
+async def test_R_5_an_unreachable_server_burns_no_attempt(rig: Rig, service: Service, topic: str) -> None:
+    url = rig.url(port=free_port())
+    broker = rig.broker(url)
+    assert kinds(await published(broker, [Message.new(topic, "a")] * 3, 2.0)) == {Unreached}
+    await broker.close()
+    service.commit(*(Message.new(topic, {"n": n}) for n in range(3)))
+    report = await Relay(service.url, url, broker_timeout_ms=2000).run_once()
+    assert (report.sent, report.retried, report.dead) == (0, 0, 0)
+    assert service.rows(f"SELECT DISTINCT attempts FROM {service.table('delivery')}") == [(0,)]
+
+
+async def test_R_5_a_killed_server_is_found_again_and_nothing_is_lost(rig: Rig, service: Service, topic: str) -> None:
+    await rig.declare(topic)
+    some_are_sent, it_is_gone, all_are_sent = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def hook(event: Event) -> None:
+        if isinstance(event, Settled):
+            some_are_sent.set()
+            if service.status().sent == 600:
+                all_are_sent.set()
+        if isinstance(event, Reachability):
+            it_is_gone.set()
+
+    committed = service.commit(*(Message.new(topic, {"n": n}, key=n % 20) for n in range(300)))
+    relay = Relay(service.url, rig.url(), batch=20, hook=hook, broker_timeout_ms=5000)
+    async with asyncio.timeout(60), relay:
+        await some_are_sent.wait()
+        rig.server.stop(kill=True)
+        committed += service.commit(*(Message.new(topic, {"n": n}, key=n % 20) for n in range(300, 600)))
+        await it_is_gone.wait()
+        await rig.restart()
+        await all_are_sent.wait()
+    arrived = await rig.received(topic)
+    assert {event.message_id for event in arrived} == {message.id for message in committed}
+    assert service.status().dead == 0
+
+
+async def test_L_9_what_is_too_large_is_dead_and_harms_no_other(rig: Rig, broker: Broker, topic: str) -> None:
+    await rig.declare(topic)
+    messages = [Message.new(topic, payload) for payload in ("before", b"x" * rig.too_large, "after")]
+    before, large, after = await published(broker, messages)
+    assert isinstance(large, Refused)
+    assert large.code == Reason.MESSAGE_TOO_LARGE
+    assert (large.failure or classify(large.code)) == Failure.PERMANENT
+    assert kinds([before, after]) == {Accepted}
+    assert {event.data for event in await rig.received(topic)} == {b"before", b"after"}
+
+
+async def test_R_5_a_target_that_is_not_set_up_burns_no_attempt(rig: Rig, broker: Broker, topic: str) -> None:
+    outcomes = await published(broker, [Message.new(topic, {"n": n}) for n in range(3)])
+    assert kinds(outcomes) == {Unreached}
+    await rig.declare(topic)
+    assert kinds(await published(broker, [Message.new(topic, "a")])) == {Accepted}
+
+
+async def test_R_2_a_server_that_is_silent_runs_into_the_timeout(rig: Rig, broker: Broker, topic: str) -> None:
+    await rig.declare(topic)
+    assert kinds(await published(broker, [Message.new(topic, "a")])) == {Accepted}
+    family = [psutil.Process(rig.server.pid), *psutil.Process(rig.server.pid).children(recursive=True)]
+    for process in family:
+        process.suspend()
+    try:
+        outcomes = await published(broker, [Message.new(topic, "b"), Message.new(topic, "c")], 0.3)
+    finally:
+        for process in family:
+            process.resume()
+    assert [getattr(outcome, "code", outcome) for outcome in outcomes] == [Reason.TIMEOUT] * 2
+    assert kinds(await published(broker, [Message.new(topic, "d")])) == {Accepted}
+
+
+async def test_closing_leaves_no_task_and_no_connection(rig: Rig, topic: str) -> None:
+    await rig.declare(topic)
+    tasks, connections = asyncio.all_tasks(), rig.connections()
+    broker = rig.broker(rig.url())
+    await broker.close()
+    broker = rig.broker(rig.url())
+    assert kinds(await published(broker, [Message.new(topic, "a")])) == {Accepted}
+    assert rig.connections() > connections
+    await broker.close()
+    await broker.close()
+    assert asyncio.all_tasks() <= tasks
+    assert rig.connections() == connections

@@ -1,0 +1,55 @@
+"""What is Kafka's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom import Message
+from postroom.brokers.kafka import KafkaBroker
+from postroom.brokers.port import Accepted, Refused
+from postroom.errors import InvalidSetting
+from postroom.rules.failures import Reason
+from tests.contract.brokers.rigs import KafkaRig
+from tests.services.databases import need
+from tests.services.kafka import Kafka
+
+
+@pytest.fixture(scope="module")
+def rig() -> KafkaRig:
+    return KafkaRig(need(Kafka))
+
+
+async def test_the_answer_is_partition_and_offset_and_a_key_has_one_partition(rig: KafkaRig) -> None:
+    await rig.declare("offsets")
+    broker = KafkaBroker(rig.url())
+    answers = []
+    for number in range(3):
+        [outcome] = await broker.publish([Message.new("offsets", {"n": number}, key="k")], 10.0)
+        assert isinstance(outcome, Accepted)
+        answers.append(str(outcome.answer).split(":"))
+    await broker.close()
+    assert {partition for partition, _ in answers} == {answers[0][0]}
+    assert [offset for _, offset in answers] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("topic", ["a b", "ü", "a/b"])
+async def test_a_topic_that_kafka_cannot_have_is_refused(rig: KafkaRig, topic: str) -> None:
+    broker = KafkaBroker(rig.url())
+    [outcome] = await broker.publish([Message.new(topic, "a")], 10.0)
+    await broker.close()
+    assert isinstance(outcome, Refused)
+    assert outcome.code == Reason.INVALID_TARGET
+
+
+def test_topics_are_not_declared() -> None:
+    with pytest.raises(InvalidSetting, match="topics are not declared here"):
+        KafkaBroker("kafka://host?declare=true")
+
+
+def test_what_the_producer_is_told() -> None:
+    settings = KafkaBroker("kafka+ssl://shop:p%40ss@one,two:9000?sasl=SCRAM-SHA-512&ca=/ca.pem")._settings()
+    assert settings["bootstrap.servers"] == "one:9093,two:9000"
+    assert (settings["acks"], settings["enable.idempotence"]) == ("all", True)
+    assert (settings["security.protocol"], settings["sasl.mechanism"]) == ("SASL_SSL", "SCRAM-SHA-512")
+    assert (settings["sasl.username"], settings["sasl.password"]) == ("shop", "p@ss")
+    assert settings["ssl.ca.location"] == "/ca.pem"

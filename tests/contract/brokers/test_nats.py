@@ -1,0 +1,117 @@
+"""What is NATS's own."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import nats
+import pytest
+
+from postroom import Message
+from postroom.brokers.nats import NatsBroker
+from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
+from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.rules.failures import Reason
+from tests.services.databases import need
+from tests.services.nats import Nats
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from nats.js import JetStreamContext
+
+USERS = """
+jetstream: {{ store_dir: "{directory}/data" }}
+authorization: {{ users: [
+  {{ user: shop, password: "p@ss", permissions: {{ publish: ["ok.>", "$JS.>"] }} }}
+] }}
+"""
+
+
+class NatsWithUsers(Nats):
+    def command(self) -> list[str | Path]:
+        configuration = self.directory / "users.conf"
+        configuration.write_text(USERS.format(directory=self.directory))
+        return [self._program, "--addr", "127.0.0.1", "--port", str(self.port), "--config", configuration]
+
+
+@pytest.fixture(scope="module")
+def server() -> Nats:
+    return need(Nats)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Nats]:
+    with closing(NatsWithUsers()) as server:
+        yield need(NatsWithUsers, server)
+
+
+@pytest.fixture
+async def jetstream(server: Nats) -> AsyncIterator[JetStreamContext]:
+    client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+    yield client.jetstream()
+    await client.close()
+
+
+async def published(url: str, *messages: Message, seconds: float = 10.0) -> list[Outcome]:
+    broker = NatsBroker(url)
+    try:
+        return list(await broker.publish(messages, seconds))
+    finally:
+        await broker.close()
+
+
+async def test_a_stream_is_declared_where_there_is_none(server: Nats, jetstream: JetStreamContext) -> None:
+    url = f"nats://127.0.0.1:{server.port}?declare=true&stream=DECLARED&subjects=declared.*,more.>"
+    for number in (1, 2):
+        [outcome] = await published(url, Message.new("declared.a", {"n": number}))
+        assert outcome == Accepted(f"DECLARED:{number}")
+    assert (await jetstream.stream_info("DECLARED")).config.subjects == ["declared.*", "more.>"]
+
+
+async def test_a_repetition_is_kept_once(server: Nats, jetstream: JetStreamContext) -> None:
+    await jetstream.add_stream(name="ONCE", subjects=["once"])
+    message = Message.new("once", "a")
+    outcomes = await published(f"nats://127.0.0.1:{server.port}", message, message)
+    assert outcomes == [Accepted("ONCE:1")] * 2
+    assert (await jetstream.stream_info("ONCE")).state.messages == 1
+
+
+@pytest.mark.parametrize("topic", ["a b", "a.*", "a.>", "a..b", ".a"])
+async def test_a_topic_that_is_no_subject_is_refused(server: Nats, topic: str) -> None:
+    [outcome] = await published(f"nats://127.0.0.1:{server.port}", Message.new(topic, "a"))
+    assert isinstance(outcome, Refused)
+    assert outcome.code == Reason.INVALID_TARGET
+
+
+async def test_a_full_stream_and_another_stream_burn_no_attempt(server: Nats, jetstream: JetStreamContext) -> None:
+    await jetstream.add_stream(name="FULL", subjects=["full"], max_msgs=1, discard="new", max_msg_size=500)
+    url = f"nats://127.0.0.1:{server.port}"
+    first, second, large = await published(url, *(Message.new("full", text) for text in ("a", "b", "c" * 500)))
+    assert isinstance(first, Accepted)
+    assert second == Unreached("maximum messages exceeded")
+    assert isinstance(large, Refused)
+    assert large.code == Reason.MESSAGE_TOO_LARGE
+    assert await published(f"{url}?stream=OTHER", Message.new("full", "d")) == [
+        Unreached("expected stream does not match")
+    ]
+
+
+async def test_users_and_what_they_may_not_do(guarded: Nats) -> None:
+    place = f"127.0.0.1:{guarded.port}"
+    url = f"nats://shop:p%40ss@{place}?declare=true&stream=S&subjects=ok.>"
+    [outcome] = await published(url, Message.new("ok.a", "a"))
+    assert outcome == Accepted("S:1")
+    [outcome] = await published(url, Message.new("forbidden", "a"), seconds=0.3)
+    assert isinstance(outcome, Unreached)
+    assert "permissions violation" in outcome.reason.lower()
+    with pytest.raises(BrokerUnavailable, match=r"(?i)authorization") as caught:
+        await published(f"nats://shop:secret@{place}", Message.new("ok.a", "a"))
+    assert "secret" not in str(caught.value)
+
+
+def test_declaring_needs_a_stream() -> None:
+    with pytest.raises(InvalidSetting, match="give its name and its subjects"):
+        NatsBroker("nats://host?declare=true")

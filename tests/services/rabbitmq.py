@@ -1,0 +1,63 @@
+"""RabbitMQ, from Debian's packages."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from tests.services.packages import require_programs
+from tests.services.service import Service, Unavailable, free_port
+
+LARGEST = 1024 * 1024
+# The wrapper on PATH changes the user and shares a directory; the real script does what its environment says.
+SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+# Erlang's name server would be started as a daemon that stays: here it is a child, and ends with the node.
+BOTH = 'epmd & names=$!; "$0" & node=$!; trap "kill $node" TERM; wait $node; wait $node; kill $names'
+
+
+class RabbitMQ(Service):
+    """A RabbitMQ node of its own; user and password `guest`."""
+
+    title = "RabbitMQ"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._distribution_port = free_port()
+        self._names_port = free_port()
+
+    def require(self) -> None:
+        if not SCRIPT.exists():
+            require_programs("rabbitmq-server", packages=("rabbitmq-server",))
+        if not SCRIPT.exists():
+            raise Unavailable(f"rabbitmq-server is installed, yet there is no {SCRIPT}")
+
+    def prepare(self) -> None:
+        (self.directory / "plugins").write_text("[].\n")
+        (self.directory / "node.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            f"max_message_size = {LARGEST}\n"
+            "log.console = true\nlog.file = false\n"
+            "vm_memory_high_watermark.absolute = 1GB\ndisk_free_limit.absolute = 50MB\n"
+        )
+
+    def command(self) -> list[str | Path]:
+        # What only the directory decides goes by way of `env`, since the environment is made before it.
+        directory = self.directory
+        variables = {
+            "HOME": directory,
+            "RABBITMQ_NODENAME": f"postroom{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": self._distribution_port,
+            "ERL_EPMD_PORT": self._names_port,
+            "RABBITMQ_MNESIA_BASE": directory / "data",
+            "RABBITMQ_LOG_BASE": directory / "logs",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": directory / "plugins",
+            "RABBITMQ_PID_FILE": directory / "pid",
+            "RABBITMQ_CONFIG_FILE": directory / "node.conf",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none -start_epmd false",
+        }
+        return ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), "sh", "-c", BOTH, SCRIPT]
+
+    def ping(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            connection.sendall(b"AMQP\0\0\x09\x01")
+            assert connection.recv(1) == b"\1"

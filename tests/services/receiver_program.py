@@ -1,0 +1,71 @@
+"""A small web server: PUT declares a topic, POST keeps a message, GET gives a topic's messages, a line of JSON each."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+LARGEST = int(sys.argv[2])
+ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
+    "retry": (429, {"Retry-After": "120"}),
+    "gone": (410, {}),
+    "moved": (302, {"Location": "/"}),
+    "broken": (500, {}),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        topic = Path(f"topic-{self.path.strip('/')}")
+        self._answer(200, topic.read_bytes() if topic.exists() else b"")
+
+    def do_PUT(self) -> None:
+        Path(f"topic-{self.path.strip('/')}").touch()
+        self._answer(201)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        topic = self.headers.get("ce-topic") or json.loads(body)["topic"]
+        file = Path(f"topic-{topic}")
+        if topic in ANSWERS:
+            status, headers = ANSWERS[topic]
+            self._answer(status, headers=headers)
+        elif len(body) > LARGEST:
+            self._answer(413)
+        elif not file.exists():
+            self._answer(404)
+        else:
+            kept = {"path": self.path, "headers": dict(self.headers), "body": base64.b64encode(body).decode()}
+            with file.open("ab", buffering=0) as lines:
+                lines.write(json.dumps(kept).encode() + b"\n")
+            self._answer(204)
+
+    def _answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    """A server for many connections at once."""
+
+    request_queue_size = 256
+    daemon_threads = True
+
+
+if __name__ == "__main__":
+    Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

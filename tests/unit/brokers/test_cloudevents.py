@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Envelope, Event, Mode, Wire, decode
+from postroom.errors import InvalidMessage
+from postroom.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WIRES = {"kafka": KAFKA, "redis": REDIS, "amqp": AMQP, "nats": NATS, "http": HTTP}
+NOW = datetime(2026, 3, 1, 12, 30, 0, 250, tzinfo=UTC)
+TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40)
+NAMES = TEXT | st.sampled_from(
+    ["traceparent", "ce-id", "ce_id", "CE-id", "Content-Type", "Nats-Msg-Id", "data", "a%20b"]
+)
+VALUES = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=40) | st.sampled_from(
+    ["UTF-8''a", " a ", "50%", 'a "b"', "userId=al%20ice", ""]
+)
+PAYLOADS = st.none() | st.binary(max_size=50) | TEXT | st.dictionaries(TEXT, st.integers() | TEXT, max_size=3)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    message = Message.new(
+        draw(TEXT),
+        draw(PAYLOADS),
+        key=draw(st.none() | TEXT),
+        type=draw(st.none() | TEXT),
+        aggregate_type=draw(st.none() | TEXT),
+        aggregate_id=draw(st.none() | TEXT),
+        headers=draw(st.dictionaries(NAMES, VALUES, max_size=4)),
+        expires_at=draw(st.none() | st.just(NOW)),
+    )
+    position = draw(st.none() | st.integers(1, 2**63 - 1))
+    return msgspec.structs.replace(message, position=position, created_at=NOW)
+
+
+def as_received(message: Message, source: str, headers: Mapping[str, str]) -> Event:
+    return Event(
+        id=str(message.id),
+        source=source,
+        type=message.type or message.topic,
+        data=message.payload,
+        content_type="application/octet-stream" if message.payload is None else message.content_type,
+        topic=message.topic,
+        key=message.key,
+        subject=message.aggregate_id,
+        aggregate_type=message.aggregate_type,
+        position=message.position,
+        time=message.created_at,
+        expires_at=message.expires_at,
+        headers=headers,
+    )
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
+@given(message=messages(), source=TEXT)
+def test_R_3_what_is_sealed_is_what_is_opened(wire: Wire, mode: Mode, message: Message, source: str) -> None:
+    headers, body = Envelope(wire, source, mode).seal(message)
+    sent = {name.lower() if wire.any_case else name: value for name, value in message.headers.items()}
+    assert decode(wire, headers, body) == as_received(message, source, sent)
+
+
+@pytest.mark.parametrize("wire", [NATS, HTTP], ids=["nats", "http"])
+@given(message=messages(), source=TEXT)
+def test_headers_are_what_the_protocol_can_hold(wire: Wire, message: Message, source: str) -> None:
+    headers, _ = Envelope(wire, source).seal(message)
+    for name, value in headers.items():
+        assert name.isascii()
+        assert name.isprintable()
+        assert not set(name) & set(' ":()<>@,;')
+        assert value.isascii()
+        assert value == value.strip()
+        assert value.isprintable()
+
+
+def test_R_3_the_table_of_attributes() -> None:
+    message = Message.new(
+        "orders",
+        {"order_id": 7},
+        key="c 1",
+        type="OrderCreated",
+        aggregate_type="order",
+        aggregate_id=7,
+        headers={"tenant": "Köln", "traceparent": "00-1-2-01", "ce-id": "mine"},
+        expires_at=NOW,
+    )
+    message = msgspec.structs.replace(message, position=42, created_at=NOW)
+    headers, body = Envelope(HTTP, "/shop").seal(message)
+    assert headers == {
+        "content-type": "application/json",
+        "ce-specversion": "1.0",
+        "ce-id": str(message.id),
+        "ce-source": "/shop",
+        "ce-type": "OrderCreated",
+        "ce-topic": "orders",
+        "ce-time": "2026-03-01T12:30:00.000250Z",
+        "ce-subject": "7",
+        "ce-aggregatetype": "order",
+        "ce-partitionkey": "c%201",
+        "ce-sequence": "0000000000000000042",
+        "ce-expirytime": "2026-03-01T12:30:00.000250Z",
+        "tenant": "UTF-8''K%C3%B6ln",
+        "traceparent": "00-1-2-01",
+        "%63e-id": "mine",
+    }
+    assert body == b'{"order_id":7}'
+    assert "ce_partitionkey" in Envelope(KAFKA).seal(message)[0]
+
+
+def test_a_structured_event_is_one_json_object() -> None:
+    message = Message.new("orders", {"order_id": 7}, type="OrderCreated", headers={"tenant": "acme"})
+    headers, body = Envelope(KAFKA, "/shop", "structured").seal(message)
+    assert headers == {"content-type": "application/cloudevents+json", "tenant": "acme"}
+    assert json.loads(body or b"") == {
+        "specversion": "1.0",
+        "id": str(message.id),
+        "source": "/shop",
+        "type": "OrderCreated",
+        "topic": "orders",
+        "datacontenttype": "application/json",
+        "data": {"order_id": 7},
+    }
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_what_only_claims_to_be_json_or_text_arrives_as_it_is(content_type: str) -> None:
+    message = Message.new("t", b"\xff{", content_type=content_type)
+    headers, body = Envelope(KAFKA, mode="structured").seal(message)
+    assert b"data_base64" in (body or b"")
+    assert decode(KAFKA, headers, body).data == b"\xff{"
+
+
+def test_events_of_others_are_read_too() -> None:
+    body = b'{"specversion": "1.0", "id": "a", "source": "/s", "type": "T", "sampledrate": 30, "data": [1]}'
+    event = decode(HTTP, {"Content-Type": "application/cloudevents+json; charset=utf-8"}, body)
+    assert (event.id, event.data, event.time, event.position) == ("a", b"[1]", None, None)
+    with pytest.raises(InvalidMessage, match="not that of a Postroom message"):
+        _ = event.message_id
+
+
+def test_the_id_is_the_messages() -> None:
+    message = Message.new("t")
+    headers, body = Envelope(NATS).seal(message)
+    assert decode(NATS, headers, body).message_id == message.id
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "problem"),
+    [
+        ({"ce_id": "a", "ce_source": "b"}, b"", "it has no specversion, type"),
+        ({"content-type": "application/cloudevents+json"}, b"{", "not a structured CloudEvent"),
+        ({"content-type": "application/cloudevents+json"}, b'{"data_base64": "%"}', "not a structured CloudEvent"),
+        ({"content-type": "application/cloudevents+json"}, None, "not a structured CloudEvent"),
+        (
+            {"ce_specversion": "1.0", "ce_id": "a", "ce_source": "b", "ce_type": "c", "ce_time": "noon"},
+            b"",
+            "not a time",
+        ),
+    ],
+)
+def test_what_is_no_event_is_refused(headers: dict[str, str], body: bytes | None, problem: str) -> None:
+    with pytest.raises(InvalidMessage, match=problem):
+        decode(KAFKA, headers, body)

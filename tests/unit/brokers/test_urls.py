@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from postroom.brokers import urls
+from postroom.brokers.cloudevents import NATS, Envelope
+from postroom.errors import InvalidSetting
+
+PORTS = {"nats": 4222, "nats+tls": 4223}
+
+
+class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    limit: Annotated[int, msgspec.Meta(ge=1)] = 5
+    secret: str | None = None
+
+
+def test_a_url_is_taken_apart() -> None:
+    url = "nats://shop:p%40ss@one,[::1]:5000/a%2Fb?mode=structured&source=/shop&limit=7&declare=true"
+    address, options = urls.parse(url, PORTS, Options)
+    assert address == urls.Address("nats", [("one", 4222), ("[::1]", 5000)], "shop", "p@ss", "a%2Fb")
+    assert address.name == "nats://one:4222,[::1]:5000"
+    assert options == Options(mode="structured", source="/shop", limit=7, declare=True)
+    assert options.envelope(NATS) == Envelope(NATS, "/shop", "structured")
+
+
+def test_what_is_left_out_has_its_usual_value() -> None:
+    assert urls.parse("nats+tls://host", PORTS, Options) == (urls.Address("nats+tls", [("host", 4223)]), Options())
+
+
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [
+        ("host?bogus=hidden", "there is no option 'bogus'; known are declare, limit, mode, secret, source"),
+        ("host?limit=hidden", "option limit is not valid"),
+        ("host?limit=0", "option limit is not valid"),
+        ("host?mode=loud", "option mode is not valid"),
+        ("host?declare=perhaps", "option declare is not valid"),
+        ("host?limit=1&limit=2", "'limit' twice"),
+        ("host:99999", "no proper host and port"),
+        ("host:hidden", "no proper host and port"),
+        ("", "no proper host and port"),
+        ("a,,b", "no proper host and port"),
+        ("host#hidden", "cannot be read"),
+    ],
+)
+def test_a_wrong_url_is_an_error_without_secrets(rest: str, problem: str) -> None:
+    with pytest.raises(InvalidSetting, match=problem) as caught:
+        urls.parse(f"nats://hidden:hidden@{rest}", PORTS, Options)
+    assert "hidden" not in str(caught.value)
+
+
+def test_secrets_are_not_shown() -> None:
+    address, _ = urls.parse("nats://shop:hidden@host?secret=hidden", PORTS, Options)
+    assert "hidden" not in repr(address) + address.name
+
+
+def test_a_missing_client_names_the_extra() -> None:
+    error = urls.client_missing("nats", "nats", ImportError("no", name="nats"))
+    assert str(error) == "nats: needs a client library: there is no module nats; run pip install 'postroom[nats]'"
