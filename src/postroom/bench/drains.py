@@ -23,8 +23,7 @@ async def nowhere(messages: list[Message]) -> None:
 async def drain(place: Scratch, messages: int) -> float:
     """Send exactly so many messages with a relay as it comes; returns how many a second.
 
-    From the moment that it says that it has started until the last receipt is written; its connections are opened in
-    this time, as those of the floors are.
+    From the moment that it says that it has started, its connections being open, until the last receipt is written.
     """
     done = asyncio.Event()
     started = ended = 0.0

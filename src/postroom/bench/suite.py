@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -107,10 +106,7 @@ class Suite:
         return rate
 
     async def _floor(self, *, full: bool) -> float:
-        floor = Floor(self._place, full=full)
-        started = time.perf_counter()
-        done = await floor.drain()
-        return done / (time.perf_counter() - started)
+        return await Floor(self._place, full=full).drain()
 
     def _large(self, runner: asyncio.Runner) -> dict[str, float]:
         """A million waiting; and the same while another session holds an old snapshot."""

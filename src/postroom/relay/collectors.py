@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 QUICKEST_POLL = 0.005
 NOTED_EVERY = 1.0
+ASKED_EVERY = 0.02
 HELP = "help"
 """What one collector calls for."""
 
@@ -232,6 +233,7 @@ class Lanes(Collector):
         self._busy = ordering.LANES // self.READERS
         self._note_at = 0.0
         self._horizon = Horizon()
+        self._ask_at = 0.0
 
     async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
         office = self._office
@@ -255,7 +257,7 @@ class Lanes(Collector):
 
     async def _read(self, read: int, held: dict[int, HeldLane], limit: int) -> Collected:
         office = self._office
-        safe = self._horizon.safe(await self._line.attempt(office.deliveries.ages()), held.values())
+        safe = await self._safe(held)
         started = time.monotonic()
         each = max(1, limit // self._busy)
         # The heart renews the lanes. A read does it now and then, because it also notes how far it has come.
@@ -282,6 +284,14 @@ class Lanes(Collector):
             self._dispatch(read, messages)
 
         return await self._hand_over(claim, started, office.options.lane_lease if renew else 0.0, dispatch)
+
+    async def _safe(self, held: dict[int, HeldLane]) -> Reached:
+        """From where on the next read may start. Not asked before every read: to start earlier is never wrong."""
+        if time.monotonic() < self._ask_at:
+            return []
+        ages = await self._line.attempt(self._office.deliveries.ages())
+        self._ask_at = time.monotonic() + ASKED_EVERY
+        return self._horizon.safe(ages, held.values())
 
     def _move_cursors(self, held: dict[int, HeldLane], claim: Claim, safe: Reached, each: int) -> None:
         furthest: dict[int, int] = {}

@@ -126,6 +126,7 @@ class Shift:
     async def _at_work(self) -> AsyncIterator[None]:
         """Couriers, settler and heart at work; afterwards nothing is left in flight, and no lane held."""
         office = self._office
+        await asyncio.gather(*(line.answers() for line in self._lines))  # all connections are open before it starts
         with suppress(Outage):
             await self._heart.beat()
         office.hook(Lifecycle(office.options.worker, "started"))
