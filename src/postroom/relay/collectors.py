@@ -310,11 +310,15 @@ class Lanes(Collector):
         self._busy = max(1, len(furthest))
 
     def _still_held(self, held: dict[int, HeldLane], claim: Claim) -> Claim:
-        """Without what is in lanes that were given up or lost while they were read: others send it."""
+        """Without what is in lanes that were given up or lost while they were read: others send it.
+
+        To lose one is a conflict, to give one up is none.
+        """
         lanes = self._office.flight.lanes
         gone = {number for number, one in held.items() if lanes.get(number) is not one}
         if not gone:
             return claim
+        self._office.drop([one for one in claim.messages if one.lane in gone and not held[one.lane].leaving])
         kept = [one for one in claim.messages if one.lane not in gone]
         return Claim(kept, claim.settled, claim.found, alone=claim.alone)
 

@@ -97,7 +97,9 @@ class Settler:
         dropped = [one.claimed for one in settlements if type(one) is GivenBack and one.claimed.ordered]
         written = settlements
         if dropped:
-            written = [one for one in settlements if type(one) is not GivenBack or not one.claimed.ordered]
+            # Where the lane's lease has ended by our clock, the database is asked whether somebody else has it.
+            held = {one.lease for one in office.flight.held(dropped, started)}
+            written = [one for one in settlements if type(one) is not GivenBack or one.claimed.lease not in held]
         lost = await self._line.attempt(office.deliveries.settle(written))
         if office.failed_keys:
             unwritten = {*unsent_keys(rest), *unsent_keys(office.settlements)}
