@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +13,7 @@ import msgspec
 
 from postroom.encoding import BINARY
 from postroom.errors import InvalidMessage
+from postroom.incoming import Incoming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,43 +160,41 @@ def attributes(message: Message, source: str) -> dict[str, str]:
     return event
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A received message."""
+def incoming(
+    wire: Wire, headers: Mapping[str, str], body: bytes | None, *, id: str, topic: str, key: str | None = None
+) -> Incoming:
+    """What a protocol carried as a message: a CloudEvent in either mode, or a plain one.
 
-    id: str
-    source: str
-    type: str
-    data: bytes | None
-    """None for a tombstone."""
-    content_type: str
-    topic: str | None = None
-    key: str | None = None
-    subject: str | None = None
-    aggregate_type: str | None = None
-    position: int | None = None
-    """Its place in the sender's outbox: of two messages with the same key, the one with the higher place is newer."""
-    time: datetime | None = None
-    expires_at: datetime | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def message_id(self) -> uuid.UUID:
-        """The id of the message, where Postroom sent it. Raises `InvalidMessage`."""
-        try:
-            return uuid.UUID(self.id)
-        except ValueError:
-            raise InvalidMessage(f"the event's id {self.id[:60]!r} is not that of a Postroom message") from None
+    `id`, `topic` and `key` are what the protocol itself says; a CloudEvent's own attributes come before them.
+    """
+    try:
+        return decode(wire, headers, body, topic=topic, key=key)
+    except InvalidMessage as error:
+        users = dict(wire.user_header(name, value) for name, value in headers.items() if not wire.is_reserved(name))
+        lower = {name.lower(): value for name, value in headers.items()}
+        content_type = lower.get(CONTENT_TYPE)
+        meant = f"{wire.prefix}specversion" in lower or _is_structured(content_type)
+        return Incoming(
+            id=lower.get(f"{wire.prefix}id") or id,
+            topic=topic,
+            payload=body,
+            content_type=content_type or BINARY,
+            key=key,
+            headers=users,
+            problem=str(error) if meant else None,
+        )
 
 
-def decode(wire: Wire, headers: Mapping[str, str], body: bytes | None) -> Event:
+def decode(
+    wire: Wire, headers: Mapping[str, str], body: bytes | None, *, topic: str = "", key: str | None = None
+) -> Incoming:
     """The event in what a protocol carried, whichever mode it was sent in. Raises `InvalidMessage` if there is none."""
     if wire.any_case:
         headers = {name.lower(): value for name, value in headers.items()}
     content_type = headers.get(CONTENT_TYPE)
     users = dict(wire.user_header(name, value) for name, value in headers.items() if not wire.is_reserved(name))
-    if content_type is not None and content_type.lower().startswith(STRUCTURED):
-        return _event(*_opened(body or b""), users)
+    if _is_structured(content_type):
+        return _event(*_opened(body or b""), users, topic, key)
     event = {
         name[len(wire.prefix) :]: unquote(value) if wire.ascii_only else value
         for name, value in headers.items()
@@ -204,26 +202,32 @@ def decode(wire: Wire, headers: Mapping[str, str], body: bytes | None) -> Event:
     }
     if content_type is not None:
         event["datacontenttype"] = wire.user_header("", content_type)[1]
-    return _event(event, (body or b"") if content_type is not None else body or None, users)
+    return _event(event, (body or b"") if content_type is not None else body or None, users, topic, key)
 
 
-def _event(event: Mapping[str, str], data: bytes | None, headers: Mapping[str, str]) -> Event:
+def _is_structured(content_type: str | None) -> bool:
+    return content_type is not None and content_type.lower().startswith(STRUCTURED)
+
+
+def _event(
+    event: Mapping[str, str], data: bytes | None, headers: Mapping[str, str], topic: str, key: str | None
+) -> Incoming:
     missing = [name for name in ("specversion", "id", "source", "type") if not event.get(name)]
     if missing:
         raise InvalidMessage(f"this is not a CloudEvent: it has no {', '.join(missing)}")
     sequence = event.get("sequence")
-    return Event(
+    return Incoming(
         id=event["id"],
         source=event["source"],
         type=event["type"],
-        data=data,
+        payload=data,
         content_type=event.get("datacontenttype", BINARY),
-        topic=event.get("topic"),
-        key=event.get("partitionkey"),
-        subject=event.get("subject"),
+        topic=event.get("topic") or topic,
+        key=event.get("partitionkey") or key,
+        aggregate_id=event.get("subject"),
         aggregate_type=event.get("aggregatetype"),
         position=int(sequence) if sequence and sequence.isdecimal() else None,
-        time=_moment(event, "time"),
+        created_at=_moment(event, "time"),
         expires_at=_moment(event, "expirytime"),
         headers=headers,
     )

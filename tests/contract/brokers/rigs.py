@@ -16,7 +16,7 @@ import psutil
 import redis.asyncio as redis
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Event, decode
+from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, decode
 from postroom.brokers.http import HttpBroker
 from postroom.brokers.kafka import KafkaBroker
 from postroom.brokers.nats import NatsBroker
@@ -29,6 +29,7 @@ from tests.services.receiver import Receiver
 from tests.services.redis import LARGEST, Redis
 
 if TYPE_CHECKING:
+    from postroom.incoming import Incoming
     from tests.services.service import Service
 
 
@@ -54,7 +55,7 @@ class Rig(ABC):
         """Make what messages of this topic go to."""
 
     @abstractmethod
-    async def received(self, topic: str) -> list[Event]:
+    async def received(self, topic: str) -> list[Incoming]:
         """Everything that arrived, in order."""
 
     def connections(self) -> int:
@@ -85,13 +86,13 @@ class NatsRig(Rig):
         await client.jetstream().add_stream(name=topic, subjects=[topic])
         await client.close()
 
-    async def received(self, topic: str) -> list[Event]:
+    async def received(self, topic: str) -> list[Incoming]:
         client = await nats.connect(f"nats://127.0.0.1:{self.server.port}")
         stream = client.jetstream()
         expected = (await stream.stream_info(topic)).state.messages
         settings = ConsumerConfig(ack_policy=AckPolicy.NONE)
         subscription = await stream.pull_subscribe(topic, stream=topic, config=settings)
-        events: list[Event] = []
+        events: list[Incoming] = []
         while len(events) < expected:
             found = await subscription.fetch(min(1000, expected - len(events)), timeout=10)
             events += [decode(NATS, one.headers or {}, one.data) for one in found]
@@ -112,12 +113,12 @@ class RedisRig(Rig):
         async with redis.Redis(port=self.server.port) as client:
             await client.xgroup_create(topic, "readers", mkstream=True)
 
-    async def received(self, topic: str) -> list[Event]:
+    async def received(self, topic: str) -> list[Incoming]:
         async with redis.Redis(port=self.server.port) as client:
             entries: Any = await client.xrange(topic)
         return [self._event(fields) for _, fields in entries]
 
-    def _event(self, fields: dict[bytes, bytes]) -> Event:
+    def _event(self, fields: dict[bytes, bytes]) -> Incoming:
         body = fields.pop(b"data", None)
         return decode(REDIS, {name.decode(): value.decode() for name, value in fields.items()}, body)
 
@@ -136,8 +137,8 @@ class RabbitRig(Rig):
             channel = await connection.channel()
             await channel.declare_queue(topic, durable=True)
 
-    async def received(self, topic: str) -> list[Event]:
-        events: list[Event] = []
+    async def received(self, topic: str) -> list[Incoming]:
+        events: list[Incoming] = []
         async with await aio_pika.connect(port=self.server.port) as connection:
             channel = await connection.channel()
             queue = await channel.get_queue(topic)
@@ -187,14 +188,14 @@ class KafkaRig(Rig):
             pass
         consumer.close()
 
-    async def received(self, topic: str) -> list[Event]:
+    async def received(self, topic: str) -> list[Incoming]:
         return await asyncio.to_thread(self._received, topic)
 
-    def _received(self, topic: str) -> list[Event]:
+    def _received(self, topic: str) -> list[Incoming]:
         consumer = self._consumer()
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
-        events: list[Event] = []
+        events: list[Incoming] = []
         at_end: set[int | None] = set()
         while len(at_end) < len(partitions):
             for message in consumer.consume(1000, timeout=0.1):
@@ -225,7 +226,7 @@ class HttpRig(Rig):
     async def declare(self, topic: str) -> None:
         self._ask("PUT", f"/{topic}")
 
-    async def received(self, topic: str) -> list[Event]:
+    async def received(self, topic: str) -> list[Incoming]:
         kept = [json.loads(line) for line in self._ask("GET", f"/{topic}").splitlines()]
         assert {one["path"] for one in kept} <= {"/hook?tenant=a+b"}
         return [decode(HTTP, one["headers"], base64.b64decode(one["body"])) for one in kept]

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Envelope, Event, Mode, Wire, decode
+from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Envelope, Mode, Wire, decode, incoming
 from postroom.errors import InvalidMessage
+from postroom.incoming import Incoming
 from postroom.message import Message
 
 if TYPE_CHECKING:
@@ -44,19 +45,19 @@ def messages(draw: st.DrawFn) -> Message:
     return msgspec.structs.replace(message, position=position, created_at=NOW)
 
 
-def as_received(message: Message, source: str, headers: Mapping[str, str]) -> Event:
-    return Event(
+def as_received(message: Message, source: str, headers: Mapping[str, str]) -> Incoming:
+    return Incoming(
         id=str(message.id),
         source=source,
         type=message.type or message.topic,
-        data=message.payload,
+        payload=message.payload,
         content_type="application/octet-stream" if message.payload is None else message.content_type,
         topic=message.topic,
         key=message.key,
-        subject=message.aggregate_id,
+        aggregate_id=message.aggregate_id,
         aggregate_type=message.aggregate_type,
         position=message.position,
-        time=message.created_at,
+        created_at=message.created_at,
         expires_at=message.expires_at,
         headers=headers,
     )
@@ -138,21 +139,19 @@ def test_what_only_claims_to_be_json_or_text_arrives_as_it_is(content_type: str)
     message = Message.new("t", b"\xff{", content_type=content_type)
     headers, body = Envelope(KAFKA, mode="structured").seal(message)
     assert b"data_base64" in (body or b"")
-    assert decode(KAFKA, headers, body).data == b"\xff{"
+    assert decode(KAFKA, headers, body).payload == b"\xff{"
 
 
 def test_events_of_others_are_read_too() -> None:
     body = b'{"specversion": "1.0", "id": "a", "source": "/s", "type": "T", "sampledrate": 30, "data": [1]}'
     event = decode(HTTP, {"Content-Type": "application/cloudevents+json; charset=utf-8"}, body)
-    assert (event.id, event.data, event.time, event.position) == ("a", b"[1]", None, None)
-    with pytest.raises(InvalidMessage, match="not that of a Postroom message"):
-        _ = event.message_id
+    assert (event.id, event.payload, event.created_at, event.position) == ("a", b"[1]", None, None)
 
 
 def test_the_id_is_the_messages() -> None:
     message = Message.new("t")
     headers, body = Envelope(NATS).seal(message)
-    assert decode(NATS, headers, body).message_id == message.id
+    assert decode(NATS, headers, body).id == str(message.id)
 
 
 @pytest.mark.parametrize(
@@ -172,3 +171,24 @@ def test_the_id_is_the_messages() -> None:
 def test_what_is_no_event_is_refused(headers: dict[str, str], body: bytes | None, problem: str) -> None:
     with pytest.raises(InvalidMessage, match=problem):
         decode(KAFKA, headers, body)
+
+
+def test_a_plain_message_has_what_its_protocol_says() -> None:
+    plain = incoming(NATS, {"colour": "red"}, b"{}", id="7-1", topic="orders", key="k")
+    assert (plain.id, plain.topic, plain.key, plain.payload, plain.headers) == (
+        "7-1",
+        "orders",
+        "k",
+        b"{}",
+        {"colour": "red"},
+    )
+    assert (plain.type, plain.content_type, plain.problem) == (None, "application/octet-stream", None)
+
+
+def test_what_says_that_it_is_an_event_and_is_none_says_why() -> None:
+    broken = incoming(KAFKA, {"ce_specversion": "1.0", "ce_id": "a"}, b"x", id="7-1", topic="orders")
+    assert (broken.id, broken.payload) == ("a", b"x")
+    assert broken.problem == "this is not a CloudEvent: it has no source, type"
+    torn = incoming(HTTP, {"Content-Type": "application/cloudevents+json"}, b"{", id="7-1", topic="orders")
+    assert torn.id == "7-1"
+    assert "not a structured CloudEvent" in str(torn.problem)

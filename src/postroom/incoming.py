@@ -1,0 +1,59 @@
+"""Incoming: a message as it was received."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+Class: TypeAlias = type[T]
+
+
+class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A received message: what a handler is given. The names are those of `Message`."""
+
+    id: str
+    """What the sender calls it; where it gave none, what the broker does (stream and offset), else something new."""
+    topic: str
+    payload: bytes | None
+    """None for a tombstone."""
+    content_type: str
+    type: str | None = None
+    key: str | None = None
+    source: str | None = None
+    """Which service sent it, as it calls itself."""
+    aggregate_type: str | None = None
+    aggregate_id: str | None = None
+    position: int | None = None
+    """Its place in the sender's outbox: of two messages with the same key, the one with the higher place is newer."""
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    headers: Mapping[str, str] = {}
+    problem: str | None = None
+    """Why it cannot be read, where it says that it is a CloudEvent and is none."""
+
+    def json(self) -> Any:
+        """The payload decoded from JSON."""
+        return msgspec.json.decode(self.payload or b"null")
+
+    def decode(self, kind: Class[T]) -> T:
+        """The payload decoded from JSON, and checked to be of this type: a dataclass, a msgspec Struct, a dict."""
+        return msgspec.json.decode(self.payload or b"null", type=kind)
+
+    @property
+    def size(self) -> int:
+        """Bytes of payload and headers."""
+        headers = sum(len(name.encode()) + len(value.encode()) for name, value in self.headers.items())
+        return len(self.payload or b"") + headers
+
+    def __hash__(self) -> int:
+        """By the id: headers are a dict, which has no hash."""
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        """Without the payload and the headers, which do not belong in logs."""
+        return f"Incoming(id={self.id!r}, topic={self.topic!r}, key={self.key!r}, {self.size} bytes)"

@@ -1,0 +1,1 @@
+"""Sources: the port by which a consumer receives, and one small file for each broker."""
