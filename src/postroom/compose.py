@@ -10,9 +10,12 @@ from postroom.errors import InvalidSetting, SchemaMissing
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
     from postroom.settings import Settings
+    from postroom.sources.port import Source
     from postroom.store.stores import BlockingStore, Lines
 
 
@@ -68,6 +71,26 @@ def as_broker(given: object, settings: Settings, classifier: Classifier) -> tupl
         return broker, False
     function: Function = given  # type: ignore[assignment]  # `check_broker` has looked at it
     return FunctionBroker(function, settings.concurrency, classifier), True
+
+
+def as_source(given: object, settings: Settings, consumer: str, topics: Sequence[str]) -> tuple[Source | None, bool]:
+    """The source that is given: itself, a broker in memory, or by its URL; and whether it was made here.
+
+    Without one, the settings' URL decides; without that too, there is none. Raises `InvalidSetting`.
+    """
+    from postroom.brokers.memory import MemoryBroker
+    from postroom.sources import opening
+
+    if isinstance(given, MemoryBroker):
+        from postroom.sources.memory import MemorySource
+
+        return MemorySource(given, consumer, topics), True
+    if given is None or isinstance(given, str):
+        return (None if settings.broker is None else opening.open_source(settings.broker, consumer, topics)), True
+    if not hasattr(given, "receive") or not hasattr(given, "acknowledge"):
+        raise InvalidSetting(f"broker = {given!r} is not one that gives messages: use a URL or a source")
+    source: Source = given  # type: ignore[assignment]  # it has what a source has
+    return source, False
 
 
 def check_broker(given: object) -> None:

@@ -14,6 +14,7 @@ from postroom.store.steps import arun, run
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Sequence
 
 
 class Inbox:
@@ -43,5 +44,24 @@ class Inbox:
         kind = await async_kind(connection, "inbox.afirst_time")
         return await arun(explained(self._marker(kind.dialect).mark(self.consumer, identifier)), kind.execute)
 
+    def first_times(self, connection: object, message_ids: Sequence[uuid.UUID | str]) -> list[bool]:
+        """`first_time` for many messages, in a few statements. Of an id that is there twice, the second is none."""
+        identifiers = [unique_key("message_id", one) for one in message_ids]
+        kind = sync_kind(connection, "inbox.first_times")
+        marked = run(explained(self._marker(kind.dialect).mark_many(self.consumer, identifiers)), kind.execute)
+        return _first_of_each(identifiers, marked)
+
+    async def afirst_times(self, connection: object, message_ids: Sequence[uuid.UUID | str]) -> list[bool]:
+        """`first_times` for an async connection."""
+        identifiers = [unique_key("message_id", one) for one in message_ids]
+        kind = await async_kind(connection, "inbox.afirst_times")
+        marked = await arun(explained(self._marker(kind.dialect).mark_many(self.consumer, identifiers)), kind.execute)
+        return _first_of_each(identifiers, marked)
+
     def _marker(self, dialect: str) -> Marker:
         return MARKERS[dialect](Names.of(dialect, self._settings.schema, self._settings.table_prefix))
+
+
+def _first_of_each(identifiers: Sequence[str], marked: set[str]) -> list[bool]:
+    first = {one: place for place, one in reversed(list(enumerate(identifiers)))}
+    return [one in marked and first[one] == place for place, one in enumerate(identifiers)]

@@ -14,6 +14,7 @@ from postroom.rules.lifecycle import Outcome, State
 from postroom.telemetry import (
     DATABASE,
     Expired,
+    Handled,
     HookFailed,
     LeasesLost,
     Lifecycle,
@@ -26,6 +27,7 @@ from postroom.telemetry import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
 
+    from postroom.incoming import Incoming
     from postroom.message import Message
     from postroom.telemetry import Event, Hook
 
@@ -75,7 +77,7 @@ def structured(stream: TextIO | None = None, *, json: bool | None = None) -> Hoo
     return listen
 
 
-def _lines(event: Event) -> Iterator[Line]:  # noqa: C901 - one case for each event
+def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case for each event
     match event:
         case Settled(outcome=Outcome.SUCCESS):
             yield _batch(event)
@@ -90,7 +92,13 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901 - one case for each ev
         case LeasesLost():
             yield "warning", "leases_lost", {"messages": event.messages, "lanes": event.lanes}
         case Lifecycle():
-            yield "info", f"relay_{event.what}", {"worker": event.worker}
+            who = {"consumer": event.consumer} if event.consumer else {}
+            yield "info", f"{'consumer' if who else 'relay'}_{event.what}", {**who, "worker": event.worker}
+        case Handled(fate="handled" | "skipped"):
+            yield _handled_batch(event)
+        case Handled():
+            for received in event.messages:
+                yield _handled(event, received)
         case HookFailed():
             yield "error", "hook_failed", {"hook": event.name, "error": _code(event.reason.partition(":")[0])}
         case Expired():
@@ -118,6 +126,24 @@ def _message(event: Settled, message: Message) -> Line:
     if event.code:
         fields["reason_code"] = _code(event.code)
     return _LEVELS.get(event.outcome, "info"), event.outcome.value, {**fields, **_adapter(event), **_latency([message])}
+
+
+def _handled_batch(event: Handled) -> Line:
+    topics = sorted({one.topic for one in event.messages})
+    fields = {"consumer": event.consumer, "messages": len(event.messages), "topics": topics}
+    return "info", f"message_{event.fate}", {**fields, "handler_ms": round(event.seconds * 1000, 1)}
+
+
+def _handled(event: Handled, message: Incoming) -> Line:
+    fields: dict[str, Any] = {"consumer": event.consumer, "message_id": message.id, "topic": message.topic}
+    if event.attempts:
+        fields["attempts"] = event.attempts
+    if event.code:
+        fields["reason_code"] = _code(event.code)
+    if event.seconds:
+        fields["handler_ms"] = round(event.seconds * 1000, 1)
+    level = {"duplicate": "info", "parked": "warning", "dead": "error"}[event.fate]
+    return level, f"message_{event.fate}", fields
 
 
 def _adapter(event: Settled) -> dict[str, Any]:

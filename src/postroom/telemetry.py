@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from postroom.incoming import Incoming
     from postroom.message import Message
     from postroom.rules.lifecycle import Outcome
 
@@ -65,11 +66,27 @@ class Reachability:
 
 
 @dataclass(frozen=True, slots=True)
+class Handled:
+    """What became of received messages: handled, duplicate, parked, dead or skipped."""
+
+    consumer: str
+    fate: str
+    messages: Sequence[Incoming]
+    code: str = ""
+    """The reason, where the handler failed."""
+    seconds: float = 0.0
+    """How long the handler took."""
+    attempts: int = 0
+    """Failed ones so far, of a message that was parked before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """The relay started or stopped."""
+    """A relay, or the consumer of this name, started or stopped."""
 
     worker: str
     what: str
+    consumer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +105,7 @@ class NotSettled:
     reason: str
 
 
-Event = Expired | HookFailed | LeasesLost | Lifecycle | NotSettled | Phase | Reachability | Settled
+Event = Expired | Handled | HookFailed | LeasesLost | Lifecycle | NotSettled | Phase | Reachability | Settled
 Hook = Callable[[Event], None]
 
 

@@ -177,7 +177,7 @@ class Courier:
     def _failed(self, one: Claimed, refused: Refused) -> Retry | Dead:
         options = self._office.options
         failure = refused.failure or failures.classify(refused.code, options.classifier)
-        match failures.after_failure(one.attempts + 1, options.policy, failure, random.random()):  # noqa: S311 - jitter
+        match failures.after_failure(one.attempts + 1, options.policy_for(one.message), failure, random.random()):  # noqa: S311 - jitter
             case failures.Retry(delay):
                 return Retry(one, max(delay, refused.retry_after or 0.0), refused.code, refused.message)
             case failures.Dead():

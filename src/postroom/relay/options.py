@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from postroom.settings import Settings
 
     OnDead = Callable[[Message, str, str], object]
+    Policy = RetryPolicy | Callable[[Message], RetryPolicy]
+    """When a failed send is tried again: for all messages alike, or for each."""
 
 MOST_BEAT = 2.0
 BATCHES_IN_FLIGHT = 4
@@ -33,9 +35,13 @@ class Options:
     broker_timeout: float = 2.5
     most_bytes: int = 32 * 1024 * 1024
     dedup: bool = False
-    policy: RetryPolicy = field(default_factory=RetryPolicy.worker)
+    policy: Policy = field(default_factory=RetryPolicy.worker)
     classifier: Classifier = DEFAULT_CLASSIFIER
     on_dead: OnDead | None = None
+
+    def policy_for(self, message: Message) -> RetryPolicy:
+        """When a failed send of the message is tried again."""
+        return self.policy if isinstance(self.policy, RetryPolicy) else self.policy(message)
 
     @property
     def beat(self) -> float:
@@ -51,7 +57,7 @@ class Options:
 def options_of(
     settings: Settings,
     worker: str,
-    policy: RetryPolicy | None = None,
+    policy: Policy | None = None,
     classifier: Classifier | None = None,
     on_dead: OnDead | None = None,
 ) -> Options:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
-    from postroom.relay.options import OnDead
-    from postroom.rules.backoff import RetryPolicy
+    from postroom.relay.options import OnDead, Policy
     from postroom.rules.failures import Classifier
     from postroom.store.names import Names
     from postroom.telemetry import Hook
@@ -91,7 +90,7 @@ class Relay:
         *,
         worker: str | None = None,
         queue: str = DEFAULT_QUEUE,
-        policy: RetryPolicy | None = None,
+        policy: Policy | None = None,
         classifier: Classifier | None = None,
         on_dead: OnDead | None = None,
         hook: Hook | None = None,

@@ -1,0 +1,161 @@
+"""A desk: handles messages one after another, in the order in which they are laid on it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from postroom.consumer.outcomes import Fate
+from postroom.consumer.parked import as_parked, ordering_key
+from postroom.consumer.running import said
+from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
+from postroom.rules import failures
+from postroom.rules.failures import Reason
+from postroom.rules.ordering import key_hash
+from postroom.store.parking import Failed
+from postroom.telemetry import Handled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from postroom.consumer.handlers import Handler
+    from postroom.consumer.office import Office
+    from postroom.incoming import Incoming
+    from postroom.sources.port import Received
+
+    Done = Callable[[Sequence[Received], Fate], None]
+
+
+class Desk:
+    """Works through what is laid on it. What stands behind a message of its key is not touched before it is done."""
+
+    def __init__(self, office: Office, done: Done) -> None:
+        self._office = office
+        self._done = done
+        self._waiting: deque[Received] = deque()
+        self._filled = asyncio.Event()
+        self._busy = 0
+
+    @property
+    def load(self) -> int:
+        """Messages that are laid on it and not done."""
+        return len(self._waiting) + self._busy
+
+    def lay(self, received: Received) -> None:
+        """Put a message behind the others."""
+        self._waiting.append(received)
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Work until cancelled. When the consumer stops, what has not been begun goes back undone."""
+        while True:
+            await self._filled.wait()
+            while self._waiting:
+                if self._office.stopping.is_set():
+                    undone = list(self._waiting)
+                    self._waiting.clear()
+                    self._done(undone, Fate.UNDONE)
+                    break
+                await self._work(self._next())
+            self._filled.clear()
+
+    def _next(self) -> list[Received]:
+        """The next message; with it those behind it, as far as one handler takes them together."""
+        waiting = self._waiting
+        taken = [waiting.popleft()]
+        handler = self._office.handler_for(taken[0].message)
+        if handler is not None and handler.takes_batch:
+            while waiting and len(taken) < self._office.batch and self._goes_with(handler, waiting[0].message):
+                taken.append(waiting.popleft())
+        self._busy = len(taken)
+        return taken
+
+    def _goes_with(self, handler: Handler, message: Incoming) -> bool:
+        return message.problem is None and self._office.handler_for(message) is handler
+
+    def _stands_behind(self, message: Incoming) -> bool:
+        return message.key is not None and self._office.parked_keys.holds(hash_of(message.key))
+
+    async def _work(self, received: Sequence[Received]) -> None:
+        pause = FIRST_PAUSE
+        left, at_once = list(received), len(received)
+        while left:
+            try:
+                done = await self._attempt(self._free(left[:at_once]))
+            except Outage:  # the service's own database is away: nothing can be handled, and nothing parked
+                if await self._office.stops_within(pause):
+                    self._done(left, Fate.UNDONE)
+                    break
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                left = left[done:]
+                at_once = at_once if done else 1  # one of them is at fault: each for itself
+        self._busy = 0
+
+    def _free(self, received: Sequence[Received]) -> Sequence[Received]:
+        """The first, and those after it that may be handled with it, because nothing of their keys is parked."""
+        first, *others = received
+        return [first, *takewhile(lambda one: not self._stands_behind(one.message), others)]
+
+    async def _attempt(self, received: Sequence[Received]) -> int:
+        """Do something with these, or with the first of them; returns with how many.
+
+        None, if a handler of several failed. Raises `Outage`: then nothing was done.
+        """
+        first = received[0]
+        message = first.message
+        handler = self._office.handler_for(message)
+        if handler is None:
+            self._finish([first], Fate.SKIPPED)
+            return 1
+        if message.problem is not None:
+            failed = Failed(Reason.UNDECODABLE_PAYLOAD, message.problem, None)
+            return await self._park(first, failed)
+        if self._stands_behind(message):
+            return await self._park(first, None)
+        started = time.monotonic()
+        try:
+            is_first = await self._office.runner.run(handler, [one.message for one in received])
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+            if len(received) > 1:
+                return 0
+            return await self._park(first, self._failure(handler, error), time.monotonic() - started)
+        seconds = time.monotonic() - started
+        self._finish([one for one, new in zip(received, is_first, strict=True) if new], Fate.HANDLED, seconds)
+        self._finish([one for one, new in zip(received, is_first, strict=True) if not new], Fate.DUPLICATE)
+        return len(received)
+
+    def _failure(self, handler: Handler, error: Exception) -> Failed:
+        classifier = self._office.classifier
+        code = failures.reason_code(error, classifier)
+        match failures.after_failure(1, handler.policy, failures.classify(code, classifier), random.random()):  # noqa: S311 - jitter
+            case failures.Retry(delay):
+                return Failed(code, said(error, handler), delay)
+            case failures.Dead():
+                return Failed(code, said(error, handler), None)
+
+    async def _park(self, received: Received, failed: Failed | None, seconds: float = 0.0) -> int:
+        office, message = self._office, received.message
+        await office.line.attempt(office.parking.park(as_parked(office.name, message), failed))
+        if message.key is not None:
+            office.parked_keys.add(hash_of(message.key))
+        fate = Fate.DEAD if failed is not None and failed.delay is None else Fate.PARKED
+        self._finish([received], fate, seconds, failed.code if failed else "")
+        if fate is Fate.PARKED:
+            office.wake()
+        return 1
+
+    def _finish(self, received: Sequence[Received], fate: Fate, seconds: float = 0.0, code: str = "") -> None:
+        if received:
+            messages = [one.message for one in received]
+            self._office.hook(Handled(self._office.name, fate.value, messages, code, seconds))
+            self._done(received, fate)
+
+
+def hash_of(key: str) -> int:
+    """What a key is found by among the parked ones."""
+    return key_hash(ordering_key(key))

@@ -1,0 +1,92 @@
+"""Handlers: the user's functions, what each is for, and how often it is tried."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from postroom.errors import InvalidSetting
+from postroom.rules.naming import fits
+
+if TYPE_CHECKING:
+    from postroom.incoming import Incoming
+    from postroom.rules.backoff import RetryPolicy
+
+Function = Callable[..., Any]
+
+PARAMETERS = "(connection, message), (connection, messages), (message) or (messages)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handler:
+    """One function, for the messages of a topic, or of those topics that fit a pattern."""
+
+    function: Function
+    topic: str
+    type: str | None
+    policy: RetryPolicy
+    timeout: float
+    takes_connection: bool
+    takes_batch: bool
+    is_async: bool
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        return getattr(self.function, "__qualname__", repr(self.function))
+
+    def fits(self, message: Incoming) -> bool:
+        """Whether the message is for this handler."""
+        return (self.type is None or self.type == message.type) and fits(self.topic, message.topic)
+
+    def call(self, connection: object, messages: Sequence[Incoming]) -> Any:
+        """Call the function with one message, or, if it takes a batch, with all."""
+        argument = list(messages) if self.takes_batch else messages[0]
+        return self.function(connection, argument) if self.takes_connection else self.function(argument)
+
+
+def handler_of(function: Function, topic: str, type: str | None, policy: RetryPolicy, timeout: float) -> Handler:
+    """A function as a handler. Raises `InvalidSetting` if it cannot be called as one."""
+    name = getattr(function, "__qualname__", repr(function))
+    if not callable(function):
+        raise InvalidSetting(f"{name} is not a function: a handler takes {PARAMETERS}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidSetting(f"{name} is a generator: a call would not run it; use no yield")
+    if not 0 < timeout < float("inf"):
+        raise InvalidSetting(f"the timeout of {name} is {timeout!r}: give seconds above 0")
+    parameters = _parameters(function, name)
+    return Handler(
+        function=function,
+        topic=topic,
+        type=type,
+        policy=policy,
+        timeout=timeout,
+        takes_connection=len(parameters) > 1,
+        takes_batch=parameters[-1] == "messages",
+        is_async=_is_async(function),
+    )
+
+
+def _parameters(function: Function, name: str) -> list[str]:
+    """The names of the parameters that must be given: two, or one."""
+    signature = inspect.signature(function)
+    needed = [
+        one.name
+        for one in signature.parameters.values()
+        if one.default is one.empty and one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}
+    ]
+    by_name = [
+        one.name for one in signature.parameters.values() if one.default is one.empty and one.kind is one.KEYWORD_ONLY
+    ]
+    if len(needed) not in {1, 2} or by_name:
+        raise InvalidSetting(f"{name}{signature} cannot be a handler: it must take {PARAMETERS}")
+    return needed
+
+
+def _is_async(function: Function) -> bool:
+    if isinstance(function, partial):
+        return _is_async(function.func)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__

@@ -1,0 +1,50 @@
+"""The office: what a consumer's parts share."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from postroom.consumer.parked_keys import ParkedKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from postroom.consumer.handlers import Handler
+    from postroom.consumer.running import Runner
+    from postroom.incoming import Incoming
+    from postroom.relay.lines import Line
+    from postroom.rules.failures import Classifier
+    from postroom.store.parking import Parking
+    from postroom.telemetry import Hook
+
+
+@dataclass(slots=True, eq=False)
+class Office:
+    """One consumer's state, on one event loop."""
+
+    name: str
+    handlers: Sequence[Handler]
+    batch: int
+    classifier: Classifier
+    hook: Hook
+    runner: Runner
+    line: Line
+    parking: Parking
+    wake: Callable[[], None]
+    """Says to the relay of parked messages that there is one."""
+    parked_keys: ParkedKeys = field(default_factory=ParkedKeys)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def handler_for(self, message: Incoming) -> Handler | None:
+        """The first handler that the message fits."""
+        return next((handler for handler in self.handlers if handler.fits(message)), None)
+
+    async def stops_within(self, seconds: float) -> bool:
+        """Wait so long; returns at once when the consumer stops, and whether it does."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+        return self.stopping.is_set()

@@ -1,0 +1,63 @@
+"""What becomes of a received message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from postroom.telemetry import Handled
+
+if TYPE_CHECKING:
+    from postroom.telemetry import Event
+
+
+class Fate(StrEnum):
+    """The closed set of what can become of a received message."""
+
+    HANDLED = "handled"
+    """Its handler ran, and its transaction is committed."""
+    DUPLICATE = "duplicate"
+    """It was handled before."""
+    PARKED = "parked"
+    """Its handler failed, or an earlier message of its key waits: it is kept, and tried again."""
+    DEAD = "dead"
+    """It is a dead letter."""
+    SKIPPED = "skipped"
+    """No handler is for it."""
+    UNDONE = "undone"
+    """Nothing was done, because the consumer stops: the broker gives it again."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the broker need not give it again."""
+        return self is not Fate.UNDONE
+
+
+@dataclass(slots=True)
+class Report:
+    """What a consumer did with what it received. A parked message that is tried again counts there once more."""
+
+    handled: int = 0
+    duplicates: int = 0
+    parked: int = 0
+    dead: int = 0
+    skipped: int = 0
+
+    def count(self, event: Event) -> None:
+        """A hook that counts."""
+        if not isinstance(event, Handled):
+            return
+        match Fate(event.fate):
+            case Fate.HANDLED:
+                self.handled += len(event.messages)
+            case Fate.DUPLICATE:
+                self.duplicates += len(event.messages)
+            case Fate.PARKED:
+                self.parked += len(event.messages)
+            case Fate.DEAD:
+                self.dead += len(event.messages)
+            case Fate.SKIPPED:
+                self.skipped += len(event.messages)
+            case Fate.UNDONE:
+                pass

@@ -1,0 +1,75 @@
+"""A received message as a parked one, in the service's own outbox, and back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from postroom.incoming import Incoming
+from postroom.message import Message
+from postroom.rules.naming import identity, label, line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ID = "postroom-received-id"
+_SOURCE = "postroom-received-from"
+_POSITION = "postroom-received-position"
+_CREATED = "postroom-received-created"
+_OURS = frozenset({_ID, _SOURCE, _POSITION, _CREATED})
+
+
+def as_parked(consumer: str, message: Incoming) -> Message:
+    """The message as it is kept: under an id of its own, once for each consumer.
+
+    What no database could hold of a stranger's message, as control characters in a header, is left out; a key that is
+    too long is kept as a hash.
+    """
+    kept = {name: line(value) for raw, value in message.headers.items() if (name := label(raw)) and name not in _OURS}
+    received: dict[str, str | None] = {
+        _ID: message.id if identity(message.id) == message.id else identity(message.id),
+        _SOURCE: None if message.source is None else line(message.source),
+        _POSITION: None if message.position is None else str(message.position),
+        _CREATED: None if message.created_at is None else message.created_at.isoformat(),
+    }
+    return Message.new(
+        label(message.topic) or "unnamed",
+        message.payload,
+        key=None if message.key is None else ordering_key(message.key),
+        type=None if message.type is None else label(message.type),
+        aggregate_type=None if message.aggregate_type is None else label(message.aggregate_type),
+        aggregate_id=None if message.aggregate_id is None else label(message.aggregate_id),
+        headers={**kept, **{name: value for name, value in received.items() if value is not None}},
+        idempotency_key=identity(f"parked:{consumer}:{message.id}"),
+        content_type=label(message.content_type),
+    )
+
+
+def ordering_key(key: str) -> str:
+    """The key by which a message is parked: its own, or a hash of one that cannot be kept."""
+    return identity(key)
+
+
+def as_received(message: Message) -> Incoming:
+    """The message that was parked."""
+    headers = message.headers
+    position = headers.get(_POSITION)
+    return Incoming(
+        id=headers.get(_ID) or str(message.id),
+        topic=message.topic,
+        payload=message.payload,
+        content_type=message.content_type,
+        type=message.type,
+        key=message.key,
+        source=headers.get(_SOURCE),
+        aggregate_type=message.aggregate_type,
+        aggregate_id=message.aggregate_id,
+        position=int(position) if position and position.isdecimal() else None,
+        created_at=_moment(headers),
+        headers={name: value for name, value in headers.items() if name not in _OURS},
+    )
+
+
+def _moment(headers: Mapping[str, str]) -> datetime | None:
+    created = headers.get(_CREATED)
+    return None if created is None else datetime.fromisoformat(created)

@@ -1,0 +1,67 @@
+"""A shift: the consumer's parts at work, from the first message received to the last acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from postroom.consumer.reception import Reception
+from postroom.telemetry import Lifecycle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from postroom.consumer.office import Office
+    from postroom.relay import Relay
+    from postroom.sources.port import Source
+
+AT_HAND = 0.2
+"""Seconds in which a broker gives what it has."""
+
+
+class Shift:
+    """Reception, desks, and the relay of what is parked."""
+
+    def __init__(self, office: Office, source: Source | None, relay: Relay, concurrency: int, worker: str) -> None:
+        self._office = office
+        self._relay = relay
+        self._worker = worker
+        self.reception = Reception(office, source, concurrency, max(office.batch, concurrency))
+
+    def stop(self) -> None:
+        """Receive no more."""
+        self._office.stopping.set()
+        self._relay.stop()
+
+    async def work(self) -> None:
+        """Receive and handle until the consumer stops."""
+        async with self._at_work(), asyncio.TaskGroup() as group:
+            group.create_task(self._relay.run())
+            await self.reception.receive()
+
+    async def work_once(self) -> None:
+        """Handle what the broker has at hand, and what is parked and due."""
+        async with self._at_work():
+            while not self._office.stopping.is_set() and await self.reception.receive_some(AT_HAND):
+                pass
+            await self.reception.wait_until_idle()
+            if not self._office.stopping.is_set():
+                await self._relay.run_once()
+
+    @asynccontextmanager
+    async def _at_work(self) -> AsyncIterator[None]:
+        office = self._office
+        office.hook(Lifecycle(self._worker, "started", office.name))
+        async with asyncio.TaskGroup() as group:
+            desks = [group.create_task(desk.run()) for desk in self.reception.desks]
+            group.create_task(self.reception.acknowledge())
+            try:
+                yield
+            finally:
+                office.stopping.set()
+                await self.reception.wait_until_idle()
+                self.reception.close()
+                for desk in desks:
+                    desk.cancel()
+        office.hook(Lifecycle(self._worker, "stopped", office.name))

@@ -1,0 +1,111 @@
+"""Transactions: what a handler runs in, sync or async, on the service's own database."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import create_engine
+
+from postroom.errors import DriverMissing, InvalidSetting
+from postroom.store.urls import dialect_of_url, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+WHAT = (
+    "give an SQLAlchemy engine or sessionmaker (or their async forms), or a function that returns a context manager, "
+    "whose end commits"
+)
+BUSY_SECONDS = 30
+
+
+class Transactions:
+    """Opens transactions. They commit when they are left, and roll back when they are left with an exception."""
+
+    def __init__(self, given: object, database: str | None) -> None:
+        """`given` is an engine, a sessionmaker or a function; without it, the database's URL decides."""
+        if given is not None and not hasattr(given, "begin") and not callable(given):
+            raise InvalidSetting(f"transactions = {given!r} opens none: {WHAT}")
+        self._given = given
+        self._database = database
+        self._engines: list[Any] = []
+        self._sync: Callable[[], Any] | None = None
+        self._async: Callable[[], Any] | None = None
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        """A transaction for a sync handler. Raises `InvalidSetting` where there are only async ones."""
+        if self._sync is None:
+            self._sync = self._opener() or self._engine().begin
+        manager = self._sync()
+        if not hasattr(manager, "__enter__"):
+            if inspect.iscoroutine(manager):
+                manager.close()
+            raise InvalidSetting(
+                f"a sync handler needs a sync transaction, and `transactions` gives {_kind(manager)}: make the "
+                "handler async, or give an Engine, a sessionmaker or a sync context manager"
+            )
+        found: AbstractContextManager[Any] = manager
+        return found
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[Any]:
+        """A transaction for an async handler. Raises `InvalidSetting` where there are only sync ones."""
+        if self._async is None:
+            self._async = self._opener() or self._async_engine().begin
+        manager = self._async()
+        if inspect.isawaitable(manager) and not hasattr(manager, "__aenter__"):
+            manager = await manager
+        if not hasattr(manager, "__aenter__"):
+            raise InvalidSetting(
+                f"an async handler needs an async transaction, and `transactions` gives {_kind(manager)}: make the "
+                "handler sync, or give an AsyncEngine, an async_sessionmaker or an async context manager"
+            )
+        found: AbstractAsyncContextManager[Any] = manager
+        async with found as connection:
+            yield connection
+
+    async def close(self) -> None:
+        """Close what was opened here."""
+        for engine in self._engines:
+            closing = engine.dispose()
+            if inspect.isawaitable(closing):
+                await closing
+        self._engines.clear()
+        self._sync = self._async = None
+
+    def _opener(self) -> Callable[[], Any] | None:
+        given: Any = self._given
+        opener: Callable[[], Any] | None = getattr(given, "begin", given)
+        return opener
+
+    def _engine(self) -> Any:
+        url = self._url()
+        engine = create_engine(resolve(url), pool_pre_ping=True, connect_args=_patience(url))
+        self._engines.append(engine)
+        return engine
+
+    def _async_engine(self) -> Any:
+        url = self._url()
+        try:
+            from sqlalchemy.ext.asyncio import create_async_engine
+        except ImportError:
+            raise DriverMissing("async handlers need greenlet: pip install 'postroom[asyncio]'") from None
+        engine = create_async_engine(resolve(url, asynchronous=True), pool_pre_ping=True, connect_args=_patience(url))
+        self._engines.append(engine)
+        return engine
+
+    def _url(self) -> str:
+        if self._database is None:
+            raise InvalidSetting("no database is given: use database=… or --database URL, or set POSTROOM_DATABASE")
+        return self._database
+
+
+def _patience(url: str) -> dict[str, Any]:
+    """SQLite has one writer at a time, and a handler may write for a while."""
+    return {"timeout": BUSY_SECONDS} if dialect_of_url(url) == "sqlite" else {}
+
+
+def _kind(manager: object) -> str:
+    return f"{type(manager).__module__}.{type(manager).__qualname__}"

@@ -1,0 +1,89 @@
+"""Parking: a received message whose handler failed, kept as a delivery to that handler."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroom.errors import DuplicateMessage, IdempotencyConflict
+from postroom.rules.failures import CODE_LENGTH, cut
+from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import NO_LANE, key_hash, lane_of
+from postroom.store.dialect import whole_numbers
+from postroom.store.leases import Order
+from postroom.store.operations import Operations
+from postroom.store.steps import Query, Steps
+from postroom.store.writing import WRITERS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from postroom.message import Message
+    from postroom.store.names import Names
+
+
+class Failed(NamedTuple):
+    """What a handler's first attempt came to."""
+
+    code: str
+    message: str
+    delay: float | None
+    """Seconds until the next attempt; None if there is none, and the message is dead."""
+
+
+class Parking(Operations):
+    """Keeps messages in a queue of their own, where a relay that has the handlers finds them."""
+
+    def __init__(self, names: Names, queue: str, order: Order = Order.HOLD) -> None:
+        super().__init__(names, queue)
+        self._order = order
+        self._writer = WRITERS[names.dialect](names, queue)
+
+    def park(self, message: Message, failed: Failed | None = None) -> Steps[bool]:
+        """Keep a message, with its failure, or behind others of its key. False if it is kept already.
+
+        It has an idempotency key, by which that is told.
+        """
+        return (yield from self.transaction(self._park, message, failed))
+
+    def _park(self, message: Message, failed: Failed | None) -> Steps[bool]:
+        recorded = message
+        with suppress(IdempotencyConflict, DuplicateMessage):
+            [recorded] = yield from self._writer.add([message])
+            if recorded.duplicate or failed is None:
+                return not recorded.duplicate
+            yield self._failure(message, failed)
+            return True
+        return False
+
+    def _failure(self, message: Message, failed: Failed) -> Query:
+        return Query(
+            f"UPDATE {self.delivery} SET state = :state, due = {self.dialect.later(':delay')}, attempts = 1, "
+            f"failed_at = {self.now}, error_code = :code, error_message = :text "
+            f"WHERE state = 0 AND queue = :queue AND lane = :lane AND position = "
+            f"(SELECT position FROM {self.outbox} WHERE id = :id{self._writer.text_as_id})",
+            {
+                "state": int(Stored.DEAD if failed.delay is None else Stored.RETRY),
+                "delay": float(failed.delay or 0.0),
+                "code": cut(failed.code, CODE_LENGTH),
+                "text": cut(failed.message),
+                "queue": self.queue,
+                "lane": NO_LANE if message.key is None else lane_of(key_hash(message.key)),
+                "id": str(message.id),
+            },
+        )
+
+    def parked(self, hashes: Collection[int]) -> Steps[set[int]]:
+        """Which of these keys, by their hashes, have a message here that others of the key must wait for."""
+        if not hashes:
+            return set()
+        wanted = whole_numbers(sorted(hashes))
+        lanes = whole_numbers(sorted({lane_of(one) for one in hashes}))
+        holding = "state IN (2, 3)" if self._order is Order.HOLD else "state = 2"
+        found = yield Query(
+            f"SELECT key_hash FROM {self.delivery} WHERE queue = :queue AND {holding} AND key_hash IN ({wanted}) "
+            f"UNION SELECT key_hash FROM {self.delivery} "
+            f"WHERE state = 0 AND queue = :queue AND lane IN ({lanes}) AND key_hash IN ({wanted})",
+            {"queue": self.queue},
+        )
+        return {hashed for [hashed] in found.rows}
