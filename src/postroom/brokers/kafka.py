@@ -66,6 +66,10 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A file with the certificate authorities to trust."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1000, le=1_000_000_000)] = 1_000_000
     """The most bytes that a message may have."""
+    group: str | None = None
+    """Receiving: the consumer group."""
+    session_timeout_ms: Annotated[int, msgspec.Meta(ge=1000, le=1_800_000)] = 45_000
+    """Receiving: after how long a dead receiver's partitions go to another."""
 
 
 class _Link:

@@ -6,7 +6,7 @@ import asyncio
 import re
 import ssl
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -51,6 +51,10 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """With `declare`: the new stream's subjects, with commas."""
     credentials: str | None = None
     """A file with the user's JWT and key."""
+    durable: str | None = None
+    """Receiving: the stream's consumer."""
+    ack_wait: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] = 30.0
+    """Receiving: seconds after which what a dead receiver had comes again; of a consumer that is made here."""
 
 
 class _Error(msgspec.Struct):

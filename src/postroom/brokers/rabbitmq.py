@@ -46,6 +46,8 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """With `declare`: what the new exchange is."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] = MOST_BYTES
     """The most bytes that a payload may have."""
+    queue: str | None = None
+    """Receiving: the queue."""
 
 
 class RabbitBroker:

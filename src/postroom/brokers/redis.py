@@ -47,6 +47,10 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How many replicas must have a message before it counts as sent."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] = MOST_BYTES
     """The most bytes that a payload may have."""
+    group: str | None = None
+    """Receiving: the consumer group."""
+    claim_idle_ms: Annotated[int, msgspec.Meta(ge=50, le=86_400_000)] = 60_000
+    """Receiving: after how long what a dead receiver had is taken over."""
 
 
 class RedisBroker:

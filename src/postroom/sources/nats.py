@@ -1,0 +1,260 @@
+"""Messages from NATS JetStream: a durable consumer, from which batches are pulled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from postroom.brokers import nats as publisher
+from postroom.brokers.cloudevents import NATS, incoming
+from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.sources import patterns
+from postroom.sources.nats_setup import ALL, durable_name, ensure_consumer, filters_of, find_stream
+from postroom.sources.port import Received
+
+import nats.errors  # isort: skip - after the publisher, which says what is missing
+import nats.js.errors  # isort: skip
+from nats.aio.client import Client  # isort: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nats.aio.msg import Msg
+    from nats.js.api import ConsumerConfig
+
+PATIENCE = 5.0
+"""Seconds that the server has for an answer, beside those that it is asked to wait."""
+FAREWELL = 2.0
+NANOSECONDS = 1_000_000_000
+NO_MESSAGES, EXPIRED, CONFLICT, NO_RESPONDERS = "404", "408", "409", "503"
+COMPLETED = "Batch Completed"
+ACK, NAK, IN_PROGRESS = b"+ACK", b"-NAK", b"+WPI"
+
+
+class _Pull:
+    """A request for messages: over when all have come, or the server says why no more do."""
+
+    def __init__(self, subject: str, batch: int) -> None:
+        self.subject = subject
+        self.missing = batch
+        self.over = asyncio.Event()
+        self.trouble: str | None = None
+
+
+class _Link:
+    """One connection, for as long as it lasts, and what came by it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._inbox = client.new_inbox()
+        self._numbers = count()
+        self._pull: _Pull | None = None
+        self._next = ""
+        self._keeping: asyncio.Task[None] | None = None
+        self.waiting: deque[Received] = deque()
+        """Came, and was not yet received."""
+        self.out: dict[str, None] = {}
+        """Where to acknowledge what came and is not settled."""
+        self.lost: str | None = None
+        self.complaint: str | None = None
+
+    async def listen(self, stream: str, durable: str, config: ConsumerConfig) -> None:
+        """Be ready to pull."""
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
+        unlimited = 0
+        await self.client.subscribe(
+            f"{self._inbox}.*", cb=self._arrived, pending_msgs_limit=unlimited, pending_bytes_limit=unlimited
+        )
+        patience = min([config.ack_wait or PATIENCE, *(config.backoff or [])])
+        self._keeping = asyncio.create_task(self._keep(patience / 3))
+
+    async def pull(self, batch: int, seconds: float = 0.0) -> None:
+        """Have up to so many put to `waiting`; without seconds those that are there. Raises `BrokerUnavailable`."""
+        pull = self._pull = _Pull(f"{self._inbox}.{next(self._numbers)}", batch)
+        terms = {"expires": max(1, int(seconds * NANOSECONDS))} if seconds else {"no_wait": True}
+        try:
+            async with asyncio.timeout(seconds + PATIENCE):
+                await self.client.publish(self._next, msgspec.json.encode({"batch": batch, **terms}), pull.subject)
+                if not self.lost:
+                    await pull.over.wait()
+        except TimeoutError:
+            raise BrokerUnavailable(self.complaint or "the server does not answer") from None
+        finally:
+            self._pull = None
+        if trouble := self.lost or pull.trouble:
+            raise BrokerUnavailable(trouble)
+
+    async def say(self, word: bytes, places: Sequence[str]) -> None:
+        """Say what becomes of messages, and see that the server has heard it."""
+        for place in places:
+            await self.client.publish(place, word)
+            self.out.pop(place, None)
+        await self.client.flush(timeout=int(PATIENCE))
+
+    def lose(self, reason: str) -> None:
+        """The connection is gone."""
+        self.lost = self.lost or reason
+        if self._pull is not None:
+            self._pull.over.set()
+
+    async def close(self) -> None:
+        """Give back what is out, if the server still listens, and leave nothing behind."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        if not self.lost:
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                async with asyncio.timeout(FAREWELL):
+                    await self.say(NAK, list(self.out))
+        self.lose("the connection is closed")
+        await self.client.close()
+
+    async def _keep(self, seconds: float) -> None:
+        """Ask for more time for all that is out, again and again."""
+        with contextlib.suppress(nats.errors.Error, OSError):
+            while True:
+                await asyncio.sleep(seconds)
+                for place in list(self.out):
+                    await self.client.publish(place, IN_PROGRESS)
+
+    async def _arrived(self, message: Msg) -> None:
+        pull = self._pull
+        if message.subject.startswith(self._inbox):
+            if pull is not None and pull.subject == message.subject:
+                pull.trouble = _trouble(message.headers or {})
+                pull.over.set()
+            return
+        self.waiting.append(_received(message))
+        self.out[message.reply] = None
+        if pull is not None:
+            pull.missing -= 1
+            if not pull.missing:
+                pull.over.set()
+
+
+class NatsSource:
+    """Receives from one stream, as one of those that share a durable consumer."""
+
+    def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
+        self._publisher = publisher.NatsBroker(url)  # it knows how to connect, and how to declare a stream
+        self._options = self._publisher._options  # noqa: SLF001 - as above: publisher and source are one broker
+        self.name = self._publisher.name
+        self._filters = filters_of(patterns.check_topics(topics))
+        self._durable = self._options.durable or durable_name(consumer)
+        if self._filters == [ALL] and self._options.stream is None:
+            raise InvalidSetting("nats: to receive every topic, name the stream: ?stream=…")
+        self._link: _Link | None = None
+
+    async def receive(self, most: int, seconds: float) -> Sequence[Received]:
+        """Up to `most` messages: those that are there, else the first that comes. Raises `BrokerUnavailable`."""
+        link = await self._linked()
+        try:
+            if not link.waiting:
+                await link.pull(most)
+            if not link.waiting and seconds > 0:
+                await link.pull(1, seconds)
+        except (BrokerUnavailable, nats.errors.Error, OSError) as error:
+            await self._drop(link)
+            raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
+        return [link.waiting.popleft() for _ in range(min(most, len(link.waiting)))]
+
+    async def acknowledge(self, received: Sequence[Received]) -> None:
+        """Acknowledge each, and wait until the server has heard it. Raises `BrokerUnavailable`."""
+        link = self._link
+        if link is None or link.lost:
+            raise BrokerUnavailable(f"{self.name}: {link.lost if link else 'the connection is lost'}")
+        try:
+            await link.say(ACK, [one.receipt for one in received])
+        except (nats.errors.Error, OSError) as error:
+            raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
+
+    async def give_back(self, received: Sequence[Received]) -> None:
+        """Have them sent again at once; where the server cannot be told, it finds out after `ack_wait`."""
+        if self._link is not None:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._link.say(NAK, [one.receipt for one in received])
+
+    async def close(self) -> None:
+        """Give back what is out, and end the connection."""
+        if self._link is not None:
+            await self._drop(self._link)
+
+    async def _linked(self) -> _Link:
+        if self._link is not None and not self._link.lost:
+            return self._link
+        if self._link is not None:
+            await self._drop(self._link)
+        link = _Link(Client())
+        reasons: list[str] = []
+
+        async def complain(error: Exception) -> None:
+            reasons.append(_why(error))
+            link.complaint = reasons[-1]
+
+        async def closed() -> None:
+            link.lose(reasons[-1] if reasons else "the connection is lost")
+
+        try:
+            async with asyncio.timeout(PATIENCE * 2):
+                settings = self._publisher._connection_settings()  # noqa: SLF001 - as above
+                await link.client.connect(**settings, error_cb=complain, closed_cb=closed)
+                await self._set_up(link)
+        except (BrokerUnavailable, nats.errors.Error, OSError, TimeoutError) as error:
+            await link.close()
+            raise BrokerUnavailable(f"{self.name}: {reasons[-1] if reasons else _why(error)}") from None
+        except BaseException:
+            await link.close()
+            raise
+        self._link = link
+        return link
+
+    async def _set_up(self, link: _Link) -> None:
+        options = self._options
+        if options.declare:
+            await self._publisher._declare(link.client)  # noqa: SLF001 - as above
+        jetstream = link.client.jetstream(timeout=PATIENCE)
+        stream = options.stream or await find_stream(jetstream, self._filters)
+        config = await ensure_consumer(jetstream, stream, self._durable, self._filters, options)
+        await link.listen(stream, self._durable, config)
+
+    async def _drop(self, link: _Link) -> None:
+        """The next call gets a new connection."""
+        if self._link is link:
+            self._link = None
+        await link.close()
+
+
+def _received(message: Msg) -> Received:
+    headers = message.headers or {}
+    id = headers.get("Nats-Msg-Id") or _place(message.reply)  # noqa: A001 - what it is called everywhere
+    return Received(incoming(NATS, headers, message.data, id=id, topic=message.subject), message.reply)
+
+
+def _place(reply: str) -> str:
+    """Stream and sequence, as the place to acknowledge at has them: `$JS.ACK.[domain.account.]stream.consumer…`."""
+    tokens = reply.split(".")
+    first = 2 if len(tokens) == 9 else 4  # noqa: PLR2004 - the short form has nine
+    return f"{tokens[first]}:{tokens[first + 3]}"
+
+
+def _trouble(headers: dict[str, str]) -> str | None:
+    """Why the server ends a request, where that is not for want of messages."""
+    status, description = headers.get("Status"), headers.get("Description", "")
+    if status in (NO_MESSAGES, EXPIRED) or description == COMPLETED:
+        return None
+    return "there is no such consumer any more" if status == NO_RESPONDERS else description or f"status {status}"
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, nats.js.errors.ServiceUnavailableError):
+        return "JetStream is not available there"
+    if isinstance(error, nats.js.errors.APIError):
+        return error.description or type(error).__name__
+    if isinstance(error, TimeoutError):
+        return "the server does not answer"
+    return str(error) or type(error).__name__

@@ -1,0 +1,53 @@
+"""Topics with a star: what they match, and how each broker writes them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from postroom.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+STAR = "*"
+
+
+def check_topics(topics: Sequence[str]) -> Sequence[str]:
+    """The topics without repetitions. Raises `InvalidSetting` where there is none."""
+    found = list(dict.fromkeys(topics))
+    if not found or not all(found):
+        raise InvalidSetting("a source needs topics to receive: give at least one, for example orders.created")
+    return found
+
+
+def is_pattern(topic: str) -> bool:
+    """Whether the topic has a star, which stands for any characters."""
+    return STAR in topic
+
+
+def expression(topic: str) -> str:
+    """The regular expression of a topic."""
+    return ".*".join(map(re.escape, topic.split(STAR)))
+
+
+def matcher(topics: Iterable[str]) -> Callable[[str], bool]:
+    """Whether a topic is one of these."""
+    pattern = re.compile("|".join(map(expression, topics)), re.DOTALL)
+    return lambda topic: pattern.fullmatch(topic) is not None
+
+
+def whole_words(broker: str, topic: str) -> list[str]:
+    """The topic's words between the dots. Raises `InvalidSetting` where a star is only a part of one."""
+    words = topic.split(".")
+    if any(STAR in word and word != STAR for word in words):
+        raise InvalidSetting(
+            f"{broker}: topic {topic!r}: here a star stands for whole words between dots: write orders.*, or *"
+        )
+    return words
+
+
+def no_pattern(broker: str, topic: str, remedy: str) -> None:
+    """Raise `InvalidSetting` where the topic has a star, which this broker does not know."""
+    if is_pattern(topic):
+        raise InvalidSetting(f"{broker}: topic {topic!r}: there are no patterns here: {remedy}")
