@@ -6,15 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from postroom.consumer import Consumer
     from postroom.inbox import Inbox
     from postroom.message import Message
     from postroom.outbox import Outbox
     from postroom.relay import Relay
     from postroom.rules.backoff import RetryPolicy
 
-__all__ = ["Inbox", "Message", "Outbox", "Relay", "RetryPolicy"]
+__all__ = ["Consumer", "Inbox", "Message", "Outbox", "Relay", "RetryPolicy"]
 
 _HOMES = {
+    "Consumer": "postroom.consumer",
     "Inbox": "postroom.inbox",
     "Message": "postroom.message",
     "Outbox": "postroom.outbox",

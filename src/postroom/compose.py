@@ -86,7 +86,9 @@ def as_source(given: object, settings: Settings, consumer: str, topics: Sequence
 
         return MemorySource(given, consumer, topics), True
     if given is None or isinstance(given, str):
-        return (None if settings.broker is None else opening.open_source(settings.broker, consumer, topics)), True
+        url = settings.broker
+        is_called = url is None or url.partition(":")[0] in {"http", "https"}  # webhooks come by themselves
+        return (None if url is None or is_called else opening.open_source(url, consumer, topics)), True
     if not hasattr(given, "receive") or not hasattr(given, "acknowledge"):
         raise InvalidSetting(f"broker = {given!r} is not one that gives messages: use a URL or a source")
     source: Source = given  # type: ignore[assignment]  # it has what a source has

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from sqlalchemy import Engine, create_engine, text
 
-from postroom import Message, Outbox, insight
+from postroom import Message, Outbox, dead_letters, insight
+from postroom.dead_letters import Choice, DeadLetter
 from postroom.store.migrations import upgrade
 from postroom.store.stores import Store
 from postroom.store.urls import resolve
@@ -26,6 +29,13 @@ class Service:
 
     def status(self) -> insight.Status:
         return self._store.run(insight.status(Watching(self._store.names)))
+
+    def dead(self) -> list[DeadLetter]:
+        return self._store.run(dead_letters.listed(self._store.names))
+
+    def requeue(self, *letters: DeadLetter) -> None:
+        ids = [UUID(letter.id) for letter in letters]
+        self._store.run(dead_letters.requeue(self._store.names, Choice(ids=ids)))
 
     def table(self, name: str) -> str:
         return self._store.names.mapping()[name]

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
-import hashlib
-import hmac
 import ipaddress
 import re
 import socket
@@ -22,6 +19,7 @@ from postroom.brokers import urls
 from postroom.brokers.batches import timed_out
 from postroom.brokers.cloudevents import HTTP
 from postroom.brokers.port import Accepted, Capabilities, Outcome, Refused, Unreached
+from postroom.brokers.signatures import key_of, signature
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import Failure, Reason
 
@@ -68,7 +66,7 @@ class HttpBroker:
             raise InvalidSetting(f"{self._address.name}: give one host; there is nothing to declare")
         self.name = self._address.name
         self._target = f"/{self._address.path}" + (f"?{urlencode(rest)}" if rest else "")
-        self._keys = [_key(secret) for secret in (self._options.secret or "").split()]
+        self._keys = [key_of(secret) for secret in (self._options.secret or "").split()]
         self._envelope = self._options.envelope(HTTP)
         [(self._host, self._port)] = self._address.hosts
         user, password = self._address.user, self._address.password or ""
@@ -167,12 +165,6 @@ class HttpBroker:
         return headers
 
 
-def signature(key: bytes, name: str, now: int, body: bytes) -> str:
-    """The signature of a message, as Standard Webhooks has it."""
-    digest = hmac.new(key, f"{name}.{now}.".encode() + body, hashlib.sha256).digest()
-    return "v1," + base64.b64encode(digest).decode()
-
-
 def is_public(address: str) -> bool:
     """Whether an address is one of the public internet, also where it hides another one."""
     found = ipaddress.ip_address(address.partition("%")[0])
@@ -190,13 +182,6 @@ def _split(url: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     query = parse_qsl(url.partition("?")[2], keep_blank_values=True)
     theirs = [(name, value) for name, value in query if not name.startswith(OURS)]
     return theirs, [(name.removeprefix(OURS), value) for name, value in query if name.startswith(OURS)]
-
-
-def _key(secret: str) -> bytes:
-    try:
-        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-    except binascii.Error:
-        raise InvalidSetting("http: postroom.secret is not valid: write whsec_ and base64") from None
 
 
 def _outcome(response: httpx.Response) -> Outcome:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import bench, cleanup, dead, demo, init, messages, relay, schema, status
+from postroom.cli import bench, cleanup, consume, dead, demo, init, messages, relay, schema, status
 
 app = typer.Typer(
     name="postroom",
@@ -22,6 +22,7 @@ dead_app = typer.Typer(help="List, re-queue and discard dead letters.", rich_mar
 app.command("init")(init.init)
 app.command("schema")(schema.schema)
 app.command("relay")(relay.relay)
+app.command("consume")(consume.consume)
 app.command("status")(status.status)
 app.add_typer(messages_app, name="messages")
 messages_app.command("list")(messages.list_messages)

@@ -50,8 +50,8 @@ class Consumer:
 
     ``name`` is what the inbox knows this consumer by, and the broker: its durable, group or queue, unless the URL says
     otherwise. ``broker`` is a URL, or a source; ``database`` is the service's own, where Postroom's tables are. Both,
-    and all other settings, default to the settings in force. Without a broker only `handle` gives it messages, as the
-    HTTP receiver does.
+    and all other settings, default to the settings in force. Without a broker, or with ``http:``, only `handle` gives it
+    messages, as the receiver of webhooks does.
 
     ``transactions`` opens what handlers run in: an SQLAlchemy engine or sessionmaker, sync or async, or a function that
     returns a context manager, whose end commits; without it, handlers get an SQLAlchemy connection to ``database``.
@@ -121,6 +121,15 @@ class Consumer:
             return function
 
         return register
+
+    def add_hook(self, hook: Hook) -> None:
+        """Have another function told of everything, from the next run on."""
+        self._user_hook = all_of(self._user_hook, hook)
+
+    @property
+    def has_broker(self) -> bool:
+        """Whether it was told where to receive from."""
+        return self._broker is not None or self._settings.broker is not None
 
     @property
     def topics(self) -> list[str]:

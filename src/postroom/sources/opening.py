@@ -25,8 +25,8 @@ _SOURCES = {
 """Where the source of a scheme is: loaded when it is asked for, since each needs a client library."""
 
 _WEBHOOKS = (
-    "{}: a webhook's messages come to the receiver by themselves: in the web application that takes them, "
-    "call Inbox(…).first_time(connection, message.id)"
+    "{}: webhooks come to a web application by themselves: serve postroom.web.Receiver(consumer, secret=…) there, "
+    "with a consumer that has no broker"
 )
 _NOT_CONSUMED = {
     "http": _WEBHOOKS,

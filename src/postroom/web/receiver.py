@@ -1,0 +1,166 @@
+"""The receiver of webhooks: an ASGI application that verifies each request and hands its message to a consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from postroom.brokers import signatures
+from postroom.brokers.cloudevents import HTTP, incoming
+from postroom.consumer.outcomes import Fate
+from postroom.errors import PostroomError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from postroom.consumer import Consumer
+    from postroom.incoming import Incoming
+
+    Scope = Mapping[str, Any]
+    Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+    Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+TOLERANCE = 300
+"""Seconds that a request's timestamp may be off: an old one may be somebody's who has listened."""
+PATIENCE = 20.0
+"""Seconds until a sender is asked to come again, because the database is away or handlers are slow."""
+RETRY_AFTER = "5"
+MEGABYTE = 1024 * 1024
+
+
+class _Refused(Exception):
+    def __init__(self, status: HTTPStatus, reason: str, **headers: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers
+
+
+class Receiver:
+    """Takes messages by POST, as CloudEvents in either mode or plain, and answers 204 when they are the service's.
+
+    ``secret`` is ``whsec_`` and base64, or several of them while one takes another's place; None takes requests
+    unsigned, for receivers behind an authentication of their own. A message is handled, or parked, or a dead letter,
+    before the answer is sent; where that takes longer than ``patience`` seconds the answer is 503, and the message,
+    when it comes again, is known. Its topic is the event's; a plain message has the path for its topic.
+
+    As an application of its own it starts and stops the consumer; mounted in another one, do that there with
+    ``async with consumer``. Raises `InvalidSetting` where the secret is not one.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        *,
+        secret: str | Sequence[str] | None,
+        max_bytes: int = MEGABYTE,
+        patience: float = PATIENCE,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        secrets = [secret] if isinstance(secret, str) else secret
+        self._consumer = consumer
+        self._keys = None if secrets is None else [signatures.key_of(one) for one in secrets]
+        self._most = max_bytes
+        self._patience = patience
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI interface."""
+        match scope["type"]:
+            case "lifespan":
+                await self._live(receive, send)
+            case "http":
+                await self._answer(scope, receive, send)
+            case other:
+                raise NotImplementedError(f"a receiver of webhooks knows http, not {other}")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self._consumer.__aenter__()
+        except PostroomError as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._consumer.__aexit__(None, None, None)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            message = await self._message(scope, receive)
+            await self._handle(message)
+        except _Refused as refused:
+            body = msgspec.json.encode({"title": str(refused), "status": int(refused.status)})
+            headers = {"content-type": "application/problem+json", **refused.headers}
+            await _respond(send, refused.status, headers, body)
+        else:
+            await _respond(send, HTTPStatus.NO_CONTENT, {}, b"")
+
+    async def _message(self, scope: Scope, receive: Receive) -> Incoming:
+        if scope["method"] != "POST":
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "messages come by POST", allow="POST")
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        body = await self._body(headers, receive)
+        self._verify(headers, body)
+        topic = scope["path"].removeprefix(scope.get("root_path", "")).strip("/")
+        message = incoming(HTTP, headers, body, id=headers.get(signatures.ID, ""), topic=topic)
+        if message.problem is not None:
+            raise _Refused(HTTPStatus.BAD_REQUEST, message.problem)
+        if not message.id:
+            raise _Refused(HTTPStatus.BAD_REQUEST, "the message has no id: send webhook-id or ce-id")
+        return message
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        too_large = _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._most} bytes")
+        if headers.get("content-length", "").isdecimal() and int(headers["content-length"]) > self._most:
+            raise too_large
+        body, more = bytearray(), True
+        while more:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                raise _Refused(HTTPStatus.BAD_REQUEST, "the request ended before its body")
+            body += event.get("body", b"")
+            more = event.get("more_body", False)
+            if len(body) > self._most:
+                raise too_large
+        return bytes(body)
+
+    def _verify(self, headers: Mapping[str, str], body: bytes) -> None:
+        if self._keys is None:
+            return
+        name, sent = headers.get(signatures.ID, ""), headers.get(signatures.TIMESTAMP, "")
+        if not name or not re.fullmatch(r"[0-9]{1,12}", sent):
+            raise _Refused(HTTPStatus.UNAUTHORIZED, "webhook-id, webhook-timestamp and webhook-signature are needed")
+        if abs(self._clock() - int(sent)) > TOLERANCE:
+            raise _Refused(HTTPStatus.UNAUTHORIZED, "webhook-timestamp is too far from the time here")
+        if not signatures.is_signed(self._keys, name, int(sent), body, headers.get(signatures.SIGNATURE, "")):
+            raise _Refused(HTTPStatus.UNAUTHORIZED, "webhook-signature is not that of this message")
+
+    async def _handle(self, message: Incoming) -> None:
+        later = {"retry-after": RETRY_AFTER}
+        handling = asyncio.ensure_future(self._consumer.handle(message))
+        done, _ = await asyncio.wait({handling}, timeout=self._patience)
+        if not done:
+            handling.add_done_callback(_look_at)
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not done yet: send it again", **later)
+        if handling.result() is Fate.UNDONE:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "stopping: send it again", **later)
+
+
+def _look_at(handling: asyncio.Future[Fate]) -> None:
+    """An error is nobody's any more: the message comes again."""
+    if not handling.cancelled():
+        handling.exception()
+
+
+async def _respond(send: Send, status: HTTPStatus, headers: Mapping[str, str], body: bytes) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    if body:
+        raw.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": int(status), "headers": raw})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,365 @@
+"""The consumer through its public surface, on every database, with messages from memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from postroom import Consumer, Inbox, Message, Outbox, Relay
+from postroom.brokers.memory import MemoryBroker
+from postroom.rules.failures import Classifier, Failure
+from postroom.telemetry import Event, Handled
+from tests.acceptance.service import Service
+from tests.acceptance.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from postroom.incoming import Incoming
+    from tests.conftest import FreshDatabase
+
+pytestmark = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+
+QUICK: dict[str, Any] = {"poll_interval_sec": 0.02}
+INSERT = text("INSERT INTO bill (number) VALUES (:number)")
+
+
+@pytest.fixture
+def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(fresh_database(kind))) as service:
+        service.execute(
+            "CREATE TABLE bill (place INTEGER PRIMARY KEY, number INTEGER)" if kind == "sqlite" else PLACED[kind]
+        )
+        yield service
+
+
+PLACED = {
+    "postgresql": "CREATE TABLE bill (place INTEGER PRIMARY KEY GENERATED ALWAYS AS IDENTITY, number INTEGER)",
+    "mariadb": "CREATE TABLE bill (place INTEGER PRIMARY KEY AUTO_INCREMENT, number INTEGER) ENGINE=InnoDB",
+}
+
+
+def bills(service: Service) -> list[int]:
+    return [number for [number] in service.rows("SELECT number FROM bill ORDER BY place")]  # type: ignore[misc]  # numbers
+
+
+def orders(count: int, keys: int = 5) -> list[Message]:
+    return [Message.new("orders.created", {"n": n}, key=f"k{n % keys}" if keys else None) for n in range(count)]
+
+
+async def published(*messages: Message) -> MemoryBroker:
+    broker = MemoryBroker()
+    await broker.publish(messages, 1)
+    return broker
+
+
+async def test_I_2_each_message_is_handled_once_and_in_the_order_of_its_key(service: Service) -> None:
+    messages = orders(200)
+    broker = await published(*messages, *messages[50:100])
+    consumer = Consumer("billing", broker, database=service.url, **QUICK)
+
+    @consumer.handler("orders.created")
+    def bill(connection: Connection, message: Incoming) -> None:
+        connection.execute(INSERT, {"number": message.json()["n"]})
+
+    report = await consumer.run_once()
+    assert (report.handled, report.duplicates) == (200, 50)
+    found = bills(service)
+    assert sorted(found) == list(range(200))
+    by_key: dict[int, list[int]] = defaultdict(list)
+    for number in found:
+        by_key[number % 5].append(number)
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+async def test_async_handlers_get_an_async_connection(service: Service) -> None:
+    consumer = Consumer("billing", await published(*orders(20)), database=service.url, **QUICK)
+
+    @consumer.handler("orders.*")
+    async def bill(connection: AsyncConnection, message: Incoming) -> None:
+        await connection.execute(INSERT, {"number": message.json()["n"]})
+
+    assert (await consumer.run_once()).handled == 20
+    assert sorted(bills(service)) == list(range(20))
+
+
+async def test_a_handler_that_takes_messages_gets_several_in_one_transaction(service: Service) -> None:
+    consumer = Consumer("billing", await published(*orders(90, keys=0)), database=service.url, concurrency=1, **QUICK)
+    sizes: list[int] = []
+
+    @consumer.handler("orders.created", delays=[0])
+    def bill(connection: Connection, messages: Sequence[Incoming]) -> None:
+        sizes.append(len(messages))
+        connection.execute(INSERT, [{"number": one.json()["n"]} for one in messages])
+
+    assert (await consumer.run_once()).handled == 90
+    assert sorted(bills(service)) == list(range(90))
+    assert max(sizes) > 10
+
+
+async def test_one_poison_message_of_a_batch_does_not_spoil_the_others(service: Service) -> None:
+    messages = orders(40, keys=4)
+    consumer = Consumer("billing", await published(*messages), database=service.url, **QUICK)
+
+    @consumer.handler("orders.created", attempts=1)
+    def bill(connection: Connection, messages: Sequence[Incoming]) -> None:
+        connection.execute(INSERT, [{"number": one.json()["n"]} for one in messages])
+        if any(one.json()["n"] == 13 for one in messages):
+            raise ValueError("thirteen")
+
+    report = await consumer.run_once()
+    behind = [n for n in range(14, 40) if n % 4 == 1]
+    assert (report.dead, report.parked) == (1, len(behind))
+    assert sorted(bills(service)) == [n for n in range(40) if n != 13 and n not in behind]
+
+
+async def test_I_1_a_handler_that_fails_leaves_no_mark_and_is_tried_again(service: Service) -> None:
+    consumer = Consumer("billing", await published(*orders(3)), database=service.url, **QUICK)
+    failures = iter([True])
+
+    @consumer.handler("orders.created", delays=[0.05])
+    def bill(connection: Connection, message: Incoming) -> None:
+        connection.execute(INSERT, {"number": message.json()["n"]})
+        if message.json()["n"] == 1 and next(failures, False):
+            raise RuntimeError("not now")
+
+    async with consumer:
+        await wait_for(lambda: len(bills(service)) == 3)
+    assert (consumer.report.handled, consumer.report.parked) == (3, 1)
+    assert sorted(bills(service)) == [0, 1, 2]
+    marks = service.rows(f"SELECT count(*) FROM {service.table('inbox')}")
+    assert marks == [(3,)]
+
+
+async def test_I_4_what_keeps_failing_is_a_dead_letter_and_holds_only_its_key(service: Service) -> None:
+    consumer = Consumer("billing", await published(*orders(20)), database=service.url, **QUICK)
+    tries: list[int] = []
+
+    @consumer.handler("orders.created", delays=[0])
+    def bill(connection: Connection, message: Incoming) -> None:
+        if message.json()["n"] == 2:
+            tries.append(2)
+            raise KeyError("poison")
+        connection.execute(INSERT, {"number": message.json()["n"]})
+
+    async with consumer:
+        await wait_for(lambda: consumer.report.dead == 1 and len(bills(service)) == 16)
+    assert len(tries) == 3
+    assert sorted(bills(service)) == [n for n in range(20) if n % 5 != 2]
+    [letter] = service.dead()
+    assert (letter.topic, letter.key, letter.attempts) == ("orders.created", "k2", 3)
+    assert (letter.error_code, letter.error_message) == ("INTERNAL_ERROR", "KeyError: 'poison'")
+    assert service.status().held == 3
+
+
+async def test_L_10_a_dead_letter_that_is_requeued_is_handled_and_frees_its_key_in_order(service: Service) -> None:
+    consumer = Consumer("billing", await published(*orders(20)), database=service.url, **QUICK)
+    is_broken = True
+
+    @consumer.handler("orders.created", attempts=1)
+    def bill(connection: Connection, message: Incoming) -> None:
+        if is_broken and message.json()["n"] == 2:
+            raise KeyError("poison")
+        connection.execute(INSERT, {"number": message.json()["n"]})
+
+    async with consumer:
+        await wait_for(lambda: len(bills(service)) == 16)
+        is_broken = False
+        [letter] = service.dead()
+        service.requeue(letter)
+        await wait_for(lambda: len(bills(service)) == 20)
+    assert [n for n in bills(service) if n % 5 == 2] == [2, 7, 12, 17]
+
+
+async def test_what_comes_behind_a_parked_message_of_its_key_waits_for_it(service: Service) -> None:
+    first, *others = orders(8, keys=1)
+    broker = await published(first)
+    may_work = False
+
+    def consumer_of(broker: MemoryBroker) -> Consumer:
+        consumer = Consumer("billing", broker, database=service.url, **QUICK)
+
+        @consumer.handler("orders.created", attempts=1000, delays=[0.02])
+        def bill(connection: Connection, message: Incoming) -> None:
+            if not may_work:
+                raise RuntimeError("not now")
+            connection.execute(INSERT, {"number": message.json()["n"]})
+
+        return consumer
+
+    assert (await consumer_of(broker).run_once()).parked >= 1
+    await broker.publish(others, 1)
+    async with consumer_of(broker) as consumer:  # another process, which learns of it from the database
+        await wait_for(lambda: consumer.report.parked > 7)
+        may_work = True
+        await wait_for(lambda: len(bills(service)) == 8)
+    assert bills(service) == list(range(8))
+
+
+async def test_S_3_what_a_handler_adds_to_the_outbox_commits_with_its_effect(service: Service) -> None:
+    consumer = Consumer("billing", await published(*orders(10)), database=service.url, **QUICK)
+    outbox = Outbox()
+
+    @consumer.handler("orders.created", attempts=1)
+    def bill(connection: Connection, message: Incoming) -> None:
+        outbox.add(connection, "bills.written", message.json(), key=message.key)
+        if message.json()["n"] == 9:
+            raise ValueError("it was written too soon")
+
+    await consumer.run_once()
+    sent = MemoryBroker()
+    await Relay(service.url, sent).run_until_empty()
+    assert sorted(message.json()["n"] for message in sent.messages) == list(range(9))
+
+
+async def test_a_relay_of_the_service_does_not_touch_what_is_parked(service: Service) -> None:
+    consumer = Consumer("billing", await published(*orders(3)), database=service.url, **QUICK)
+
+    @consumer.handler("orders.created", delays=[3600])
+    def bill(message: Incoming) -> None:
+        raise RuntimeError(message.id)
+
+    assert (await consumer.run_once()).parked == 3
+    sent = MemoryBroker()
+    await Relay(service.url, sent).run_until_empty()
+    assert sent.messages == []
+    assert service.status().waiting == 3
+
+
+async def test_a_message_that_is_parked_and_comes_again_is_parked_once(service: Service) -> None:
+    messages = orders(3)
+    broker = await published(*messages, *messages)
+    consumer = Consumer("billing", broker, database=service.url, **QUICK)
+
+    @consumer.handler("orders.created", delays=[3600])
+    def bill(message: Incoming) -> None:
+        raise RuntimeError(message.id)
+
+    await consumer.run_once()
+    assert service.status().waiting == 3
+    assert service.rows(f"SELECT count(*) FROM {service.table('inbox')}") == [(0,)]
+
+
+async def test_a_permanent_failure_is_dead_at_once(service: Service) -> None:
+    classifier = Classifier().with_exception(ValueError, "BAD_ORDER").with_code("BAD_ORDER", Failure.PERMANENT)
+    consumer = Consumer("billing", await published(*orders(2)), database=service.url, classifier=classifier, **QUICK)
+
+    @consumer.handler("orders.created")
+    def bill(message: Incoming) -> None:
+        if message.json()["n"] == 1:
+            raise ValueError("no such article")
+
+    report = await consumer.run_once()
+    assert (report.handled, report.dead) == (1, 1)
+    [letter] = service.dead()
+    assert (letter.error_code, letter.attempts) == ("BAD_ORDER", 1)
+
+
+async def test_a_handler_that_takes_too_long_has_failed_and_writes_nothing(service: Service) -> None:
+    consumer = Consumer("billing", await published(*orders(1)), database=service.url, **QUICK)
+    goes_on = asyncio.Event()
+
+    @consumer.handler("orders.created", timeout=0.1, attempts=1)
+    async def bill(connection: AsyncConnection, message: Incoming) -> None:
+        await connection.execute(INSERT, {"number": message.json()["n"]})
+        await goes_on.wait()
+
+    assert (await consumer.run_once()).dead == 1
+    [letter] = service.dead()
+    assert (letter.error_code, letter.error_message) == ("TIMEOUT", "the handler did not end within 0.1 s")
+    assert bills(service) == []
+
+
+async def test_the_same_message_counts_once_for_each_consumer(service: Service) -> None:
+    broker = await published(*orders(5))
+    for name in ("billing", "shipping"):
+        consumer = Consumer(name, broker, database=service.url, **QUICK)
+
+        @consumer.handler("*")
+        def bill(connection: Connection, message: Incoming) -> None:
+            connection.execute(INSERT, {"number": message.json()["n"]})
+
+        assert (await consumer.run_once()).handled == 5
+    assert len(bills(service)) == 10
+
+
+async def test_a_message_that_is_in_the_services_own_outbox_can_be_parked_too(service: Service) -> None:
+    broker = MemoryBroker()
+    service.commit(*orders(4))
+    await Relay(service.url, broker).run_until_empty()
+    consumer = Consumer("billing", broker, database=service.url, **QUICK)
+    failed: set[str] = set()
+
+    @consumer.handler("orders.created", delays=[0.02])
+    def bill(connection: Connection, message: Incoming) -> None:
+        assert message.position is not None
+        assert message.created_at is not None
+        if message.id not in failed:
+            failed.add(message.id)
+            raise RuntimeError("not now")
+        connection.execute(INSERT, {"number": message.json()["n"]})
+
+    async with consumer:
+        await wait_for(lambda: len(bills(service)) == 4)
+    assert sorted(bills(service)) == list(range(4))
+
+
+async def test_I_1_an_inbox_in_a_users_own_handler_and_a_consumer_are_of_one_kind(service: Service) -> None:
+    [message] = orders(1)
+    with service.engine.begin() as connection:
+        assert Inbox("billing").first_time(connection, message.id)
+    consumer = Consumer("billing", await published(message), database=service.url, **QUICK)
+
+    @consumer.handler("orders.created")
+    def bill(message: Incoming) -> None:
+        raise AssertionError(message)
+
+    assert (await consumer.run_once()).duplicates == 1
+
+
+async def test_stopping_finishes_what_is_begun_and_gives_back_the_rest(service: Service) -> None:
+    broker = await published(*orders(50, keys=1))
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    def consumer_of() -> Consumer:
+        consumer = Consumer("billing", broker, database=service.url, **QUICK)
+
+        @consumer.handler("orders.created")
+        async def bill(connection: AsyncConnection, message: Incoming) -> None:
+            began.set()
+            await may_end.wait()
+            await connection.execute(INSERT, {"number": message.json()["n"]})
+
+        return consumer
+
+    consumer = consumer_of()
+    running = asyncio.create_task(consumer.run())
+    await began.wait()
+    consumer.stop()
+    may_end.set()
+    await running
+    assert bills(service) == [0]
+    report = await consumer_of().run_once()
+    assert (report.handled, report.duplicates) == (49, 0)
+    assert bills(service) == list(range(50))
+
+
+async def test_what_no_handler_is_for_is_acknowledged_and_told(service: Service) -> None:
+    events: list[Event] = []
+    broker = await published(Message.new("orders.cancelled", {}), Message.new("orders.created", {}, type="Other"))
+    consumer = Consumer("billing", broker, database=service.url, hook=events.append, **QUICK)
+
+    @consumer.handler("orders.*", type="OrderCreated")
+    def bill(message: Incoming) -> None:
+        raise AssertionError(message)
+
+    assert (await consumer.run_once()).skipped == 2
+    assert [event.fate for event in events if isinstance(event, Handled)] == ["skipped", "skipped"]
+    assert (await consumer.run_once()).skipped == 0
