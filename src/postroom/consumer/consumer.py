@@ -50,8 +50,8 @@ class Consumer:
 
     ``name`` is what the inbox knows this consumer by, and the broker: its durable, group or queue, unless the URL says
     otherwise. ``broker`` is a URL, or a source; ``database`` is the service's own, where Postroom's tables are. Both,
-    and all other settings, default to the settings in force. Without a broker, or with ``http:``, only `handle` gives it
-    messages, as the receiver of webhooks does.
+    and all other settings, default to the settings in force. Without a broker, or with ``http:``, only `handle` gives
+    it messages, as the receiver of webhooks does.
 
     ``transactions`` opens what handlers run in: an SQLAlchemy engine or sessionmaker, sync or async, or a function that
     returns a context manager, whose end commits; without it, handlers get an SQLAlchemy connection to ``database``.
