@@ -40,6 +40,11 @@ class Caller:
         first: bool = self.wait(method(self.connection, message_id))
         return first
 
+    def first_times(self, inbox: Inbox, message_ids: list[Any]) -> list[bool]:
+        method: Callable[..., Any] = inbox.afirst_times if self.runner else inbox.first_times
+        first: list[bool] = self.wait(method(self.connection, message_ids))
+        return first
+
     def wait(self, result: Any) -> Any:
         """The result of a call, which an async connection gives as an awaitable."""
         return result if self.runner is None else self.runner.run(_awaited(result))

@@ -231,3 +231,14 @@ def test_O_1_the_sync_session_inside_run_sync_is_taken_by_add(caller: Caller, da
     caller.commit()
     assert (again.duplicate, again.id) == (True, message.id)
     assert database.stored([message]) == 1
+
+
+@each_kind
+def test_I_1_of_many_messages_each_is_new_once(caller: Caller, database: Database) -> None:
+    known, *others = (str(uuid4()) for _ in range(600))
+    assert caller.first_time(INBOX, known)
+    first = caller.first_times(INBOX, [others[0], known, *others, others[1]])
+    assert first == [True, False, False, *[True] * 598, False]
+    assert caller.first_times(INBOX, []) == []
+    caller.commit()
+    assert all(database.has_mark("billing", one) for one in (known, others[0], others[-1]))

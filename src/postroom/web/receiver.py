@@ -16,14 +16,14 @@ from postroom.consumer.outcomes import Fate
 from postroom.errors import PostroomError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 
     from postroom.consumer import Consumer
     from postroom.incoming import Incoming
 
-    Scope = Mapping[str, Any]
-    Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-    Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+    Scope = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 TOLERANCE = 300
 """Seconds that a request's timestamp may be off: an old one may be somebody's who has listened."""

@@ -10,8 +10,9 @@ from time import time
 import pytest
 
 from postroom import Message
-from postroom.brokers.http import HttpBroker, _pause, is_public, signature
+from postroom.brokers.http import HttpBroker, _pause, is_public
 from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
+from postroom.brokers.signatures import signature
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from tests.services.databases import need
 from tests.services.receiver import Receiver

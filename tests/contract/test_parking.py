@@ -1,0 +1,78 @@
+"""Messages that are parked for a handler: kept once, with their failure, in the order of their keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroom.message import Message
+from postroom.rules.ordering import key_hash
+from postroom.store.leases import Order, Sent
+from postroom.store.parking import Failed, Parking
+from tests.contract.store_drivers import Room, moment
+
+QUEUE = "handler:billing"
+
+
+def parked(key: str | None = "k", identity: str = "1") -> Message:
+    return Message.new("orders", {"n": 1}, key=key, idempotency_key=f"parked:{identity}")
+
+
+def parking(room: Room, order: Order = Order.HOLD) -> Parking:
+    return Parking(room.names, QUEUE, order)
+
+
+@pytest.mark.parametrize("key", ["k", None], ids=["keyed", "unkeyed"])
+def test_I_4_a_failed_message_waits_for_its_next_attempt(room: Room, key: str | None) -> None:
+    assert room.run(parking(room).park(parked(key), Failed("OOPS", "x" * 1000, 60.0)))
+    [(position,)] = room.select("SELECT position FROM {outbox}")
+    delivery = room.delivery(position)
+    assert (delivery.state, delivery.queue, delivery.attempts, delivery.claims) == (2, QUEUE, 1, 0)
+    assert (delivery.error_code, delivery.error_message) == ("OOPS", "x" * 512)
+    due = moment(60)
+    assert delivery.due is not None
+    assert due is not None
+    assert abs((delivery.due - due).total_seconds()) < 10
+    assert delivery.failed_at is not None
+    assert room.claim() == []  # not in the queue of the relay of everything
+
+
+def test_I_4_without_another_attempt_it_is_dead(room: Room) -> None:
+    assert room.run(parking(room).park(parked(), Failed("OOPS", "no", None)))
+    [(position,)] = room.select("SELECT position FROM {outbox}")
+    assert (room.delivery(position).state, room.delivery(position).attempts) == (3, 1)
+
+
+def test_what_is_parked_is_parked_once(room: Room) -> None:
+    store = parking(room)
+    assert room.run(store.park(parked(), Failed("OOPS", "no", 60.0)))
+    assert not room.run(store.park(parked(), Failed("OOPS", "no", None)))
+    assert not room.run(store.park(Message.new("other", {"n": 2}, idempotency_key="parked:1"), None))
+    assert room.select("SELECT count(*) FROM {delivery}") == [(1,)]
+    assert room.select("SELECT state FROM {delivery}") == [(2,)]
+
+
+def test_L_16_keys_are_parked_while_a_message_of_theirs_waits_is_behind_or_is_dead(room: Room) -> None:
+    store = parking(room)
+    room.run(store.park(parked("waits", "1"), Failed("OOPS", "no", 60.0)))
+    room.run(store.park(parked("behind", "2"), None))
+    room.run(store.park(parked("dead", "3"), Failed("OOPS", "no", None)))
+    room.run(store.park(parked(None, "4"), Failed("OOPS", "no", 60.0)))
+    room.add(key="elsewhere")
+    asked = {key_hash(key): key for key in ("waits", "behind", "dead", "elsewhere", "free")}
+    assert {asked[one] for one in room.run(store.parked(list(asked)))} == {"waits", "behind", "dead"}
+    skipping = parking(room, Order.SKIP)
+    assert {asked[one] for one in room.run(skipping.parked(list(asked)))} == {"waits", "behind"}
+    assert room.run(store.parked([])) == set()
+
+
+def test_a_key_is_free_when_what_was_parked_is_sent(room: Room) -> None:
+    store = parking(room)
+    room.run(store.park(parked("k"), Failed("OOPS", "no", 0.0)))
+    deliveries = room.on(QUEUE)
+    lanes = room.run(deliveries.take_lanes("worker", 30))
+    room.run(deliveries.promote(lanes))
+    [claimed] = room.run(deliveries.read_lanes(lanes, 10, 30)).messages
+    assert (claimed.attempts, claimed.message.topic) == (1, "orders")
+    assert room.run(store.parked([key_hash("k")])) == {key_hash("k")}
+    assert room.run(deliveries.settle([Sent(claimed)])) == []
+    assert room.run(store.parked([key_hash("k")])) == set()

@@ -1,0 +1,54 @@
+"""A received message, parked and back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom.consumer.parked import as_parked, as_received
+from postroom.incoming import Incoming
+
+ANY = st.text(max_size=300)
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def test_nothing_is_lost_on_the_way() -> None:
+    message = Incoming(
+        id="a-1",
+        topic="orders.created",
+        payload=b"{}",
+        content_type="application/json",
+        type="OrderCreated",
+        key="k",
+        source="shop",
+        aggregate_type="order",
+        aggregate_id="7",
+        position=42,
+        created_at=NOW,
+        headers={"colour": "red"},
+    )
+    assert as_received(as_parked("billing", message)) == message
+
+
+@given(
+    id=st.text(min_size=1, max_size=300),
+    topic=ANY,
+    key=st.none() | ANY,
+    type=st.none() | ANY,
+    payload=st.none() | st.binary(max_size=20),
+    headers=st.dictionaries(ANY, ANY, max_size=3),
+)
+def test_whatever_a_stranger_sends_can_be_parked(
+    id: str, topic: str, key: str | None, type: str | None, payload: bytes | None, headers: dict[str, str]
+) -> None:
+    message = Incoming(id=id, topic=topic, payload=payload, content_type="text/x", type=type, key=key, headers=headers)
+    parked = as_parked("billing", message)
+    again = as_parked("billing", message)
+    assert parked.idempotency_key == again.idempotency_key
+    assert as_parked("shipping", message).idempotency_key != parked.idempotency_key
+    received = as_received(parked)
+    assert received.payload == payload
+    assert (received.key is None) == (key is None)
+    assert as_received(as_parked("billing", received)).id == received.id
