@@ -1,0 +1,216 @@
+"""What a consumer's handlers may be handed: every kind of transaction that an application has."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiosqlite
+import asyncpg
+import psycopg
+import psycopg_pool
+import pytest
+from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from postroom import Consumer, Message
+from postroom.brokers.memory import MemoryBroker
+from postroom.errors import DatabaseUnreachable, InvalidSetting, NotInTransaction, UnsupportedConnection
+from postroom.store.urls import resolve
+from tests.acceptance.service import Service
+from tests.contract.connection_kinds import KINDS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from postroom.incoming import Incoming
+    from tests.conftest import FreshDatabase
+
+
+@pytest.fixture
+def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(fresh_database(kind))) as service:
+        service.execute("CREATE TABLE bill (number INTEGER)")
+        yield service
+
+
+on_sqlite = pytest.mark.parametrize("kind", ["sqlite"])
+on_postgresql = pytest.mark.parametrize("kind", ["postgresql"])
+
+
+async def consumer_of(service: Service, transactions: Any, count: int = 3) -> Consumer:
+    broker = MemoryBroker()
+    await broker.publish([Message.new("orders", {"n": n}) for n in range(count)], 1)
+    return Consumer("billing", broker, database=service.url, transactions=transactions, concurrency=1)
+
+
+async def shown(service: Service, consumer: Consumer) -> None:
+    """All but the second, whose handler failed after it had written."""
+    report = await consumer.run_once()
+    assert (report.handled, report.dead) == (2, 1)
+    assert sorted(service.rows("SELECT number FROM bill")) == [(0,), (2,)]
+    assert service.rows(f"SELECT count(*) FROM {service.table('inbox')}") == [(2,)]
+
+
+def number_of(message: Incoming) -> int:
+    number: int = message.json()["n"]
+    return number
+
+
+def fail_at_one(message: Incoming) -> None:
+    if number_of(message) == 1:
+        raise RuntimeError("one")
+
+
+SYNC_KINDS = [kind for kind in KINDS if "sync" not in kind.name and "aio" not in kind.name]
+
+
+@pytest.mark.parametrize(
+    ("each", "kind"),
+    [pytest.param(kind, kind.database, id=kind.name) for kind in SYNC_KINDS],
+)
+async def test_I_2_every_sync_kind_of_connection(service: Service, each: Kind) -> None:
+    callers: list[Any] = []
+
+    @contextmanager
+    def transaction() -> Iterator[Any]:
+        with each.open(make_url(service.url)) as caller:
+            callers.append(caller)
+            caller.begin()
+            try:
+                yield caller.connection
+            except BaseException:
+                caller.rollback()
+                raise
+            caller.commit()
+
+    consumer = await consumer_of(service, transaction)
+
+    @consumer.handler("orders", attempts=1)
+    def bill(connection: object, message: Incoming) -> None:
+        assert callers[-1].connection is connection
+        callers[-1].sql(f"INSERT INTO bill VALUES ({number_of(message)})")
+        fail_at_one(message)
+
+    await shown(service, consumer)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+@pytest.mark.parametrize("make", [create_engine, sessionmaker], ids=["Engine", "sessionmaker"])
+async def test_I_2_what_sqlalchemy_makes(service: Service, make: Callable[..., Any]) -> None:
+    engine = create_engine(resolve(service.url))
+    given = engine if make is create_engine else sessionmaker(engine)
+    consumer = await consumer_of(service, given)
+
+    @consumer.handler("orders", attempts=1)
+    def bill(connection: Connection | Session, message: Incoming) -> None:
+        assert isinstance(connection, Connection if make is create_engine else Session)
+        connection.execute(text("INSERT INTO bill VALUES (:n)"), {"n": number_of(message)})
+        fail_at_one(message)
+
+    await shown(service, consumer)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+@pytest.mark.parametrize("make", [create_async_engine, async_sessionmaker], ids=["AsyncEngine", "async_sessionmaker"])
+async def test_I_2_what_sqlalchemy_makes_for_async_handlers(service: Service, make: Callable[..., Any]) -> None:
+    engine = create_async_engine(resolve(service.url, asynchronous=True))
+    given = engine if make is create_async_engine else async_sessionmaker(engine)
+    consumer = await consumer_of(service, given)
+
+    @consumer.handler("orders", attempts=1)
+    async def bill(connection: AsyncConnection | AsyncSession, message: Incoming) -> None:
+        assert isinstance(connection, AsyncConnection if make is create_async_engine else AsyncSession)
+        await connection.execute(text("INSERT INTO bill VALUES (:n)"), {"n": number_of(message)})
+        fail_at_one(message)
+
+    await shown(service, consumer)
+    await engine.dispose()
+
+
+@on_postgresql
+async def test_I_2_asyncpg(service: Service) -> None:
+    @asynccontextmanager
+    async def transaction() -> AsyncIterator[Any]:
+        connection = await asyncpg.connect(service.url)
+        try:
+            async with connection.transaction():
+                yield connection
+        finally:
+            await connection.close()
+
+    consumer = await consumer_of(service, transaction)
+
+    @consumer.handler("orders", attempts=1)
+    async def bill(connection: Any, message: Incoming) -> None:
+        await connection.execute("INSERT INTO bill VALUES ($1)", number_of(message))
+        fail_at_one(message)
+
+    await shown(service, consumer)
+
+
+@on_postgresql
+async def test_I_2_psycopg_async_whose_connect_is_awaited_and_whose_pool_is_not(service: Service) -> None:
+    pool = psycopg_pool.AsyncConnectionPool(service.url, open=False)
+    await pool.open()
+    for number, opener in enumerate((lambda: psycopg.AsyncConnection.connect(service.url), pool.connection)):
+        service.execute("DELETE FROM bill")
+        service.execute(f"DELETE FROM {service.table('inbox')}")
+        consumer = await consumer_of(service, opener)
+
+        @consumer.handler("orders", attempts=1)
+        async def bill(connection: Any, message: Incoming) -> None:
+            await connection.execute("INSERT INTO bill VALUES (%s)", [number_of(message)])
+            fail_at_one(message)
+
+        await shown(service, consumer)
+        assert len(service.dead()) == number + 1
+    await pool.close()
+
+
+@on_sqlite
+async def test_I_2_aiosqlite(service: Service) -> None:
+    @asynccontextmanager
+    async def transaction() -> AsyncIterator[Any]:
+        async with aiosqlite.connect(make_url(service.url).database or "") as connection:
+            yield connection
+            await connection.commit()
+
+    consumer = await consumer_of(service, transaction)
+
+    @consumer.handler("orders", attempts=1)
+    async def bill(connection: Any, message: Incoming) -> None:
+        await connection.execute("INSERT INTO bill VALUES (?)", [number_of(message)])
+        fail_at_one(message)
+
+    await shown(service, consumer)
+
+
+@on_sqlite
+async def test_wrong_ones_are_refused_at_the_start_with_the_remedy(service: Service) -> None:
+    async def waits(connection: Any, message: Incoming) -> None: ...
+
+    def blocks(connection: Any, message: Incoming) -> None: ...
+
+    path = make_url(service.url).database or ""
+    wrong: list[tuple[Any, Any, type[Exception], str]] = [
+        (create_engine(service.url), waits, InvalidSetting, "make the handler sync"),
+        (
+            create_async_engine(resolve(service.url, asynchronous=True)),
+            blocks,
+            InvalidSetting,
+            "make the handler async",
+        ),
+        (lambda: closing(sqlite3.connect(path, isolation_level=None)), blocks, NotInTransaction, "autocommit"),
+        (lambda: closing(sqlite3.connect(path).cursor()), blocks, UnsupportedConnection, "is a cursor"),
+        (create_engine("postgresql+psycopg://127.0.0.1:1/none"), blocks, DatabaseUnreachable, "refused"),
+    ]
+    for transactions, handler, error, remedy in wrong:
+        consumer = await consumer_of(service, transactions)
+        consumer.handler("orders")(handler)
+        with pytest.raises(error, match=remedy):
+            await consumer.run_once()
+    assert service.rows(f"SELECT count(*) FROM {service.table('delivery')}") == [(0,)]
