@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroom.cli.options import Json
+from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json
 from postroom.errors import InvalidSetting
+from postroom.settings import ENVIRONMENT, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +31,23 @@ def consume(
     once: Annotated[
         bool, typer.Option("--once", help="Handle what the broker has at hand and what is due, then end.")
     ] = False,
+    broker: Annotated[
+        str | None, typer.Option(metavar="URL", help="For consumers that are given none: amqp:, kafka:, nats:, redis:.")
+    ] = None,
+    database: Database = None,
+    schema: Schema = None,
+    table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Receive messages and handle them, until SIGTERM or Ctrl-C. A second signal ends it at once."""
+    """Receive messages and handle them, until SIGTERM or Ctrl-C. A second signal ends it at once.
+
+    The settings given here are for consumers that do not have them from their own code.
+    """
     from postroom.logs import structured
 
+    given = {"broker": broker, "database": database, "schema": schema, "table_prefix": table_prefix}
+    Settings.load(**given)
+    os.environ |= {ENVIRONMENT[name]: value for name, value in given.items() if value is not None}
     consumers = _load(app)
     hook = structured()
     for one in consumers:
