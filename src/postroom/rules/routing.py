@@ -33,7 +33,7 @@ def best_pattern(patterns: Collection[str], topic: str) -> str | None:
 
 
 def queue_of_pattern(pattern: str) -> str:
-    """The queue of a pattern's messages: ``topic:orders.*``. A hash where that would be too long, or not plain ASCII."""
+    """The queue of a pattern's messages: ``topic:orders.*``. A hash where that is too long, or not plain ASCII."""
     plain = f"{PREFIX}{pattern}"
     if len(plain) <= LONGEST_QUEUE and _PLAIN.fullmatch(plain):
         return plain

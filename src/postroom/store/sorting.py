@@ -94,7 +94,8 @@ class Sorting(Operations):
             return Walked({}, {})
         each = " UNION ALL ".join(
             f"SELECT * FROM (SELECT lane, position FROM {self.delivery} WHERE state = {int(state)} AND queue = :queue "
-            f"AND lane = {lane} AND position > {after.get((state, lane), 0)} ORDER BY position LIMIT {CHUNK}) lane_{lane}"
+            f"AND lane = {lane} AND position > {after.get((state, lane), 0)} "
+            f"ORDER BY position LIMIT {CHUNK}) lane_{lane}"
             for lane in free
         )
         found = yield Query(each, {"queue": self.queue})
@@ -140,7 +141,7 @@ class Sorting(Operations):
     def _topics(self, places: Sequence[Place]) -> Steps[Mapping[int, str]]:
         positions = whole_numbers([place.position for place in places])
         found = yield Query(f"SELECT position, topic FROM {self.outbox} WHERE position IN ({positions})")
-        return dict(found.rows)  # type: ignore[arg-type]  # rows of two columns
+        return dict(found.rows)
 
     def _tell(self, queues: Iterable[str]) -> Steps[None]:
         if self._channel_of is not None:
