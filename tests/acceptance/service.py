@@ -9,6 +9,7 @@ from postroom.store.migrations import upgrade
 from postroom.store.stores import Store
 from postroom.store.urls import resolve
 from postroom.store.watching import Watching
+from postroom.store.workers import Workers
 
 
 class Service:
@@ -26,6 +27,10 @@ class Service:
 
     def status(self) -> insight.Status:
         return self._store.run(insight.status(Watching(self._store.names)))
+
+    def beat(self, queue: str, broker_down: str = "") -> None:
+        """A relay says that it is alive, and serves the queue."""
+        self._store.run(Workers(self._store.names, queue).beat("relay", 0, 0, broker_down))
 
     def table(self, name: str) -> str:
         return self._store.names.mapping()[name]

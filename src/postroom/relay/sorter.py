@@ -59,8 +59,6 @@ class Sorter:
         self._stopping = False
         self._beat_at = 0.0
         self._abandoned_at = 0.0
-        self._unchecked: dict[str, Cursors] = {queue: {} for queue in offices} if routing else {}
-        """Queues that may hold what belongs elsewhere since the patterns were changed, and how far they were read."""
 
     async def run(self) -> None:
         """Sort until the relay stops."""
@@ -80,15 +78,17 @@ class Sorter:
                     pause = QUICKEST_POLL
 
     async def begin(self) -> None:
-        """Before anything is sent: say that this relay sorts, and bring back what nobody serves. Raises `Outage`."""
+        """Before lanes are taken, and anything is sent: undo what other patterns did before. Raises `Outage`."""
         await self._beat()
         await self._bring_back()
+        if self._routing is not None:
+            for queue in self._offices:
+                await self._sort_anew(queue, self._routing)
 
     async def sort_all(self) -> None:
         """Sort what is there now. Raises `Outage`."""
-        while await self._look() or self._unchecked:
-            if self._stopping:
-                return
+        while not self._stopping and await self._look():
+            pass
 
     async def anything_to_sort(self) -> bool:
         """Whether anything waits to be sorted. Asked until the database answers."""
@@ -122,19 +122,19 @@ class Sorter:
             await self._bring_back()
         if self._routing is None:
             return False
-        for queue in list(self._unchecked):
-            await self._check(queue, self._routing)
         walked = await self._line.attempt(self._sorting(DEFAULT_QUEUE).sort(self._routing.queue_of))
         self._tell(walked.moved)
         return bool(walked.moved)
 
-    async def _check(self, queue: str, routing: Routing) -> None:
-        walked = await self._line.attempt(self._sorting(queue).sort(routing.queue_of, self._unchecked[queue]))
-        self._tell(walked.moved)
-        if walked.seen:
-            self._unchecked[queue] |= walked.seen
-        else:
-            del self._unchecked[queue]
+    async def _sort_anew(self, queue: str, routing: Routing) -> None:
+        """Look at all of a queue that messages were sorted into by patterns which may have been others."""
+        sorting = self._sorting(queue)
+        seen: Cursors = {}
+        while not self._stopping:
+            walked = await self._line.attempt(sorting.sort(routing.queue_of, seen))
+            if not walked.seen:
+                return
+            seen |= walked.seen
 
     async def _beat(self) -> None:
         """Say that there is somebody who takes messages from the default queue."""
