@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting, SchemaMissing
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
+from postroom.rules.routing import ANYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
@@ -64,8 +65,10 @@ def as_broker(given: object, settings: Settings, classifier: Classifier) -> tupl
     """
     from postroom.brokers.function import FunctionBroker
 
-    if given is None or isinstance(given, str):
+    if given is None:
         return open_broker(settings, classifier), True
+    if isinstance(given, str):
+        return broker_at(given, settings, classifier), True
     if hasattr(given, "publish") and hasattr(given, "capabilities"):
         broker: Broker = given  # type: ignore[assignment]  # it has what a broker has
         return broker, False
@@ -95,11 +98,50 @@ def as_source(given: object, settings: Settings, consumer: str, topics: Sequence
     return source, False
 
 
-def check_broker(given: object) -> None:
+def broker_for(pattern: str, given: object, settings: Settings, classifier: Classifier) -> tuple[Broker, bool]:
+    """The broker of a pattern's topics, as `as_broker` has it. That of all other topics may be none at all."""
+    if given is None and settings.broker is None:
+        from postroom.brokers.nowhere import Nowhere
+
+        return Nowhere(), True
+    try:
+        return as_broker(given, settings, classifier)
+    except InvalidSetting as error:
+        if given is None:
+            raise
+        raise InvalidSetting(f"the broker for {pattern!r}: {error}") from None
+
+
+def check_broker(given: object, name: str = "broker") -> None:
     """Raise `InvalidSetting` where something is neither a URL, nor a broker, nor a function."""
     is_broker = hasattr(given, "publish") and hasattr(given, "capabilities")
     if given is not None and not isinstance(given, str) and not is_broker and not callable(given):
-        raise InvalidSetting(f"broker = {given!r} is not one: give a URL, a broker or a function")
+        raise InvalidSetting(f"{name} = {given!r} is not one: give a URL, a broker or a function")
+
+
+def check_brokers(given: object) -> Mapping[str, str] | None:
+    """Raise `InvalidSetting` where this is no table of patterns and brokers; returns it as settings have it.
+
+    There a word stands for what has no URL.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise InvalidSetting(f"brokers is of the type {type(given).__name__}: give a table of patterns and brokers")
+    for pattern, broker in given.items():
+        if broker is None:
+            raise InvalidSetting(f"brokers[{pattern!r}] is None: give a URL, a broker or a function, or leave it out")
+        check_broker(broker, f"brokers[{pattern!r}]")
+    return {pattern: broker if isinstance(broker, str) else "python:" for pattern, broker in given.items()}
+
+
+def check_default(broker: object, settings: Settings) -> None:
+    """Raise `InvalidSetting` where two brokers are given for what no other pattern matches."""
+    if ANYTHING in settings.brokers and (broker is not None or settings.broker is not None):
+        raise InvalidSetting(
+            f"`broker` and the pattern {ANYTHING!r} of `brokers` are both given, and both for what no other pattern "
+            "matches: leave one of them out"
+        )
 
 
 _CLIENTS = {
@@ -119,9 +161,13 @@ _CLIENTS = {
 
 def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER) -> Broker:
     """The broker that the settings' URL names. Raises `InvalidSetting` or `DriverMissing`; asks no server yet."""
-    url = settings.broker
-    if url is None:
+    if settings.broker is None:
         raise InvalidSetting("no broker is given: use --broker URL or set POSTROOM_BROKER, for example to stdout:")
+    return broker_at(settings.broker, settings, classifier)
+
+
+def broker_at(url: str, settings: Settings, classifier: Classifier) -> Broker:
+    """The broker that a URL names. Raises as `open_broker` does."""
     scheme, _, rest = url.partition(":")
     match scheme:
         case "python":

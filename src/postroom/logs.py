@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO, assert_never
 
 from postroom.rules.lifecycle import Outcome, State
+from postroom.rules.routing import is_sorted
 from postroom.telemetry import (
     DATABASE,
     Expired,
@@ -63,13 +64,14 @@ def structured(stream: TextIO | None = None, *, json: bool | None = None) -> Hoo
     """
     output = sys.stderr if stream is None else stream
     write = _writer(output, json=not output.isatty() if json is None else json)
-    reachable: dict[str, bool] = {}
+    reachable: dict[tuple[str, str], bool] = {}
 
     def listen(event: Event) -> None:
-        if isinstance(event, Reachability) and event.reachable == reachable.get(event.what, True):
-            return
         if isinstance(event, Reachability):
-            reachable[event.what] = event.reachable
+            place = event.what, event.queue
+            if event.reachable == reachable.get(place, True):
+                return
+            reachable[place] = event.reachable
         for level, what, fields in _lines(event):
             with suppress(OSError, ValueError):  # closed, full, or its reader has gone
                 write(level, what, fields)
@@ -87,7 +89,7 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
         case Reachability():
             is_database = event.what == DATABASE
             what = f"{DATABASE if is_database else 'broker'}_{'reachable' if event.reachable else 'unreachable'}"
-            fields = {} if is_database else {"adapter": _plain(event.what)}
+            fields = {} if is_database else {"adapter": _plain(event.what), **_queue(event.queue)}
             yield "info" if event.reachable else "error", what, fields
         case LeasesLost():
             yield "warning", "leases_lost", {"messages": event.messages, "lanes": event.lanes}
@@ -110,6 +112,11 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
             pass  # figures, for metrics
         case _:
             assert_never(event)
+
+
+def _queue(queue: str) -> dict[str, Any]:
+    """Which of several brokers it is."""
+    return {"queue": queue} if is_sorted(queue) else {}
 
 
 def _batch(event: Settled) -> Line:

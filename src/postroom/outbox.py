@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Unpack
 
 from postroom import wakeup
 from postroom.errors import InvalidMessage, PayloadTooLarge
 from postroom.message import Fields, Message
+from postroom.rules.routing import Routing
 from postroom.settings import Settings
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import explained
@@ -31,6 +32,9 @@ class Outbox:
 
     With ``notify``, PostgreSQL tells listening relays of a commit with messages in it, so that they need not wait for
     their next look; elsewhere it has no effect. It defaults to the settings.
+
+    ``brokers`` are the patterns of topics for which relays have brokers of their own; they default to the settings. A
+    message goes at once where the relay would have to bring it. An outbox that does not know them is no mistake.
     """
 
     def __init__(
@@ -43,10 +47,13 @@ class Outbox:
         lock_keys: bool = False,
         notify: bool | None = None,
         routes: Mapping[str, str] | None = None,
+        brokers: Collection[str] | None = None,
     ) -> None:
         self._settings = Settings.load(
             schema=schema, table_prefix=table_prefix, max_payload_bytes=max_payload_bytes, notify=notify, routes=routes
         )
+        patterns = self._settings.brokers if brokers is None else brokers
+        self._queue_of = Routing(patterns).queue_of if patterns else None
         Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
         self._mask = mask
         self._lock_keys = lock_keys
@@ -140,7 +147,7 @@ class Outbox:
     def _writer(self, dialect: str) -> Writer:
         if dialect not in self._writers:
             names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
-            self._writers[dialect] = WRITERS[dialect](names, notify=self._settings.notify)
+            self._writers[dialect] = WRITERS[dialect](names, notify=self._settings.notify, queue_of=self._queue_of)
         return self._writers[dialect]
 
 

@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_payload_bytes: Annotated[int, msgspec.Meta(ge=1)] = MEGABYTE
     notify: bool = False
     broker: str | None = None
+    brokers: dict[Annotated[str, Word], str] = {}
     routes: dict[Annotated[str, Word], Annotated[str, Word]] = {}
     default_topic: Annotated[str, Word] = "events.default"
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
@@ -65,6 +66,7 @@ ENVIRONMENT = {
     "max_payload_bytes": "POSTROOM_MAX_PAYLOAD_BYTES",
     "notify": "POSTROOM_NOTIFY",
     "broker": "POSTROOM_BROKER",
+    "brokers": "POSTROOM_BROKERS",
     "routes": "POSTROOM_ROUTES",
     "default_topic": "POSTROOM_DEFAULT_TOPIC",
     "concurrency": "OUTBOX_CONCURRENCY",
@@ -85,9 +87,13 @@ ENVIRONMENT = {
 
 Source = tuple[str, Mapping[str, Any]]
 
+_SECRETS = frozenset({"database", "broker", "brokers"})
+"""Settings whose values may hold passwords."""
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Settings)}
 _CHOICES: dict[Any, str] = {bool: "use true or false", Literal["hold", "skip"]: "use hold or skip"}
 """What to say of a value that is none of a few."""
+_WRITTEN = {"brokers": "write PATTERN=URL, several parted by white space, or a table of patterns and URLs"}
+"""What to say of a value that is not written as it should be."""
 
 
 def _convert(source: str, values: Mapping[str, Any]) -> None:
@@ -98,8 +104,8 @@ def _convert(source: str, values: Mapping[str, Any]) -> None:
         except msgspec.ValidationError as error:
             if name not in Settings.__struct_fields__:
                 raise InvalidSetting(f"{source}: there is no setting {name!r}; {_meant(name)}") from None
-            shown = "(hidden)" if name in {"database", "broker"} else repr(value)
-            reason = _CHOICES.get(_TYPES[name]) or str(error).partition(" - at ")[0]
+            shown = "(hidden)" if name in _SECRETS else repr(value)
+            reason = _WRITTEN.get(name) or _CHOICES.get(_TYPES[name]) or str(error).partition(" - at ")[0]
             raise InvalidSetting(f"{source}: {name} = {shown} is not valid: {reason}") from None
 
 
@@ -158,15 +164,30 @@ def _value(name: str, value: Any) -> Any:
 
 
 def _parsed(name: str, text: str) -> Any:
-    """A text as a value. Lists are written 5, 10, 20 or [5, 10, 20]; tables OrderCreated=orders, OrderPaid=payments."""
+    """A text as a value. Lists are written 5, 10, 20 or [5, 10, 20]; tables OrderCreated=orders, OrderPaid=payments.
+
+    URLs may hold commas and equals signs: brokers are parted by white space, or written as JSON.
+    """
     match name:
         case "backoff_sec":
             return [part.strip() for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
         case "routes":
             parts = [part.partition("=") for part in text.split(",") if part.strip()]
             return {kind.strip(): topic.strip() for kind, _, topic in parts}
+        case "brokers":
+            return _brokers(text.strip())
         case _:
             return text
+
+
+def _brokers(text: str) -> Any:
+    if text.startswith("{"):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return text  # refused as what it is, no table
+    parts = [part.partition("=") for part in text.split()]
+    return {pattern: url for pattern, _, url in parts} if all(url for _, _, url in parts) else text
 
 
 def _why(error: Exception) -> str:

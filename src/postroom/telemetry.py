@@ -63,6 +63,8 @@ class Reachability:
     what: str
     reachable: bool
     reason: str = ""
+    queue: str = ""
+    """Of a broker, the queue whose messages wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from postroom.store.migrations import upgrade
 from postroom.store.stores import Store
 from postroom.store.urls import resolve
 from postroom.store.watching import Watching
+from postroom.store.workers import Workers
 
 
 class Service:
@@ -36,6 +37,10 @@ class Service:
     def requeue(self, *letters: DeadLetter) -> None:
         ids = [UUID(letter.id) for letter in letters]
         self._store.run(dead_letters.requeue(self._store.names, Choice(ids=ids)))
+
+    def beat(self, queue: str, broker_down: str = "") -> None:
+        """A relay says that it is alive, and serves the queue."""
+        self._store.run(Workers(self._store.names, queue).beat("relay", 0, 0, broker_down))
 
     def table(self, name: str) -> str:
         return self._store.names.mapping()[name]

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, assert_never
 
 from postroom.rules.lifecycle import ClaimLimits, State, Stored, split_batch, status
 from postroom.rules.ordering import LANES, NO_LANE, key_hash, lane_of
-from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Lane, Order, Retry, Sent, Settlement
+from postroom.store.leases import (
+    Claimed,
+    Dead,
+    Duplicate,
+    Expired,
+    GivenBack,
+    Lane,
+    Order,
+    Refiled,
+    Retry,
+    Sent,
+    Settlement,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -223,6 +235,8 @@ class Model:
             case GivenBack():
                 one.claims -= one.key is None
                 one.release()
+            case Refiled():
+                del self.unsent[one.position]  # out of this queue
             case _:
                 assert_never(settlement)
 

@@ -65,7 +65,7 @@ async def listening(url: str, driver: str, keepalive: float = listener.KEEPALIVE
     """A listener that has connected."""
     woken = Woken()
     named = make_url(url).set(drivername=f"postgresql+{driver}").render_as_string(hide_password=False)
-    task = asyncio.create_task(Listener(named, CHANNEL, woken.wake, keepalive=keepalive).run())
+    task = asyncio.create_task(Listener(named, {CHANNEL: woken.wake}, keepalive=keepalive).run())
     try:
         await woken.again()
         yield woken
@@ -129,7 +129,7 @@ async def test_behind_a_pooler_it_leaves_the_shared_session_alone(
 ) -> None:
     woken = Woken()
     url = make_url(pgbouncer.url(database.rpartition("/")[2])).set(drivername=f"postgresql+{driver}")
-    await asyncio.wait_for(Listener(url.render_as_string(), CHANNEL, woken.wake).run(), PATIENCE)
+    await asyncio.wait_for(Listener(url.render_as_string(), {CHANNEL: woken.wake}).run(), PATIENCE)
     assert woken.times == 0
     async with await psycopg.AsyncConnection.connect(database) as other:
         assert await (await other.execute(LISTENING)).fetchall() == []
@@ -137,7 +137,7 @@ async def test_behind_a_pooler_it_leaves_the_shared_session_alone(
 
 @pytest.mark.parametrize("url", ["sqlite:///shop.db", "mysql://shop@db/shop", "oracle://db", "no url"])
 async def test_where_one_cannot_listen_it_returns_at_once(url: str) -> None:
-    await asyncio.wait_for(Listener(url, CHANNEL, ignore).run(), PATIENCE)
+    await asyncio.wait_for(Listener(url, {CHANNEL: ignore}).run(), PATIENCE)
 
 
 @each_driver
@@ -152,7 +152,7 @@ async def test_a_server_that_is_not_there_is_tried_again(driver: str, monkeypatc
             await asyncio.Event().wait()
 
     monkeypatch.setattr(listener, "_pause", pause)
-    task = asyncio.create_task(Listener(f"postgresql+{driver}://127.0.0.1:1/none", CHANNEL, ignore).run())
+    task = asyncio.create_task(Listener(f"postgresql+{driver}://127.0.0.1:1/none", {CHANNEL: ignore}).run())
     await asyncio.wait_for(enough.wait(), PATIENCE)
     task.cancel()
     assert pauses == sorted(pauses)

@@ -170,3 +170,38 @@ def test_a_secrets_file_that_is_missing_or_no_text_is_named(folder: Path, monkey
     with pytest.raises(InvalidSetting, match="binary cannot be read: it is not text in UTF-8") as refused:
         Settings.load()
     assert SECRET not in str(refused.value)
+
+
+class TestBrokers:
+    WANTED = {"payments.*": "kafka://a:9092,b:9092?acks=all", "audit": "stdout:"}  # noqa: RUF012 - never changed
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "payments.*=kafka://a:9092,b:9092?acks=all audit=stdout:",
+            "\n  payments.*=kafka://a:9092,b:9092?acks=all\n  audit=stdout:\n",
+            '{"payments.*": "kafka://a:9092,b:9092?acks=all", "audit": "stdout:"}',
+        ],
+    )
+    def test_a_variable_holds_them_as_words_or_as_json(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("POSTROOM_BROKERS", text)
+        assert Settings.load().brokers == self.WANTED
+
+    def test_a_file_holds_them_as_a_table(self, folder: Path) -> None:
+        lines = "\n".join(f'"{pattern}" = "{url}"' for pattern, url in self.WANTED.items())
+        write(folder, "postroom.toml", f"[brokers]\n{lines}\n")
+        assert Settings.load().brokers == self.WANTED
+
+    def test_none_are_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert Settings.load().brokers == {}
+        monkeypatch.setenv("POSTROOM_BROKERS", "a=stdout:")
+        assert Settings.load(brokers={}).brokers == {}
+
+    @pytest.mark.parametrize(
+        "text", [f"kafka://u:{SECRET}@host", f"a=stdout: b={SECRET} c=", f'{{"a": "{SECRET}"', f'{{"a": ["{SECRET}"]}}']
+    )
+    def test_what_is_no_table_is_refused_and_not_shown(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("POSTROOM_BROKERS", text)
+        with pytest.raises(InvalidSetting, match=r"POSTROOM_BROKERS.*PATTERN=URL") as refused:
+            Settings.load()
+        assert SECRET not in str(refused.value)

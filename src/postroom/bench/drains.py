@@ -36,7 +36,7 @@ async def drain(place: Scratch, messages: int) -> float:
             ended = time.perf_counter()
             done.set()
 
-    relay = Relay(place.url, nowhere, schema=place.schema, table_prefix=place.prefix, hook=listen)
+    relay = Relay(place.url, nowhere, schema=place.schema, table_prefix=place.prefix, hook=listen, brokers={})
     running = asyncio.create_task(relay.run())
     finished = asyncio.create_task(done.wait())
     await asyncio.wait({running, finished}, return_when=asyncio.FIRST_COMPLETED)

@@ -45,7 +45,7 @@ async def of_relay(place: Scratch) -> Latency:
         for message in messages:
             arrived[int(message.payload or b"0")] = now
 
-    async with Relay(place.url, receive, schema=place.schema, table_prefix=place.prefix, notify=True):
+    async with Relay(place.url, receive, schema=place.schema, table_prefix=place.prefix, notify=True, brokers={}):
         return await _measured(place, arrived)
 
 

@@ -14,6 +14,7 @@ import typer
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, warn
+from postroom.compose import check_default
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.settings import Settings
 
@@ -29,6 +30,14 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         str | None,
         typer.Option(
             metavar="URL", help="Where to: python:module:function, stdout: (JSON lines). Else POSTROOM_BROKER."
+        ),
+    ] = None,
+    broker_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN=URL",
+            help="The broker of topics that match, as in 'payments.*=kafka://host'; may be repeated. "
+            "Else POSTROOM_BROKERS.",
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Deliver what can be sent now, then end.")] = False,
@@ -97,9 +106,11 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         "table_prefix": table_prefix,
         "database": database,
         "broker": broker,
+        "brokers": _brokers(broker_for),
     }
     settings = Settings.load(**given)
-    if (settings.broker or "").partition(":")[0] == "memory":
+    check_default(None, settings)
+    if any(url.partition(":")[0] == "memory" for url in (settings.broker or "", *settings.brokers.values())):
         raise InvalidSetting("memory: is for tests: the messages would count as sent, and be lost when the relay ends")
     if not settings.enabled:
         warn("the relay is switched off (OUTBOX_ENABLED): messages are recorded, and wait")
@@ -117,7 +128,21 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     if as_json:
         print_json(asdict(report))
     if once and report.broker_down:
-        raise BrokerUnavailable("the broker cannot be reached: what is left waits for the next run")
+        which = f" ({', '.join(report.queues_down)})" if settings.brokers else ""
+        raise BrokerUnavailable(f"the broker cannot be reached{which}: what is left waits for the next run")
+
+
+def _brokers(given: list[str] | None) -> dict[str, str] | None:
+    """The patterns and URLs of `--broker-for`."""
+    if not given:
+        return None
+    brokers: dict[str, str] = {}
+    for one in given:
+        pattern, _, url = one.partition("=")
+        if not pattern or not url:
+            raise typer.BadParameter("--broker-for takes PATTERN=URL, as in 'payments.*=kafka://host'")
+        brokers[pattern] = url
+    return brokers
 
 
 def _flags(given: dict[str, Any]) -> list[str]:
@@ -132,6 +157,9 @@ def _flags(given: dict[str, Any]) -> list[str]:
                 flags.append(flag)
             case False:
                 flags.append(flag.replace("--", "--no-", 1))
+            case dict():
+                for pattern, url in value.items():
+                    flags += ["--broker-for", f"{pattern}={url}"]
             case _:
                 flags += [flag, str(value)]
     return flags

@@ -16,7 +16,7 @@ from postroom.relay.horizon import Horizon, Reached
 from postroom.relay.lines import Outage
 from postroom.relay.sweeps import Sweeps
 from postroom.rules import ordering
-from postroom.store.leases import Claim, Claimed, new_token
+from postroom.store.leases import Claim, Claimed, Refiled, new_token
 from postroom.store.names import LANES, ROWS
 from postroom.telemetry import Phase
 
@@ -110,6 +110,8 @@ class Collector(ABC):
         office.hook(Phase("claim", len(claim.messages), time.monotonic() - started))
         self._settler.report(claim.settled)
         messages, found = claim.messages, claim.found
+        if office.queue_of is not None and messages:
+            messages = self._without_strangers(messages, started + lease)
         if office.options.dedup and messages:
             messages, later = await self._deduplicated(messages)
             found -= later
@@ -129,6 +131,20 @@ class Collector(ABC):
         finally:
             office.unshared.set()
         return Collected(found, len(messages))
+
+    def _without_strangers(self, messages: list[Claimed], deadline: float) -> list[Claimed]:
+        """What is left to send: the patterns have changed since the others were sorted into this queue."""
+        office = self._office
+        here, queue_of = office.deliveries.queue, office.queue_of
+        strangers = [
+            Refiled(one, queue) for one in messages if queue_of and (queue := queue_of(one.message.topic)) != here
+        ]
+        if not strangers:
+            return messages
+        gone = {one.claimed.position for one in strangers}
+        office.flight.take_off([one.claimed for one in strangers], deadline)
+        office.settle(strangers)
+        return [one for one in messages if one.position not in gone]
 
     async def _deduplicated(self, messages: list[Claimed]) -> tuple[list[Claimed], int]:
         """What is left to send, and how many wait for a twin that is in flight."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from postroom.errors import PostroomError, SchemaError
@@ -33,6 +34,8 @@ class Database:
 
     def __init__(self, store: Lines, hook: Hook) -> None:
         self.store = store
+        self.lines: list[Line] = []
+        """All that were made."""
         self.reachable = True
         self.outages = 0
         """How often it went away: a connection that was opened before the last time says nothing of it now."""
@@ -40,7 +43,9 @@ class Database:
 
     def line(self) -> Line:
         """A connection of its own for one part of the work."""
-        return Line(self)
+        line = Line(self)
+        self.lines.append(line)
+        return line
 
     def report(self, down: str | None) -> None:
         """Tell the hook when it goes away, for a reason, or comes back (None)."""
@@ -48,6 +53,28 @@ class Database:
             self.reachable = down is None
             self.outages += down is not None
             self._hook(Reachability(DATABASE, self.reachable, down or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftLines:
+    """The lines of one shift. Some may be the same: a line does one thing at a time."""
+
+    settlements: Line
+    beats: Line
+    claims: tuple[Line, Line]
+    reads: tuple[Line, Line]
+
+    @classmethod
+    def all_its_own(cls, database: Database) -> ShiftLines:
+        """As fast as it can be: for a relay with one shift."""
+        settlements, beats, *others = (database.line() for _ in range(6))
+        return cls(settlements, beats, (others[0], others[1]), (others[2], others[3]))
+
+    @classmethod
+    def sparing(cls, database: Database, beats: Line) -> ShiftLines:
+        """Three of its own: for a relay with many shifts, whose hearts share one."""
+        claims, reads = database.line(), database.line()
+        return cls(database.line(), beats, (claims, claims), (reads, reads))
 
 
 class Line:

@@ -6,6 +6,7 @@ It is a convenience: whatever does not work here, the relay finds its messages b
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from postroom.store.pooled import ONE_ROW, same_session
 from postroom.store.urls import dialect_of_url, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Mapping
 
     from sqlalchemy import URL
 
@@ -26,13 +27,15 @@ FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
 
 
-class Listener:
-    """Calls `wake` with what is said on a channel, and with nothing after each connect, for what was missed before."""
+Wake = Callable[[str], None]
 
-    def __init__(self, url: str, channel: str, wake: Callable[[str], None], *, keepalive: float = KEEPALIVE) -> None:
+
+class Listener:
+    """Calls a channel's function with what is said there, and with nothing after each connect, for what was missed."""
+
+    def __init__(self, url: str, channels: Mapping[str, Wake], *, keepalive: float = KEEPALIVE) -> None:
         self._url = url
-        self._channel = channel
-        self._wake = wake
+        self._channels = channels
         self._keepalive = keepalive
 
     async def run(self) -> None:
@@ -75,7 +78,10 @@ class Listener:
                 raise _PoolerBetween
             ended = asyncio.Event()
             connection.add_termination_listener(lambda _: ended.set())
-            await connection.add_listener(self._channel, lambda _connection, _pid, _channel, what: self._wake(what))
+            for channel in self._channels:
+                await connection.add_listener(
+                    channel, lambda _connection, _pid, said_on, what: self._wake(said_on, what)
+                )
             self._listening(connected)
             while not ended.is_set():
                 with suppress(TimeoutError):
@@ -95,11 +101,12 @@ class Listener:
                 found = await connection.execute(same_session(connection.info.backend_pid).encode())
                 if await found.fetchone() is None:
                     raise _PoolerBetween
-                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                for channel in self._channels:
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             self._listening(connected)
             while True:
                 async for notice in connection.notifies(timeout=self._keepalive):
-                    self._wake(notice.payload)
+                    self._wake(notice.channel, notice.payload)
                 async with asyncio.timeout(PATIENCE):
                     await connection.execute("SELECT 1")
         finally:
@@ -107,7 +114,11 @@ class Listener:
 
     def _listening(self, connected: _Connected) -> None:
         connected.once = True
-        self._wake("")
+        for channel in self._channels:
+            self._wake(channel, "")
+
+    def _wake(self, channel: str, what: str) -> None:
+        self._channels[channel](what)
 
 
 _pause = asyncio.sleep

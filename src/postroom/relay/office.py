@@ -18,23 +18,35 @@ if TYPE_CHECKING:
     from postroom.relay.options import Options
     from postroom.store.deliveries import Deliveries
     from postroom.store.leases import Claimed, Settlement
+    from postroom.store.sorting import QueueOf
     from postroom.telemetry import Hook
 
 
 class Office:
     """One relay's state, on one event loop. The parts that do I/O are elsewhere and share it."""
 
-    def __init__(self, options: Options, broker: Broker, deliveries: Deliveries, hook: Hook) -> None:
+    def __init__(
+        self,
+        options: Options,
+        broker: Broker,
+        deliveries: Deliveries,
+        hook: Hook,
+        queue_of: QueueOf | None = None,
+    ) -> None:
         self.options = options
         self.broker = broker
+        self.queue_of = queue_of
+        """Which queue a topic belongs into, where there are several; None where all topics belong here."""
         self.deliveries = deliveries
         self.hook = hook
         self.flight = Flight(options.most_messages, options.most_bytes)
         self.failed_keys = FailedKeys()
         self.circuit = Circuit(
-            lambda down: hook(Reachability(broker.name, reachable=down is None, reason=down or "")),
+            lambda down: hook(Reachability(broker.name, down is None, down or "", deliveries.queue)),
             patience=3 * options.broker_timeout + options.lane_lease,
         )
+        self.neighbours: dict[str, Office] = {}
+        """The offices of this relay, by their queues."""
         self.settlements: list[Settlement] = []
         self.conflicts: list[Claimed] = []
         self.to_settle = asyncio.Event()
@@ -53,6 +65,13 @@ class Office:
         """Something was committed, with a key or without, or there may be more to do, of whatever kind."""
         for bell in self.bells.get(what) or [bell for bells in self.bells.values() for bell in bells]:
             bell.set()
+
+    def moved_in(self) -> None:
+        """Messages came into the queue at positions that may have been passed by."""
+        self.rows_given_back = True
+        for number in self.flight.lanes:
+            self.flight.read_again(number, 1)
+        self.wake()
 
     def stop(self) -> None:
         """Claim no more."""

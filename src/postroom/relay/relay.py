@@ -6,17 +6,21 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from postroom import wakeup
-from postroom.compose import as_broker, check_broker, open_relay_store
+from postroom.compose import as_broker, broker_for, check_broker, check_brokers, check_default, open_relay_store
 from postroom.errors import PostroomError
+from postroom.relay.crew import Crew
+from postroom.relay.lines import Database, ShiftLines
 from postroom.relay.listener import Listener
 from postroom.relay.office import Office
 from postroom.relay.options import options_of
 from postroom.relay.shift import Shift
+from postroom.relay.sorter import Sorter
 from postroom.rules.lifecycle import Outcome
+from postroom.rules.routing import ANYTHING, Routing
 from postroom.settings import Settings
 from postroom.store.databases import deliveries
 from postroom.store.leases import Order
@@ -26,7 +30,7 @@ from postroom.store.workers import Workers
 from postroom.telemetry import DATABASE, Event, Expired, Reachability, Settled, all_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
     from postroom.brokers.function import Function
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from postroom.relay.options import OnDead, Policy
     from postroom.rules.failures import Classifier
     from postroom.store.names import Names
+    from postroom.store.stores import Lines
     from postroom.telemetry import Hook
 
 
@@ -48,14 +53,18 @@ class Report:
     expired: int = 0
     conflicts: int = 0
     broker_down: bool = False
-    """Whether the broker could not be reached at the end."""
+    """Whether a broker could not be reached at the end."""
+    queues_down: list[str] = field(default_factory=list)
+    """The queues whose broker that was."""
 
     def count(self, event: Event) -> None:
         """A hook that counts."""
         if isinstance(event, Expired):
             self.expired += len(event.messages)
         if isinstance(event, Reachability) and event.what != DATABASE:
-            self.broker_down = not event.reachable
+            others = [queue for queue in self.queues_down if queue != event.queue]
+            self.queues_down = others if event.reachable else [*others, event.queue]
+            self.broker_down = bool(self.queues_down)
         if not isinstance(event, Settled):
             return
         match event.outcome:
@@ -77,17 +86,19 @@ class Relay:
     """Delivers what is in the outbox. Any number of relays may run on one database.
 
     ``database`` is a URL; ``broker`` is a URL, a broker, or a function that takes a message (or a list of them, called
-    ``messages``). Both, and all other settings, which may be given by their names, default to the settings in force.
+    ``messages``). ``brokers`` are those of topics with a broker of their own, by patterns: ``{"payments.*": broker}``.
+    These, and all other settings, which may be given by their names, default to the settings in force.
     ``worker`` names this relay among the others. ``policy`` takes the place of ``backoff_sec`` and ``max_attempts``;
     ``classifier`` says which failures are permanent; ``on_dead(message, code, text)`` is told of dead letters;
     ``hook`` of everything (`postroom.telemetry`). Raises `InvalidSetting`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what only code can give comes by its name
         self,
         database: str | None = None,
         broker: str | Broker | Function | None = None,
         *,
+        brokers: Mapping[str, str | Broker | Function] | None = None,
         worker: str | None = None,
         queue: str = DEFAULT_QUEUE,
         policy: Policy | None = None,
@@ -98,7 +109,11 @@ class Relay:
     ) -> None:
         check_broker(broker)
         url = broker if isinstance(broker, str) else None
-        self._settings = Settings.load(database=database, broker=url, **settings)
+        self._settings = Settings.load(database=database, broker=url, brokers=check_brokers(brokers), **settings)
+        check_default(broker, self._settings)
+        self._brokers: Mapping[str, object] = self._settings.brokers if brokers is None else brokers
+        if queue != DEFAULT_QUEUE:
+            self._brokers = {}  # topics are those of the default queue
         self.worker = worker or f"{socket.gethostname()}:{os.getpid()}:{id(self):x}"
         self._options = options_of(self._settings, self.worker, policy, classifier, on_dead)
         self._broker = broker
@@ -106,7 +121,7 @@ class Relay:
         self._user_hook = hook
         self.report = Report()
         self._stop_asked = False
-        self._running: dict[Office, asyncio.AbstractEventLoop] = {}
+        self._running: dict[Crew, asyncio.AbstractEventLoop] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -114,25 +129,25 @@ class Relay:
 
         Raises `DatabaseUnreachable` or `SchemaError` if it cannot start; an outage later on does not end it.
         """
-        async with self._shift() as shift:
-            await shift.work()
+        async with self._crew() as crew:
+            await crew.work()
 
     async def run_once(self) -> Report:
         """Deliver what could be sent now, and return; what failed is due again later, unless its pause is zero."""
-        async with self._shift() as shift:
-            await shift.work_once()
+        async with self._crew() as crew:
+            await crew.work_once()
         return self.report
 
     async def run_until_empty(self) -> Report:
         """Deliver until nothing is left that could be sent now, by this or by another relay."""
-        async with self._shift() as shift:
-            await shift.work_until_empty()
+        async with self._crew() as crew:
+            await crew.work_until_empty()
         return self.report
 
     def stop(self) -> None:
         """Claim no more; `run` ends when what is in flight is done or given back. Safe from any thread."""
         self._stop_asked = True
-        self._signal(Office.stop)
+        self._signal(Crew.stop)
 
     @property
     def stopping(self) -> bool:
@@ -144,7 +159,7 @@ class Relay:
 
         An outbox of the same process does it by itself.
         """
-        self._signal(Office.wake)
+        self._signal(Crew.wake)
 
     async def __aenter__(self) -> Self:
         started = asyncio.Event()
@@ -165,51 +180,88 @@ class Relay:
             await self._task
 
     async def _run_in_background(self, started: asyncio.Event) -> None:
-        async with self._shift() as shift:
+        async with self._crew() as crew:
             started.set()
-            await shift.work()
+            await crew.work()
 
-    def _signal(self, action: Callable[[Office], None]) -> None:
-        for office, loop in tuple(self._running.items()):
+    def _signal(self, action: Callable[[Crew], None]) -> None:
+        for crew, loop in tuple(self._running.items()):
             with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(action, office)
+                loop.call_soon_threadsafe(action, crew)
 
     @asynccontextmanager
-    async def _shift(self) -> AsyncIterator[Shift]:
+    async def _crew(self) -> AsyncIterator[Crew]:
         """Everything that a run needs, opened and closed again."""
         self.report = Report()
         hook = all_of(self.report.count, self._user_hook)
         async with AsyncExitStack() as stack:
             store = await open_relay_store(self._settings)
             stack.push_async_callback(store.close)
-            broker, is_ours = as_broker(self._broker, self._settings, self._options.classifier)
-            if is_ours:
-                stack.push_async_callback(broker.close)
-            operations = deliveries(store.names, self._queue, Order(self._settings.order))
-            office = Office(self._options, broker, operations, hook)
-            shift = Shift(office, store, Workers(store.names, self._queue), self._listener(office, store.names))
-            stack.push_async_callback(shift.close)
-            self._running[office] = asyncio.get_running_loop()
-            stack.callback(self._off_duty, office)
+            routing = Routing(self._brokers) if self._brokers else None
+            offices: dict[str, Office] = {}
+            for queue, broker in self._opened_brokers(routing, stack).items():
+                operations = deliveries(store.names, queue, Order(self._settings.order))
+                offices[queue] = Office(self._options, broker, operations, hook, routing.queue_of if routing else None)
+                offices[queue].neighbours = offices
+            crew = self._crew_of(offices, routing, store, Database(store, hook))
+            stack.push_async_callback(crew.close)
+            self._running[crew] = asyncio.get_running_loop()
+            stack.callback(self._off_duty, crew)
             wakeup.listen(self.wake)
             stack.callback(wakeup.ignore, self.wake)
             if self._stop_asked:
-                office.stop()
+                crew.stop()
             try:
-                yield shift
+                yield crew
             except BaseExceptionGroup as group:  # of the parts: one reason ends them all
                 errors, others = group.split(PostroomError)
                 if others is not None or errors is None:
                     raise
                 raise _first(errors) from None
 
-    def _listener(self, office: Office, names: Names) -> list[Listener]:
+    def _opened_brokers(self, routing: Routing | None, stack: AsyncExitStack) -> dict[str, Broker]:
+        """Each queue's broker; the stack closes those that were made here."""
+        opened: dict[str, Broker] = {}
+        classifier = self._options.classifier
+        for pattern, queue in {ANYTHING: self._queue}.items() if routing is None else routing.queues.items():
+            given = self._brokers.get(pattern, self._broker if pattern == ANYTHING else None)
+            if routing is None:
+                broker, is_ours = as_broker(given, self._settings, classifier)
+            else:
+                broker, is_ours = broker_for(pattern, given, self._settings, classifier)
+            if is_ours:
+                stack.push_async_callback(broker.close)
+            opened[queue] = broker
+        return opened
+
+    def _crew_of(self, offices: dict[str, Office], routing: Routing | None, store: Lines, database: Database) -> Crew:
+        names = store.names
+        if routing is None and self._queue == DEFAULT_QUEUE:
+            lines = [ShiftLines.all_its_own(database)]
+            sorting = lines[0].beats
+        else:
+            sorting, beats = database.line(), database.line()
+            lines = [ShiftLines.sparing(database, beats) for _ in offices]
+        shifts = [
+            Shift(office, some, Workers(names, queue))
+            for (queue, office), some in zip(offices.items(), lines, strict=True)
+        ]
+        sorter = None
+        if self._queue == DEFAULT_QUEUE:
+            notify = self._settings.notify and names.dialect == "postgresql"
+            sorter = Sorter(self._options, names, sorting, routing, offices, notify=notify)
+        return Crew(shifts, sorter, database.lines, self._listener(offices, sorter, names))
+
+    def _listener(self, offices: dict[str, Office], sorter: Sorter | None, names: Names) -> list[Listener]:
         if not self._settings.notify or self._settings.database is None:
             return []
-        return [Listener(self._settings.database, channel(names, self._queue), office.wake)]
+        channels = {channel(names, queue): office.wake for queue, office in offices.items()}
+        if sorter is not None:
+            channels.setdefault(channel(names, DEFAULT_QUEUE), sorter.wake)
+        return [Listener(self._settings.database, channels)]
 
-    def _off_duty(self, office: Office) -> None:
-        del self._running[office]
+    def _off_duty(self, crew: Crew) -> None:
+        del self._running[crew]
         if not self._running:
             self._stop_asked = False
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.rules.lifecycle import Outcome
-from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Retry, Sent, Settlement
+from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Refiled, Retry, Sent, Settlement
 from postroom.store.operating import Operating
 from postroom.telemetry import Expired as ExpiredEvent
 from postroom.telemetry import HookFailed, NotSettled, Phase, Settled
@@ -146,6 +146,9 @@ class Settler:
                 pass
             case GivenBack():
                 office.rows_given_back = True
+            case Refiled():
+                if one.queue in office.neighbours:
+                    office.neighbours[one.queue].moved_in()
             case Expired():
                 office.hook(ExpiredEvent([message]))
             case Duplicate():

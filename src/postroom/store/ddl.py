@@ -94,6 +94,7 @@ def status_view(names: Names) -> list[str]:
     """The view `outbox_status`: every message with its state in the words of the command line.
 
     It starts at deliveries and receipts, because the delivery table has no index that begins with the position.
+    The queue is that in which a message waits, and of one that is settled that to which it was added.
     What is not set (never leased, no error) is NULL here, whatever stands for it in the tables. A view knows no
     settings: it takes it that dead messages hold their key back, which is the default.
     """
@@ -113,7 +114,7 @@ def add_function(names: Names) -> str:
 
 
 _STATUS = """\
-SELECT m.position, m.id, m.queue, m.topic, m.type, m.ordering_key AS {key},
+SELECT m.position, m.id, d.queue, m.topic, m.type, m.ordering_key AS {key},
     {status} AS status,
     d.attempts,
     nullif(d.due, {never}) AS due,

@@ -159,22 +159,23 @@ class DeadLetters(Walking):
         return Done(count, [ids[position] for position in sorted(ids)])
 
     def _places(self, ids: Collection[UUID]) -> Steps[list[Place]]:
-        """Where the deliveries of these messages are, if they have any."""
+        """Where these messages may lie dead: in any queue, for they may have been sorted since they were added."""
         places: list[Place] = []
+        queues = [self._only] if self._only else (yield from self.queues_with(Stored.DEAD))
         for chunk in chunks(sorted(map(str, ids))):
             names = ", ".join(f":id_{n}" for n in range(len(chunk)))
             found = yield Query(
-                f"SELECT position, queue, ordering_key FROM {self.outbox} WHERE id IN ({names})",
+                f"SELECT position, ordering_key FROM {self.outbox} WHERE id IN ({names})",
                 {f"id_{n}": one for n, one in enumerate(chunk)},
             )
-            positions: dict[tuple[str, int], list[int]] = {}
-            for position, queue, key in found.rows:
-                if self._only in (None, queue):
-                    lane = NO_LANE if key is None else lane_of(key_hash(key))
-                    positions.setdefault((queue, lane), []).append(position)
+            positions: dict[int, list[int]] = {}
+            for position, key in found.rows:
+                lane = NO_LANE if key is None else lane_of(key_hash(key))
+                positions.setdefault(lane, []).append(position)
             places += [
                 Place(queue, lane, f"d.position IN ({whole_numbers(sorted(some))})")
-                for (queue, lane), some in sorted(positions.items())
+                for queue in queues
+                for lane, some in sorted(positions.items())
             ]
         return places
 

@@ -10,6 +10,7 @@ from postroom.rules.ordering import LANES, NO_LANE
 from postroom.store.dialect import whole_numbers
 from postroom.store.operations import columns
 from postroom.store.steps import Query, Steps
+from postroom.store.walking import Walking
 from postroom.store.watching import Watching
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Found:
     history: list[Act]
 
 
-class Finding(Watching):
+class Finding(Watching, Walking):
     """Looks a message up by its id, in whichever queue it is."""
 
     def message_with(self, identifier: UUID) -> Steps[Found | None]:
@@ -104,9 +105,9 @@ class Finding(Watching):
         if not found.rows:
             return None
         row = found.rows[0]
-        position, queue = row[0], row[1]
+        position = row[0]
         # In this order: what is settled meanwhile is then found twice, and not nowhere.
-        delivery = yield from self._delivery(queue, position)
+        queue, delivery = yield from self._in_any_queue(row[1], position)
         receipt = yield from self._receipt(position)
         relays = yield from self.relays()
         return Found(
@@ -120,6 +121,20 @@ class Finding(Watching):
             [relay for relay in relays if relay["queue"] == queue],
             (yield from self._history(position)),
         )
+
+    def _in_any_queue(self, added_to: str, position: int) -> Steps[tuple[str, Delivery | None]]:
+        """Its delivery and the queue that it is in: the one it was added to, or one it was sorted into since."""
+        delivery = yield from self._delivery(added_to, position)
+        if delivery is not None:
+            return added_to, delivery
+        others: dict[str, None] = {}
+        for state in Stored:
+            others |= dict.fromkeys((yield from self.queues_with(state)))
+        for queue in others:
+            delivery = yield from self._delivery(queue, position)
+            if delivery is not None:
+                return queue, delivery
+        return added_to, None
 
     def _delivery(self, queue: str, position: int) -> Steps[Delivery | None]:
         never = self.dialect.never

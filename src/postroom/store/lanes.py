@@ -6,10 +6,11 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from postroom.rules.ordering import LANES
+from postroom.rules.routing import is_sorted
 from postroom.store.claiming import Claiming
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import NO_AGES, UNKNOWN_AGES, Ages, Claim, Claimed, Lane, new_token
-from postroom.store.operations import UNBOUNDED, Place, chunks, columns, fitting_in
+from postroom.store.operations import DEFAULT_QUEUE, UNBOUNDED, Place, chunks, columns, fitting_in
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -71,8 +72,13 @@ class Lanes(Claiming):
         return claim
 
     def ages(self) -> Steps[Ages]:
-        """Which transactions may still commit messages at positions that lie before others which were read."""
+        """Which transactions may still commit messages at positions that lie before others which were read.
+
+        Into a queue that messages are sorted into, one may come at any position and at any time.
+        """
         yield from ()
+        if is_sorted(self.queue):
+            return UNKNOWN_AGES
         return NO_AGES if self.dialect.name == "sqlite" else UNKNOWN_AGES
 
     def promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
@@ -186,8 +192,22 @@ class Lanes(Claiming):
             f"SELECT d.position, d.lane, d.attempts, d.claims, d.size, coalesce(m.expires_at <= {self.now}, 0), "
             f"{columns('m')} FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
-            f"AND {self._unblocked()} ORDER BY d.position LIMIT :limit"
+            f"AND {self._unblocked()}{self._before_unsorted(str(lane))} ORDER BY d.position LIMIT :limit"
         )
+
+    def _before_unsorted(self, lane: str) -> str:
+        """Of a queue that messages are sorted into: nothing unsorted stands before it in its lane.
+
+        That may be of the same key, and for the same broker. Its turn comes soon: to be sorted it needs no broker.
+        """
+        if not is_sorted(self.queue):
+            return ""
+        lowest = (
+            f"coalesce((SELECT u.position FROM {self.delivery} u WHERE u.state = {state} "
+            f"AND u.queue = '{DEFAULT_QUEUE}' AND u.lane = {lane} ORDER BY u.position LIMIT 1), {UNBOUNDED})"
+            for state in (0, 2, 3)
+        )
+        return "".join(f" AND d.position < {position}" for position in lowest)
 
     def _unblocked(self) -> str:
         """Nothing that failed, or is dead and holds, stands before it on its key."""

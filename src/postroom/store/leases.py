@@ -112,9 +112,16 @@ class GivenBack(msgspec.Struct, frozen=True, gc=False):
     claimed: Claimed
 
 
+class Refiled(msgspec.Struct, frozen=True, gc=False):
+    """Not sent, because it belongs into another queue: moved there, otherwise as if given back."""
+
+    claimed: Claimed
+    queue: str
+
+
 Receipt = Sent | Duplicate | Expired
 Failure = Retry | Dead
-Settlement = Receipt | Failure | GivenBack
+Settlement = Receipt | Failure | GivenBack | Refiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_args
 
 from postroom.rules.ordering import NO_LANE
+from postroom.rules.routing import is_sorted
 from postroom.store.db_errors import is_duplicate_entry
 from postroom.store.deliveries import Deliveries
 from postroom.store.lanes import MOST_PROMOTED
-from postroom.store.leases import Ages, Claimed, Failure, GivenBack, Lane, Lease, Receipt, Settlement
+from postroom.store.leases import Ages, Claimed, Failure, GivenBack, Lane, Lease, Receipt, Refiled, Settlement
 from postroom.store.operations import columns
-from postroom.store.settling import failure_fields, receipt_fields
+from postroom.store.settling import failure_fields, receipt_fields, refiled_by_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +71,8 @@ class PostgreSQLDeliveries(Deliveries):
         return (yield from self.statement(statement, lease))
 
     def ages(self) -> Steps[Ages]:
+        if is_sorted(self.queue):
+            return (yield from super().ages())
         # Not the snapshot's own upper end: transactions beyond it may be under way, and have positions.
         [[youngest, oldest]] = yield from self.statement(
             "SELECT pg_current_xact_id()::text::bigint, pg_snapshot_xmin(pg_current_snapshot())::text::bigint", {}
@@ -117,6 +120,7 @@ class PostgreSQLDeliveries(Deliveries):
                     SELECT d.position, d.attempts, d.claims, d.size FROM {self.delivery} d
                     WHERE d.state = 0 AND d.queue = :queue AND d.lane = held.lane AND d.position > held.after
                       AND d.position NOT IN (SELECT unnest(:in_flight::text::bigint[])) AND {self._unblocked()}
+                      {self._before_unsorted("held.lane")}
                     ORDER BY d.position LIMIT :limit
                 ) d
             ), next AS (
@@ -185,7 +189,9 @@ class PostgreSQLDeliveries(Deliveries):
         if failures:
             lost |= yield from self._settle_failures(failures)
         if GivenBack in kinds:
-            lost |= yield from self._settle_given_back(kinds[GivenBack])
+            lost |= yield from self._settle_given_back([one.claimed for one in kinds[GivenBack]], self.queue)
+        for queue, claimed in refiled_by_queue(kinds.get(Refiled, ())).items():
+            lost |= yield from self._settle_given_back(claimed, queue)
         return lost
 
     def _settle_receipts(self, receipts: Sequence[Any]) -> Steps[set[Lease]]:
@@ -237,14 +243,15 @@ class PostgreSQLDeliveries(Deliveries):
         }
         return (yield from self._write(written, types, [one.claimed for one in failures], params))
 
-    def _settle_given_back(self, given_back: Sequence[GivenBack]) -> Steps[set[Lease]]:
+    def _settle_given_back(self, claimed: Sequence[Claimed], to: str) -> Steps[set[Lease]]:
+        moved = "queue = :to, " if to != self.queue else ""  # else the row stays where it is: a HOT update
         written = f"""
                 UPDATE {self.delivery} d
-                SET token = 0, owner = '', leased_until = {self.dialect.never},
+                SET {moved}token = 0, owner = '', leased_until = {self.dialect.never},
                     claims = CASE WHEN d.lane = {NO_LANE} THEN d.claims - 1 ELSE d.claims END
                 FROM given WHERE {self._mine()}
                 RETURNING d.position, given.token"""
-        return (yield from self._write(written, {}, [one.claimed for one in given_back], {}))
+        return (yield from self._write(written, {}, claimed, {"to": to} if moved else {}))
 
     def _write(
         self, written: str, types: Mapping[str, str], claimed: Sequence[Claimed], params: Mapping[str, Any]

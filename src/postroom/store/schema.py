@@ -268,7 +268,7 @@ def _worker(tables: MetaData, names: Names, types: _Types) -> Table:
         names.bare("relay_worker"),
         tables,
         Column("worker", String(255), primary_key=True),
-        Column("queue", types.queue, nullable=False),
+        Column("queue", types.queue, primary_key=True),
         _words("host", 255),
         _number("pid", Integer),
         _number("lanes", Integer),

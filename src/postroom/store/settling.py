@@ -18,6 +18,7 @@ from postroom.store.leases import (
     GivenBack,
     Lease,
     Receipt,
+    Refiled,
     Retry,
     Sent,
     Settlement,
@@ -26,7 +27,7 @@ from postroom.store.operations import Operations, chunks
 from postroom.store.steps import Query, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 ANSWER_LENGTH = 4000
 
@@ -56,6 +57,8 @@ class Settling(Operations):
             yield from self._write_receipts(receipts)
         yield from self._write_failures([one for one in mine if isinstance(one, Failure)])
         yield from self._give_back([one.claimed for one in mine if isinstance(one, GivenBack)])
+        for queue, claimed in refiled_by_queue(mine).items():
+            yield from self._give_back(claimed, queue)
         return {one.claimed.lease for one in settlements} - held
 
     def _held(self, claimed: Sequence[Claimed]) -> Steps[set[Lease]]:
@@ -119,13 +122,15 @@ class Settling(Operations):
                 {"queue": self.queue, **fields._asdict()},
             )
 
-    def _give_back(self, claimed: Sequence[Claimed]) -> Steps[None]:
+    def _give_back(self, claimed: Sequence[Claimed], to: str | None = None) -> Steps[None]:
+        """End the leases; `to` moves the deliveries to another queue."""
         if claimed:
+            moved = "queue = :to, " if to else ""
             yield Query(
-                f"UPDATE {self.delivery} SET token = 0, owner = '', leased_until = {self.dialect.never}, "
+                f"UPDATE {self.delivery} SET {moved}token = 0, owner = '', leased_until = {self.dialect.never}, "
                 f"claims = CASE WHEN lane = {NO_LANE} THEN claims - 1 ELSE claims END "
                 f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
-                {"queue": self.queue},
+                {"queue": self.queue, "to": to},
             )
 
 
@@ -138,6 +143,15 @@ def receipt_fields(receipt: Receipt) -> tuple[str, str | None, int | None]:
             return "duplicate", None if receipt.answer is None else cut(receipt.answer, ANSWER_LENGTH), None
         case Expired():
             return "expired", None, None
+
+
+def refiled_by_queue(settlements: Iterable[Settlement]) -> dict[str, list[Claimed]]:
+    """What belongs into other queues, by queue."""
+    queues: dict[str, list[Claimed]] = {}
+    for one in settlements:
+        if isinstance(one, Refiled):
+            queues.setdefault(one.queue, []).append(one.claimed)
+    return queues
 
 
 class FailureFields(NamedTuple):

@@ -23,15 +23,26 @@ class Workers(Operations):
 
     def leave(self, worker: str) -> Steps[None]:
         """The worker is gone, and its share of the lanes free for others."""
-        yield Query(f"DELETE FROM {self.tables['worker']} WHERE worker = :worker", {"worker": worker})
+        yield Query(
+            f"DELETE FROM {self.tables['worker']} WHERE worker = :worker AND queue = :queue",
+            {"worker": worker, "queue": self.queue},
+        )
+
+    def served(self) -> Steps[set[str]]:
+        """All queues that a living worker serves."""
+        found = yield Query(
+            f"SELECT DISTINCT queue FROM {self.tables['worker']} WHERE seen_at > {self.dialect.later(':silent')}",
+            {"silent": -ALIVE_SECONDS},
+        )
+        return {queue for [queue] in found.rows}
 
     def _beat(self, worker: str, lanes: int, in_flight: int, broker_down: str) -> Steps[int]:
         table = self.tables["worker"]
         params = {"worker": worker, "lanes": lanes, "in_flight": in_flight, "down": broker_down, "queue": self.queue}
-        known = yield Query(f"SELECT 1 FROM {table} WHERE worker = :worker", params)
+        known = yield Query(f"SELECT 1 FROM {table} WHERE worker = :worker AND queue = :queue", params)
         yield Query(
             f"UPDATE {table} SET seen_at = {self.now}, lanes = :lanes, in_flight = :in_flight, broker_down = :down "
-            f"WHERE worker = :worker",
+            f"WHERE worker = :worker AND queue = :queue",
             params,
         )
         if not known.rows:

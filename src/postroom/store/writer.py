@@ -16,7 +16,7 @@ from postroom.store.operations import DEFAULT_QUEUE
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from postroom.message import Message
@@ -52,12 +52,28 @@ class Writer:
     id_as_text: ClassVar[str] = "id"
     text_as_id: ClassVar[str] = ""
 
-    def __init__(self, names: Names, queue: str = DEFAULT_QUEUE, *, notify: bool = False) -> None:
-        """`notify`: tell listening relays at the commit, where the database can."""
+    def __init__(
+        self,
+        names: Names,
+        queue: str = DEFAULT_QUEUE,
+        *,
+        notify: bool = False,
+        queue_of: Callable[[str], str] | None = None,
+    ) -> None:
+        """`notify`: tell listening relays at the commit, where the database can.
+
+        All messages go into the `queue`, or each into that of its topic, where `queue_of` says which.
+        """
+        self.names = names
         self.notify = notify
+        self._queue_of = queue_of
         self.dialect: Dialect = DIALECTS[names.dialect]()
         self.tables = names.mapping()
         self.queue = queue
+
+    def queue_for(self, message: Message) -> str:
+        """Where the message goes."""
+        return self.queue if self._queue_of is None else self._queue_of(message.topic)
 
     def add(self, messages: Sequence[Message]) -> Steps[list[Message]]:
         """Record the messages, in order. Those whose idempotency key is in use come back as what is there already.
@@ -129,14 +145,14 @@ class Writer:
             ids = (str(message.id) for message in chunk)
             rows = yield from self._select(f"{self.id_as_text}, position", "id", ids)
             position_of = {UUID(text(identifier)): position for identifier, position in rows}
-            lanes: dict[int, list[int]] = {}
+            lanes: dict[tuple[str, int], list[int]] = {}
             for message in chunk:
-                lanes.setdefault(_lane(message), []).append(position_of[message.id])
-            for lane, positions in lanes.items():
+                lanes.setdefault((self.queue_for(message), _lane(message)), []).append(position_of[message.id])
+            for (queue, lane), positions in lanes.items():
                 yield Query(
                     f"DELETE FROM {self.tables['delivery']} WHERE state IN (0, 1) AND queue = :queue AND lane = :lane "
                     f"AND position IN ({whole_numbers(positions)})",
-                    {"queue": self.queue, "lane": lane},
+                    {"queue": queue, "lane": lane},
                 )
             everywhere = whole_numbers(list(position_of.values()))
             yield Query(f"DELETE FROM {self.tables['outbox']} WHERE position IN ({everywhere})")
@@ -158,7 +174,7 @@ class Writer:
     def _message_row(self, message: Message) -> tuple[Any, ...]:
         return (
             str(message.id),
-            self.queue,
+            self.queue_for(message),
             message.topic,
             message.type,
             message.aggregate_type,

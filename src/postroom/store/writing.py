@@ -14,7 +14,7 @@ from postroom.store.steps import Query, Steps
 from postroom.store.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer, listed, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from postroom.message import Message
@@ -54,12 +54,20 @@ class PostgreSQLWriter(Writer):
         "due": "::timestamptz",
     }
 
-    def __init__(self, names: Names, queue: str = DEFAULT_QUEUE, *, notify: bool = False) -> None:
-        super().__init__(names, queue, notify=notify)
+    def __init__(
+        self,
+        names: Names,
+        queue: str = DEFAULT_QUEUE,
+        *,
+        notify: bool = False,
+        queue_of: Callable[[str], str] | None = None,
+    ) -> None:
+        super().__init__(names, queue, notify=notify, queue_of=queue_of)
         # Within the statement, and so without a round trip; the same again in a transaction is sent once.
         one = {column: f":{column}::{self._sent_as(column)}{self._stored_as(column)}" for column in self._COLUMNS}
-        told = _told(channel(names, queue), f"CASE WHEN {one['lane']} < 0 THEN '{ROWS}' ELSE '{LANES}' END", notify)
-        told_all = _told(channel(names, queue), "''", notify)
+        one_channel = None if queue_of else channel(names, queue)
+        told = _told(one_channel, f"CASE WHEN {one['lane']} < 0 THEN '{ROWS}' ELSE '{LANES}' END", notify)
+        told_all = _told(one_channel, "''", notify)
         many = listed(f":{column}::{self._sent_as(column)}[]" for column in self._COLUMNS)
         given = listed(f"{column}{self._stored_as(column)} AS {column}" for column in self._COLUMNS)
         columns = listed(MESSAGE_COLUMNS)
@@ -105,12 +113,19 @@ class PostgreSQLWriter(Writer):
 
     def _insert(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
         rows = [self._message_row(message) + self._delivery_row(message) for message in chunk]
+        channels = self._channels(chunk)
         if len(rows) == 1:
-            result = yield Query(self._one, dict(zip(self._COLUMNS, rows[0], strict=True)))
+            result = yield Query(self._one, dict(zip(self._COLUMNS, rows[0], strict=True)) | channels)
         else:
             columns = map(list, zip(*rows, strict=True))
-            result = yield Query(self._many, dict(zip(self._COLUMNS, columns, strict=True)))
+            result = yield Query(self._many, dict(zip(self._COLUMNS, columns, strict=True)) | channels)
         return {UUID(identifier) for [identifier] in result.rows}
+
+    def _channels(self, messages: Sequence[Message]) -> dict[str, list[str]]:
+        """On which channels to say that there is something, where the statement does not know it."""
+        if not self.notify or self._queue_of is None:
+            return {}
+        return {"channels": sorted({channel(self.names, self.queue_for(message)) for message in messages})}
 
     def _moment(self, moment: datetime | None) -> str | None:
         return None if moment is None else moment.isoformat()
@@ -143,16 +158,16 @@ class _TwoStatementWriter(Writer):
         return f":{column}_{n}"
 
     def _deliveries(self, messages: Sequence[Message]) -> Query:
-        params: dict[str, Any] = {"queue": self.queue}
+        params: dict[str, Any] = {}
         rows = []
         for n, message in enumerate(messages):
             names = _numbered(DELIVERY_COLUMNS, n)
             params |= zip(names, self._delivery_row(message), strict=True)
-            params[f"id_{n}"] = str(message.id)
+            params |= {f"id_{n}": str(message.id), f"queue_{n}": self.queue_for(message)}
             state, lane, hashed, size, due = (f":{name}" for name in names)
             position = f"(SELECT position FROM {self.tables['outbox']} WHERE id = :id_{n})"
             rows.append(
-                f"(:queue, {position}, {state}, {lane}, {hashed}, {size}, coalesce({due}, {self.dialect.never}))"
+                f"(:queue_{n}, {position}, {state}, {lane}, {hashed}, {size}, coalesce({due}, {self.dialect.never}))"
             )
         columns = "queue, position, state, lane, key_hash, size, due"
         return Query(f"INSERT INTO {self.tables['delivery']} ({columns}) VALUES {listed(rows)}", params)
@@ -224,9 +239,13 @@ WRITERS: dict[str, type[Writer]] = {
 }
 
 
-def _told(channel: str, what: str, notify: bool) -> str:  # noqa: FBT001 - the setting, handed on
+def _told(channel: str | None, what: str, notify: bool) -> str:  # noqa: FBT001 - the setting, handed on
     """What makes a statement tell the listeners, with a word for what there is to do, or none for everything."""
-    return f" WHERE (SELECT pg_notify('{channel}', {what})) IS NOT NULL" if notify else ""
+    if not notify:
+        return ""
+    if channel is not None:
+        return f" WHERE (SELECT pg_notify('{channel}', {what})) IS NOT NULL"
+    return f" WHERE (SELECT count(pg_notify(told, {what})) FROM unnest(:channels::text[]) AS told) IS NOT NULL"
 
 
 def _numbered(names: Iterable[str], n: int) -> list[str]:

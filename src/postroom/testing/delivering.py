@@ -129,7 +129,7 @@ class Stored:
     async def due(self) -> list[Message]:
         """What a relay delivers."""
         broker = MemoryBroker()
-        await Relay(self._url, broker).run_once()
+        await Relay(self._url, broker, brokers={}).run_once()
         return broker.messages
 
 

@@ -29,6 +29,7 @@ def relay_of(directory: Path, name: str) -> Relay:
     return Relay(
         database_url(directory),
         publish,
+        brokers={},
         worker=name,
         policy=RetryPolicy.table([0.5], max_attempts=3),
     )

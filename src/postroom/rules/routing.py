@@ -1,0 +1,58 @@
+"""Routing: which pattern a topic belongs to, and in which queue its messages wait for their broker."""
+
+import re
+from collections.abc import Collection
+from functools import lru_cache
+from hashlib import sha256
+
+ANYTHING = "*"
+"""Stands in a pattern for any characters, also none; alone, it is the pattern of all that no other one matches."""
+
+PREFIX = "topic:"
+"""What the names of the queues begin with that messages are sorted into. No other queue may begin so."""
+
+LONGEST_QUEUE = 64
+_PLAIN = re.compile(r"[!-~]+")
+_KNOWN_TOPICS = 4096
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether the topic belongs to the pattern. In a pattern ``*`` stands for any characters; all else for itself."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split(ANYTHING))), topic, re.DOTALL) is not None
+
+
+def best_pattern(patterns: Collection[str], topic: str) -> str | None:
+    """The pattern that decides: the topic itself where it is one, else the longest; None where none matches.
+
+    Of several that are equally long it is the first in the order of the alphabet, so that all relays agree.
+    """
+    if topic in patterns:
+        return topic
+    matching = [pattern for pattern in patterns if matches(pattern, topic)]
+    return min(matching, key=lambda pattern: (-len(pattern), pattern), default=None)
+
+
+def queue_of_pattern(pattern: str) -> str:
+    """The queue of a pattern's messages: ``topic:orders.*``. A hash where that is too long, or not plain ASCII."""
+    plain = f"{PREFIX}{pattern}"
+    if len(plain) <= LONGEST_QUEUE and _PLAIN.fullmatch(plain):
+        return plain
+    return f"{PREFIX}sha256-{sha256(pattern.encode()).hexdigest()[:32]}"
+
+
+def is_sorted(queue: str) -> bool:
+    """Whether messages come into this queue by their topic."""
+    return queue.startswith(PREFIX)
+
+
+class Routing:
+    """Which queue a topic's messages belong into, by patterns."""
+
+    def __init__(self, patterns: Collection[str]) -> None:
+        self.queues = {pattern: queue_of_pattern(pattern) for pattern in (*patterns, ANYTHING)}
+        """Each pattern's queue, that of what no other one matches included."""
+        self.queue_of = lru_cache(_KNOWN_TOPICS)(self._queue_of)
+        """The queue of a topic: a function, which remembers the topics that it has seen."""
+
+    def _queue_of(self, topic: str) -> str:
+        return self.queues[best_pattern(self.queues, topic) or ANYTHING]
