@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 from sqlalchemy import Connection, text
 
 from postroom import Consumer, Inbox, Message, Outbox, Relay
@@ -363,3 +364,30 @@ async def test_what_no_handler_is_for_is_acknowledged_and_told(service: Service)
     assert (await consumer.run_once()).skipped == 2
     assert [event.fate for event in events if isinstance(event, Handled)] == ["skipped", "skipped"]
     assert (await consumer.run_once()).skipped == 0
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["sync", "async"])
+async def test_V_3_a_handler_goes_on_in_the_trace_of_the_sender(service: Service, *, waits: bool) -> None:
+    sender = TracerProvider().get_tracer("shop")
+    with sender.start_as_current_span("order") as span:
+        broker = await published(*orders(2))
+    consumer = Consumer("billing", broker, database=service.url, **QUICK)
+    outbox = Outbox()
+
+    if waits:
+
+        @consumer.handler("orders.created")
+        async def bill_later(connection: AsyncConnection, message: Incoming) -> None:
+            await outbox.aadd(connection, "bills.written", message.json())
+
+    else:
+
+        @consumer.handler("orders.created")
+        def bill(connection: Connection, message: Incoming) -> None:
+            outbox.add(connection, "bills.written", message.json())
+
+    assert (await consumer.run_once()).handled == 2
+    sent = MemoryBroker()
+    await Relay(service.url, sent).run_until_empty()
+    trace = f"{span.get_span_context().trace_id:032x}"
+    assert [message.headers["traceparent"].split("-")[1] for message in sent.messages] == [trace] * 2

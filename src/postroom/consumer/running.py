@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from postroom.consumer.tracing import continued
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.rules.naming import identity
 from postroom.store.connections import async_kind, sync_kind
@@ -82,7 +83,8 @@ class Runner:
             first = await self._inbox.afirst_times(connection, _ids(messages))
             fresh = _those(messages, first)
             if fresh:
-                await handler.call(connection, fresh)
+                with continued(fresh):
+                    await handler.call(connection, fresh)
         return first
 
     async def _in_thread(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
@@ -109,7 +111,8 @@ class Runner:
                 first = self._inbox.first_times(connection, _ids(messages))
                 fresh = _those(messages, first)
                 if fresh:
-                    handler.call(connection, fresh)
+                    with continued(fresh):
+                        handler.call(connection, fresh)
                 if too_late.is_set():
                     raise TimeoutError  # noqa: TRY301 - what makes the transaction roll back
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
