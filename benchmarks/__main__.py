@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle")
+BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle", "consumer")
 """Modules of this package; each has a `main` that measures and prints."""
 
 

@@ -219,7 +219,7 @@ class Consumer:
             line = Database(store, hook).line()
             stack.push_async_callback(line.close)
             queue = handler_queue(self.name)
-            retries = Retries(self.name, self._handlers, runner, self._classifier, hook)
+            retries = Retries(self.name, self._handlers, runner, self._classifier, hook, line.answers)
             relay = self._relay(retries, queue, hook)
             office = Office(
                 name=self.name,

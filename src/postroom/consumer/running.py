@@ -11,7 +11,7 @@ from postroom.consumer.tracing import continued
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.rules.naming import identity
 from postroom.store.connections import async_kind, sync_kind
-from postroom.store.db_errors import reason
+from postroom.store.db_errors import is_lost_connection, reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from postroom.consumer.transactions import Transactions
     from postroom.inbox import Inbox
     from postroom.incoming import Incoming
+
+
+STALE = 2
+"""Connections that may prove to be lost one after another: a pool keeps some from before a server's restart."""
 
 
 class HandlerFailed(Exception):
@@ -39,8 +43,18 @@ class Runner:
 
         Raises what the handler, the inbox or the commit raised, and `TimeoutError`; then nothing was written, unless
         the answer to a commit got lost: the marks tell, when the message comes again. A thread cannot be stopped: one
-        that takes too long writes nothing either, when it ends at last.
+        that takes too long writes nothing either, when it ends at last. Where a connection of a pool proves to be
+        stale, it is tried again at once.
         """
+        for _ in range(STALE):
+            try:
+                return await self._run(handler, messages)
+            except Exception as error:
+                if not is_lost_connection(error):
+                    raise
+        return await self._run(handler, messages)
+
+    async def _run(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
         try:
             if handler.is_async:
                 async with asyncio.timeout(handler.timeout):

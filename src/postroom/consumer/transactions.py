@@ -82,7 +82,7 @@ class Transactions:
 
     def _engine(self) -> Any:
         url = self._url()
-        engine = create_engine(resolve(url), pool_pre_ping=True, connect_args=_patience(url))
+        engine = create_engine(resolve(url), connect_args=_patience(url))
         self._engines.append(engine)
         return engine
 
@@ -92,7 +92,7 @@ class Transactions:
             from sqlalchemy.ext.asyncio import create_async_engine
         except ImportError:
             raise DriverMissing("async handlers need greenlet: pip install 'postroom[asyncio]'") from None
-        engine = create_async_engine(resolve(url, asynchronous=True), pool_pre_ping=True, connect_args=_patience(url))
+        engine = create_async_engine(resolve(url, asynchronous=True), connect_args=_patience(url))
         self._engines.append(engine)
         return engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from postroom.errors import PostroomError, SchemaMissing
+from postroom.errors import DatabaseUnreachable, PostroomError, SchemaMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +18,9 @@ _ANOTHERS_SAKE = {"40P01", "40001", 1213}
 """Deadlock and serialization failure on PostgreSQL, deadlock on MySQL: the transaction is undone and may run again."""
 _NO_SUCH_TABLE = {"42P01", "3F000", 1146}
 _DUPLICATE_ENTRY = {"23505", 1062}
+_LOST_CONNECTION = {"57P01", "57P02", "57P03", "25P03", 1053, 1927, 2006, 2013, 2055}
+_DRIVERS = {"aiomysql", "asyncmy", "asyncpg", "psycopg", "psycopg2", "pymysql"}
+"""Whose connections lead to a server, and may get lost on the way."""
 
 
 def code_of(error: BaseException) -> object:
@@ -46,6 +49,19 @@ def _original(error: BaseException) -> BaseException:
 def is_duplicate_entry(error: BaseException) -> bool:
     """A unique constraint was violated."""
     return code_of(error) in _DUPLICATE_ENTRY
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """The connection broke, or the server ended it: the statement is not at fault, and its outcome may be unknown."""
+    if isinstance(error, DatabaseUnreachable) or getattr(error, "connection_invalidated", False):
+        return True
+    original = _original(error)
+    code = code_of(original)
+    if type(original).__module__.partition(".")[0] not in _DRIVERS:
+        return False
+    if code is None:  # psycopg's and asyncpg's own words for a connection that is gone
+        return type(original).__name__ in {"OperationalError", "InterfaceError", "ConnectionDoesNotExistError"}
+    return code in _LOST_CONNECTION or str(code).startswith("08")
 
 
 def is_missing_table(error: BaseException) -> bool:
