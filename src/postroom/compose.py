@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import ANYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
     from postroom.settings import Settings
@@ -103,7 +102,7 @@ def check_brokers(given: object) -> Mapping[str, str] | None:
     """
     if given is None:
         return None
-    if not isinstance(given, dict):
+    if not isinstance(given, Mapping):
         raise InvalidSetting(f"brokers is of the type {type(given).__name__}: give a table of patterns and brokers")
     for pattern, broker in given.items():
         if broker is None:
