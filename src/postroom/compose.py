@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import ANYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
@@ -126,7 +127,7 @@ def check_brokers(given: object) -> Mapping[str, str] | None:
     """
     if given is None:
         return None
-    if not isinstance(given, dict):
+    if not isinstance(given, Mapping):
         raise InvalidSetting(f"brokers is of the type {type(given).__name__}: give a table of patterns and brokers")
     for pattern, broker in given.items():
         if broker is None:

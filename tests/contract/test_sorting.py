@@ -10,7 +10,7 @@ from postroom.rules.routing import Routing
 from postroom.store.dead_letters import Choice, DeadLetters
 from postroom.store.finding import Finding
 from postroom.store.leases import Dead, GivenBack, Refiled, Retry, Sent
-from postroom.store.sorting import Sorting, Walked
+from postroom.store.sorting import Sorting
 from postroom.store.steps import Query
 from postroom.store.watching import Watching
 from postroom.store.workers import Workers
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from postroom.store.deliveries import Deliveries
     from postroom.store.leases import Claimed, Lane
+    from postroom.store.sorting import Cursors
 
 PAYMENTS, OTHERS = "topic:payments.*", "topic:*"
 ROUTING = Routing(["payments.*"])
@@ -153,6 +154,18 @@ class TestSorting:
         assert sort(room, OTHERS) == {PAYMENTS: 1}
         assert queues(room) == {position: PAYMENTS}
 
+    @only_with_row_locks
+    def test_what_is_claimed_while_it_is_looked_at_stays(self, room: Room) -> None:
+        [position] = room.add(queue=OTHERS, topic="payments.x")
+        protocol = room.on(OTHERS)
+
+        def claim_meanwhile(topic: str) -> str:
+            room.producer.run(protocol.claim("worker", 1, 30))
+            return ROUTING.queue_of(topic)
+
+        room.run(Sorting(room.names, OTHERS).sort(claim_meanwhile, {}))
+        assert queues(room) == {position: OTHERS}
+
     def test_it_can_look_at_all_of_a_queue_of_which_most_stays(
         self, room: Room, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -161,11 +174,13 @@ class TestSorting:
             room.add(3, queue=OTHERS, topic="orders", key=key)
             room.add(2, queue=OTHERS, topic="payments.x", key=key)
         sorting = Sorting(room.names, OTHERS)
-        walked, moved, rounds = Walked({}, {}), 0, 0
-        while rounds == 0 or walked.seen:
-            walked = room.run(sorting.sort(ROUTING.queue_of, walked.seen))
+        seen: Cursors = {}
+        moved, rounds, more = 0, 0, True
+        while more:
+            walked = room.run(sorting.sort(ROUTING.queue_of, seen))
+            seen |= walked.seen
             moved += walked.moved.get(PAYMENTS, 0)
-            rounds += 1
+            rounds, more = rounds + 1, bool(walked.seen)
         assert (moved, rounds) == (4, 4)
         assert sorted(queues(room).values()) == [OTHERS] * 6 + [PAYMENTS] * 4
 

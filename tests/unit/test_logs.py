@@ -134,6 +134,17 @@ def test_going_away_is_said_once_and_coming_back_once() -> None:
     assert said == ["database_unreachable", "broker_unreachable", "database_reachable"]
 
 
+def test_of_several_brokers_each_is_said_with_its_queue() -> None:
+    away = [Reachability("kafka", reachable=False, queue=queue) for queue in ("topic:a.*", "topic:b.*", "topic:a.*")]
+    back = Reachability("kafka", reachable=True, queue="topic:b.*")
+    said = [(line["event"], line["queue"]) for line in logged(*away, back)]
+    assert said == [
+        ("broker_unreachable", "topic:a.*"),
+        ("broker_unreachable", "topic:b.*"),
+        ("broker_reachable", "topic:b.*"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("code", "shown"),
     [

@@ -6,28 +6,19 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from postroom import wakeup
 from postroom.compose import as_broker, broker_for, check_broker, check_brokers, check_default, open_relay_store
 from postroom.errors import PostroomError
 from postroom.relay.crew import Crew
-from postroom.relay.lines import Database, ShiftLines
-from postroom.relay.listener import Listener
-from postroom.relay.office import Office
+from postroom.relay.hiring import hired
 from postroom.relay.options import options_of
-from postroom.relay.shift import Shift
-from postroom.relay.sorter import Sorter
-from postroom.rules.lifecycle import Outcome
+from postroom.relay.report import Report
 from postroom.rules.routing import ANYTHING, Routing
 from postroom.settings import Settings
-from postroom.store.databases import deliveries
-from postroom.store.leases import Order
-from postroom.store.names import channel
 from postroom.store.operations import DEFAULT_QUEUE
-from postroom.store.workers import Workers
-from postroom.telemetry import DATABASE, Event, Expired, Reachability, Settled, all_of
+from postroom.telemetry import all_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -37,49 +28,7 @@ if TYPE_CHECKING:
     from postroom.brokers.port import Broker
     from postroom.relay.options import OnDead, Policy
     from postroom.rules.failures import Classifier
-    from postroom.store.names import Names
-    from postroom.store.stores import Lines
     from postroom.telemetry import Hook
-
-
-@dataclass(slots=True)
-class Report:
-    """What a relay did."""
-
-    sent: int = 0
-    retried: int = 0
-    dead: int = 0
-    duplicates: int = 0
-    expired: int = 0
-    conflicts: int = 0
-    broker_down: bool = False
-    """Whether a broker could not be reached at the end."""
-    queues_down: list[str] = field(default_factory=list)
-    """The queues whose broker that was."""
-
-    def count(self, event: Event) -> None:
-        """A hook that counts."""
-        if isinstance(event, Expired):
-            self.expired += len(event.messages)
-        if isinstance(event, Reachability) and event.what != DATABASE:
-            others = [queue for queue in self.queues_down if queue != event.queue]
-            self.queues_down = others if event.reachable else [*others, event.queue]
-            self.broker_down = bool(self.queues_down)
-        if not isinstance(event, Settled):
-            return
-        match event.outcome:
-            case Outcome.SUCCESS:
-                self.sent += len(event.messages)
-            case Outcome.RETRY:
-                self.retried += len(event.messages)
-            case Outcome.DEAD:
-                self.dead += len(event.messages)
-            case Outcome.DEDUP_HIT:
-                self.duplicates += len(event.messages)
-            case Outcome.CONFLICT:
-                self.conflicts += len(event.messages)
-            case _:
-                pass
 
 
 class Relay:
@@ -198,12 +147,8 @@ class Relay:
             store = await open_relay_store(self._settings)
             stack.push_async_callback(store.close)
             routing = Routing(self._brokers) if self._brokers else None
-            offices: dict[str, Office] = {}
-            for queue, broker in self._opened_brokers(routing, stack).items():
-                operations = deliveries(store.names, queue, Order(self._settings.order))
-                offices[queue] = Office(self._options, broker, operations, hook, routing.queue_of if routing else None)
-                offices[queue].neighbours = offices
-            crew = self._crew_of(offices, routing, store, Database(store, hook))
+            brokers = self._opened_brokers(routing, stack)
+            crew = hired(self._settings, self._options, store, brokers, routing, hook)
             stack.push_async_callback(crew.close)
             self._running[crew] = asyncio.get_running_loop()
             stack.callback(self._off_duty, crew)
@@ -233,32 +178,6 @@ class Relay:
                 stack.push_async_callback(broker.close)
             opened[queue] = broker
         return opened
-
-    def _crew_of(self, offices: dict[str, Office], routing: Routing | None, store: Lines, database: Database) -> Crew:
-        names = store.names
-        if routing is None and self._queue == DEFAULT_QUEUE:
-            lines = [ShiftLines.all_its_own(database)]
-            sorting = lines[0].beats
-        else:
-            sorting, beats = database.line(), database.line()
-            lines = [ShiftLines.sparing(database, beats) for _ in offices]
-        shifts = [
-            Shift(office, some, Workers(names, queue))
-            for (queue, office), some in zip(offices.items(), lines, strict=True)
-        ]
-        sorter = None
-        if self._queue == DEFAULT_QUEUE:
-            notify = self._settings.notify and names.dialect == "postgresql"
-            sorter = Sorter(self._options, names, sorting, routing, offices, notify=notify)
-        return Crew(shifts, sorter, database.lines, self._listener(offices, sorter, names))
-
-    def _listener(self, offices: dict[str, Office], sorter: Sorter | None, names: Names) -> list[Listener]:
-        if not self._settings.notify or self._settings.database is None:
-            return []
-        channels = {channel(names, queue): office.wake for queue, office in offices.items()}
-        if sorter is not None:
-            channels.setdefault(channel(names, DEFAULT_QUEUE), sorter.wake)
-        return [Listener(self._settings.database, channels)]
 
     def _off_duty(self, crew: Crew) -> None:
         del self._running[crew]

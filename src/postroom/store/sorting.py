@@ -54,10 +54,9 @@ class Sorting(Operations):
     def sort(self, queue_of: QueueOf, after: Cursors | None = None) -> Steps[Walked]:
         """Look at some deliveries of each state, lane by lane in the order of positions, and move the strangers.
 
-        In transactions of its own. Call it again as long as it moves any; or, to look at all, with what it has `seen`,
-        until that is nothing.
+        In transactions of its own. Call it again as long as it moves any; or, to look at all of a queue of which most
+        stays, behind what it has `seen`, at first nothing, until that is nothing again.
         """
-        after = after or {}
         moved: dict[str, int] = {}
         seen: Cursors = {}
         for state in (yield from self._states()):
@@ -79,22 +78,25 @@ class Sorting(Operations):
                 found.append(state)
         return found
 
-    def _sort_rows(self, state: Stored, queue_of: QueueOf, after: Cursors) -> Steps[Walked]:
+    def _sort_rows(self, state: Stored, queue_of: QueueOf, after: Cursors | None) -> Steps[Walked]:
+        # Where most stays, none is locked to be looked at: PostgreSQL writes its locks into the rows.
+        lock = self.dialect.skip_locked if after is None else ""
         found = yield Query(
             f"SELECT lane, position FROM {self.delivery} WHERE state = {int(state)} AND queue = :queue "
             f"AND lane = {NO_LANE} AND position > :after AND leased_until <= {self.now} "
-            f"ORDER BY position LIMIT {CHUNK}{self.dialect.skip_locked}",
-            {"queue": self.queue, "after": after.get((state, NO_LANE), 0)},
+            f"ORDER BY position LIMIT {CHUNK}{lock}",
+            {"queue": self.queue, "after": (after or {}).get((state, NO_LANE), 0)},
         )
         return (yield from self._move(state, queue_of, [Place(*row) for row in found.rows]))
 
-    def _sort_lanes(self, state: Stored, queue_of: QueueOf, after: Cursors) -> Steps[Walked]:
+    def _sort_lanes(self, state: Stored, queue_of: QueueOf, after: Cursors | None) -> Steps[Walked]:
+        begun = after or {}
         free = yield from self._free_lanes()
         if not free:
             return Walked({}, {})
         each = " UNION ALL ".join(
             f"SELECT * FROM (SELECT lane, position FROM {self.delivery} WHERE state = {int(state)} AND queue = :queue "
-            f"AND lane = {lane} AND position > {after.get((state, lane), 0)} "
+            f"AND lane = {lane} AND position > {begun.get((state, lane), 0)} "
             f"ORDER BY position LIMIT {CHUNK}) lane_{lane}"
             for lane in free
         )
@@ -121,7 +123,7 @@ class Sorting(Operations):
         queues: dict[str, list[Place]] = {}
         seen: Cursors = {}
         for place in places:
-            seen[state, place.lane] = place.position
+            seen[state, place.lane] = max(place.position, seen.get((state, place.lane), 0))
             queue = queue_of(topics.get(place.position, ""))
             if queue != self.queue:
                 queues.setdefault(queue, []).append(place)
@@ -134,7 +136,7 @@ class Sorting(Operations):
     def _moving(self, state: Stored, queue: str, places: Iterable[Place]) -> Query:
         return Query(
             f"UPDATE {self.delivery} SET queue = :to, token = 0, owner = '', leased_until = {self.dialect.never} "
-            f"WHERE state = {int(state)} AND queue = :queue AND {self.places(places)}",
+            f"WHERE state = {int(state)} AND queue = :queue AND {self.places(places)} AND leased_until <= {self.now}",
             {"queue": self.queue, "to": queue},
         )
 

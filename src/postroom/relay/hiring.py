@@ -1,0 +1,70 @@
+"""Hiring: puts together the crew for a run, and gives each part its connections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.relay.crew import Crew
+from postroom.relay.lines import Database, ShiftLines
+from postroom.relay.listener import Listener
+from postroom.relay.office import Office
+from postroom.relay.shift import Shift
+from postroom.relay.sorter import Sorter
+from postroom.store.databases import deliveries
+from postroom.store.leases import Order
+from postroom.store.names import channel
+from postroom.store.operations import DEFAULT_QUEUE
+from postroom.store.workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postroom.brokers.port import Broker
+    from postroom.relay.options import Options
+    from postroom.rules.routing import Routing
+    from postroom.settings import Settings
+    from postroom.store.names import Names
+    from postroom.store.stores import Lines
+    from postroom.telemetry import Hook
+
+
+def hired(
+    settings: Settings,
+    options: Options,
+    store: Lines,
+    brokers: Mapping[str, Broker],
+    routing: Routing | None,
+    hook: Hook,
+) -> Crew:
+    """A crew with a shift for each queue and its broker. Topics are sorted by the routing, where there is one."""
+    names, database = store.names, Database(store, hook)
+    offices: dict[str, Office] = {}
+    for queue, broker in brokers.items():
+        protocol = deliveries(names, queue, Order(settings.order))
+        offices[queue] = Office(options, broker, protocol, hook, routing.queue_of if routing else None)
+        offices[queue].neighbours = offices
+    if DEFAULT_QUEUE in offices:
+        lines = [ShiftLines.all_its_own(database)]
+        sorting = lines[0].beats
+    else:
+        sorting, beats = database.line(), database.line()
+        lines = [ShiftLines.sparing(database, beats) for _ in offices]  # of many queues, or of one with little to do
+    shifts = [
+        Shift(office, some, Workers(names, queue)) for (queue, office), some in zip(offices.items(), lines, strict=True)
+    ]
+    sorter = None
+    if routing is not None or DEFAULT_QUEUE in offices:
+        notify = settings.notify and names.dialect == "postgresql"
+        sorter = Sorter(options, names, sorting, routing, offices, notify=notify)
+    return Crew(shifts, sorter, database.lines, _listeners(settings, names, offices, sorter))
+
+
+def _listeners(
+    settings: Settings, names: Names, offices: Mapping[str, Office], sorter: Sorter | None
+) -> list[Listener]:
+    if not settings.notify or settings.database is None:
+        return []
+    channels = {channel(names, queue): office.wake for queue, office in offices.items()}
+    if sorter is not None:
+        channels.setdefault(channel(names, DEFAULT_QUEUE), sorter.wake)
+    return [Listener(settings.database, channels)]
