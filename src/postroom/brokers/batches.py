@@ -35,7 +35,11 @@ class Batch:
     def answer(self, index: int, outcome: Outcome) -> None:
         """An outcome that the broker gave."""
         self.answered = True
-        self.settle(index, outcome)
+        if self._outcomes[index] is None:  # as `settle`, without the call: this is done for every message
+            self._outcomes[index] = outcome
+            self._open -= 1
+            if not self._open:
+                self._ended.set()
 
     def lose(self, reason: str) -> None:
         """The connection is gone: those without an answer were not reached."""
