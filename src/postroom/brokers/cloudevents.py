@@ -325,7 +325,7 @@ def _is_json(content_type: str) -> bool:
 def _timestamp(moment: datetime) -> str:
     if moment.tzinfo is not UTC:
         moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return moment.isoformat()[: -len("+00:00")] + "Z"
+    return msgspec.json.encode(moment)[1:-1].decode()  # several times faster than `isoformat`
 
 
 def _moment(event: Mapping[str, str], name: str) -> datetime | None:
