@@ -37,8 +37,6 @@ POLL = 0.1
 
 def attributes(message: Message, prefix: str) -> dict[str, str]:
     """The headers of a message, as short as they can be written for one that has no other fields."""
-    created = message.created_at
-    assert created is not None
     return {
         "content-type": message.content_type,
         f"{prefix}specversion": "1.0",
@@ -46,7 +44,7 @@ def attributes(message: Message, prefix: str) -> dict[str, str]:
         f"{prefix}source": "postroom",
         f"{prefix}type": message.topic,
         f"{prefix}topic": message.topic,
-        f"{prefix}time": created.isoformat(),
+        f"{prefix}time": str(message.created_at),
         f"{prefix}sequence": f"{message.position:019d}",
     }
 
@@ -58,7 +56,7 @@ class Client(ABC):
     way: ClassVar[str]
     kind: ClassVar[type[Service]]
 
-    def __init__(self, server: Service) -> None:
+    def __init__(self, server: Any) -> None:
         self.server = server
 
     @abstractmethod
@@ -200,15 +198,15 @@ class KafkaClient(Client):
     way = "produce with callbacks"
     kind = Kafka
 
-    def _places(self) -> str:
-        assert isinstance(self.server, Kafka)
-        return ",".join(f"{host}:{port}" for host, port in self.server.places())
+    def __init__(self, server: Kafka) -> None:
+        super().__init__(server)
+        self._places = ",".join(f"{host}:{port}" for host, port in server.places())
 
     def broker(self) -> Broker:
-        return KafkaBroker(f"kafka://{self._places()}")
+        return KafkaBroker(f"kafka://{self._places}")
 
     async def open(self) -> None:
-        settings = {"bootstrap.servers": self._places(), "acks": "all", "enable.idempotence": True, "linger.ms": 1}
+        settings = {"bootstrap.servers": self._places, "acks": "all", "enable.idempotence": True, "linger.ms": 1}
         self._producer = confluent_kafka.Producer(settings)
         while self._producer.list_topics(TOPIC, timeout=10).topics[TOPIC].error is not None:
             pass

@@ -97,7 +97,7 @@ async def _opened(client: Client) -> AsyncIterator[Broker]:
     await client.open()
     broker = client.broker()
     [outcome] = await broker.publish([Message.new(TOPIC, "first")], 10.0)
-    if not isinstance(outcome, Accepted):
+    if type(outcome) is not Accepted:
         raise AssertionError(f"{client.name}: {outcome}")
     yield broker
     await broker.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Engine, create_engine, text
 
-from postroom import Message, Outbox, insight
+from postroom import Message, Outbox, dead_letters, insight
 from postroom.store.migrations import upgrade
 from postroom.store.stores import Store
 from postroom.store.urls import resolve
@@ -26,6 +26,9 @@ class Service:
 
     def status(self) -> insight.Status:
         return self._store.run(insight.status(Watching(self._store.names)))
+
+    def dead_letters(self) -> list[dead_letters.DeadLetter]:
+        return self._store.run(dead_letters.listed(self._store.names))
 
     def table(self, name: str) -> str:
         return self._store.names.mapping()[name]

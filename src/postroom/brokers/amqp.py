@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pamqp import body, commands, frame, header, heartbeat
 from pamqp.base import Frame
 
+from postroom.brokers.batches import too_large
 from postroom.brokers.port import ACCEPTED, Outcome, Unreached
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ FAREWELL = 1.0
 CAPABILITIES = {"publisher_confirms": True, "authentication_failure_close": True, "connection.blocked": True}
 
 R = TypeVar("R", bound=Frame)
-Returned = Unreached("the exchange has no queue for this routing key")
+TOO_LARGE = re.compile(r"is larger than configured max size (\d+)")
 Rejected = Unreached("a queue has refused it: it is full, or not available")
 
 
@@ -65,10 +67,12 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.unroutable: Outcome = Unreached("there is no queue of this name")
+        """What becomes of messages that are returned."""
         self._answer: asyncio.Future[Frame] | None = None
         self._tag = 0
         self._unconfirmed: dict[int, tuple[Batch, Letter]] = {}
-        self._by_id: dict[str | None, tuple[Batch, int]] = {}
+        self._by_id: dict[str | None, tuple[Batch, Letter]] = {}
         self._frame_max = CHUNK
         self.lost: str | None = None
         self.blocked: str | None = None
@@ -121,7 +125,7 @@ class Link:
         for letter in letters:
             self._tag += 1
             self._unconfirmed[self._tag] = (batch, letter)
-            self._by_id[letter.id] = (batch, letter.index)
+            self._by_id[letter.id] = (batch, letter)
             frames += (letter.publish, letter.content)
             for start in range(0, len(letter.payload), limit):
                 frames.append(frame.marshal(body.ContentBody(letter.payload[start : start + limit]), PUBLISHING))
@@ -195,8 +199,7 @@ class Link:
             case commands.Basic.Return() | body.ContentBody() | heartbeat.Heartbeat():
                 pass
             case header.ContentHeader():  # of a message that is returned: its confirmation follows
-                batch, index = self._by_id[found.properties.message_id]
-                batch.answer(index, Returned)
+                self._returned(found.properties.message_id)
             case commands.Connection.Blocked():
                 self.blocked = f"it takes no messages for now: {found.reason}"
             case commands.Connection.Unblocked():
@@ -213,6 +216,11 @@ class Link:
             case _:
                 self._reply(found)
 
+    def _returned(self, message_id: str | None) -> None:
+        if message_id in self._by_id:
+            batch, letter = self._by_id[message_id]
+            batch.answer(letter.index, self.unroutable)
+
     def _settled(self, tag: int, outcome: Outcome, *, multiple: bool) -> None:
         if not multiple:
             tags = [tag]
@@ -224,7 +232,8 @@ class Link:
                 tags.append(one)
         for one in tags:
             batch, letter = self._unconfirmed.pop(one)
-            del self._by_id[letter.id]
+            if self._by_id.get(letter.id) == (batch, letter):  # and not its next attempt, when this one ran out of time
+                del self._by_id[letter.id]
             batch.answer(letter.index, outcome)
 
     def _reply(self, found: Frame | Closed) -> None:
@@ -237,7 +246,17 @@ class Link:
     def _lose(self, reason: str, code: int = 0) -> None:
         self.lost = self.lost or reason
         self._reply(Closed(self.lost, code))
+        self._refuse_too_large(reason)
         for batch in {id(batch): batch for batch, _ in self._unconfirmed.values()}.values():
             batch.lose(self.lost)
         self._unconfirmed.clear()
         self._by_id.clear()
+
+    def _refuse_too_large(self, reason: str) -> None:
+        """For one that is too large the server closes the channel: it is that one's fault, and none of the others'."""
+        found = TOO_LARGE.search(reason)
+        if found is not None:
+            limit = int(found[1])
+            for batch, letter in self._unconfirmed.values():
+                if len(letter.payload) > limit:
+                    batch.answer(letter.index, too_large(len(letter.payload), limit))

@@ -6,10 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from postroom.brokers.port import Outcome, Refused, Unreached
+from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Failure, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+LEAST_LEFT = 0.2
+"""The part of the timeout without which it makes no sense to send."""
 
 
 class Batch:
@@ -63,6 +67,15 @@ class Batch:
         else:
             rest = Unreached(self.lost)
         return [rest if outcome is None else outcome for outcome in self._outcomes]
+
+
+def check_time(name: str, deadline: float, timeout: float) -> None:
+    """Raise `BrokerUnavailable` where connecting has left no time for an answer: nothing is tried yet.
+
+    The connection is there for the next batch.
+    """
+    if deadline - asyncio.get_running_loop().time() < timeout * LEAST_LEFT:
+        raise BrokerUnavailable(f"{name}: connecting took nearly all of the {timeout:g} s")
 
 
 def timed_out(timeout: float) -> Refused:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, invalid_target, too_large
+from postroom.brokers.batches import Batch, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import KAFKA
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
@@ -62,8 +62,6 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     sasl: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     """How user and password are shown to the server."""
-    ca: str | None = None
-    """A file with the certificate authorities to trust."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1000, le=1_000_000_000)] = 1_000_000
     """The most bytes that a message may have."""
 
@@ -149,13 +147,12 @@ class _Link:
 class KafkaBroker:
     """Produces to the topic that a message names, its key deciding on the partition."""
 
-    capabilities = Capabilities()
-
     def __init__(self, url: str) -> None:
         self._address, self._options = urls.parse(url, PORTS, Options)
         if self._options.declare:
             raise InvalidSetting("kafka: topics are not declared here: make them with the replication that you need")
         self.name = self._address.name
+        self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self._options.max_bytes)
         self._envelope = self._options.envelope(KAFKA)
         self._connecting = asyncio.Lock()
         self._link: _Link | None = None
@@ -172,6 +169,7 @@ class KafkaBroker:
             else:
                 batch.settle(index, invalid_target(message.topic, "is not one that Kafka can have"))
         link = await self._linked(timeout)
+        check_time(self.name, deadline, timeout)
         late = False
         try:
             async with asyncio.timeout_at(deadline):
@@ -192,25 +190,26 @@ class KafkaBroker:
             await self._drop(self._link)
 
     async def _linked(self, timeout: float) -> _Link:  # noqa: ASYNC109 - as publish
-        async with self._connecting:
-            if self._link is not None and not self._link.lost:
+        try:
+            async with asyncio.timeout(timeout), self._connecting:
+                if self._link is None or self._link.lost:
+                    if self._link is not None:
+                        await self._drop(self._link)
+                    self._link = await self._connect(timeout)
                 return self._link
-            if self._link is not None:
-                await self._drop(self._link)
-            try:
-                link = _Link(self._settings())
-            except KafkaException as error:
-                raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
-            try:
-                await link.open(timeout)
-            except KafkaException as error:
-                await link.close()
-                raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
-            except BaseException:
-                await link.close()
-                raise
-            self._link = link
-            return link
+        except TimeoutError:
+            raise BrokerUnavailable(f"{self.name} does not answer within {timeout:g} s") from None
+        except KafkaException as error:
+            raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
+
+    async def _connect(self, timeout: float) -> _Link:  # noqa: ASYNC109 - as publish
+        link = _Link(self._settings())
+        try:
+            await link.open(timeout)
+        except BaseException:
+            await link.close()
+            raise
+        return link
 
     def _settings(self) -> dict[str, Any]:
         address, options = self._address, self._options

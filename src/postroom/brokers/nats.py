@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, invalid_target, too_large
+from postroom.brokers.batches import Batch, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import NATS
 from postroom.brokers.port import Capabilities, Outcome
 from postroom.errors import BrokerUnavailable, InvalidSetting
@@ -48,7 +47,7 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class NatsBroker:
     """Publishes to JetStream, on one connection, which is made anew after any trouble."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(ordered=True, dedup_seconds=120.0, places=True)
 
     def __init__(self, url: str) -> None:
         self._address, self._options = urls.parse(url, PORTS, Options)
@@ -63,6 +62,7 @@ class NatsBroker:
         """Publish all, then wait for their acknowledgements. Raises `BrokerUnavailable`."""
         deadline = asyncio.get_running_loop().time() + timeout
         link = await self._linked(timeout)
+        check_time(self.name, deadline, timeout)
         batch = Batch(len(messages))
         letters = self._letters(messages, batch, link.client.max_payload)
         try:
@@ -147,7 +147,7 @@ class NatsBroker:
             "password": address.password,
             "token": None if address.password else address.user,
             "user_credentials": self._options.credentials,
-            "tls": ssl.create_default_context() if tls else None,
+            "tls": self._options.tls() if tls else None,
             "allow_reconnect": False,
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,

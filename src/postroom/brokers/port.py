@@ -50,6 +50,16 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     ordered_prefix: bool = False
     """Of a batch it accepts messages in order, and none behind one that it did not accept."""
+    ordered: bool = False
+    """Messages of one key that it accepts of a batch arrive in the batch's order."""
+    dedup_seconds: float | None = None
+    """For how long it drops a repetition of a message by its id, unless it is set up otherwise; None: it never does."""
+    headers: bool = True
+    """User headers arrive beside the payload."""
+    places: bool = False
+    """Its answer says where the message is there: offset, sequence or id."""
+    max_bytes: int | None = None
+    """The most bytes of a message, as far as that is known before a server is asked."""
 
 
 class Broker(Protocol):
