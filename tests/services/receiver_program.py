@@ -13,7 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 LARGEST = int(sys.argv[2])
-HEADERS = {"302": {"Location": "/"}, "429": {"Retry-After": "120"}, "503": {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"}}
+HEADERS = {
+    "302": {"Location": "/"},
+    "429": {"Retry-After": "120"},
+    "503": {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"},
+}
 ENDLESS = b"x" * 65536
 
 

@@ -86,6 +86,7 @@ class Link:
         try:
             await link._log_in(user, password, vhost)
         except BaseException:
+            link.lose("the login failed")  # there is nobody to say goodbye to
             await link.close()
             raise
         return link
@@ -141,7 +142,7 @@ class Link:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._lose("the connection is closed")
+        self.lose("the connection is closed")
         self._writer.transport.abort()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
@@ -186,9 +187,9 @@ class Link:
                     self._arrived(channel, found)
                     start = end
                 del buffer[:start]
-            self._lose("the connection is lost")
+            self.lose("the connection is lost")
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing more is heard
-            self._lose(str(error) or type(error).__name__)
+            self.lose(str(error) or type(error).__name__)
 
     def _arrived(self, channel: int, found: Any) -> None:
         match found:
@@ -206,11 +207,11 @@ class Link:
                 self.blocked = None
             case commands.Connection.Close():
                 self._send(commands.Connection.CloseOk(), 0)
-                self._lose(found.reply_text, found.reply_code or 0)
+                self.lose(found.reply_text, found.reply_code or 0)
             case commands.Channel.Close():
                 self._send(commands.Channel.CloseOk(), channel)
                 if channel == PUBLISHING:
-                    self._lose(found.reply_text, found.reply_code or 0)
+                    self.lose(found.reply_text, found.reply_code or 0)
                 else:
                     self._reply(Closed(found.reply_text, found.reply_code or 0))
             case _:
@@ -243,7 +244,8 @@ class Link:
             else:
                 self._answer.set_result(found)
 
-    def _lose(self, reason: str, code: int = 0) -> None:
+    def lose(self, reason: str, code: int = 0) -> None:
+        """The connection is gone, or not to be used any more: those without an answer were not reached."""
         self.lost = self.lost or reason
         self._reply(Closed(self.lost, code))
         self._refuse_too_large(reason)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from postroom.brokers.port import Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Failure, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
+FAREWELL = 5.0
+"""Seconds for closing a connection."""
 LEAST_LEFT = 0.2
 """The part of the timeout without which it makes no sense to send."""
 
@@ -67,6 +70,30 @@ class Batch:
         else:
             rest = Unreached(self.lost)
         return [rest if outcome is None else outcome for outcome in self._outcomes]
+
+
+class Leaving:
+    """Connections that are being closed. A batch does not wait for them: its answer is due."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Close a connection, beside what else goes on."""
+        task = asyncio.create_task(_closed(closing))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def end(self) -> None:
+        """Return when all are closed."""
+        await asyncio.gather(*self._tasks)
+
+
+async def _closed(closing: Coroutine[Any, Any, None]) -> None:
+    """A server that has fallen silent does not keep us; nor does what goes wrong now matter to anybody."""
+    with suppress(Exception):
+        async with asyncio.timeout(FAREWELL):
+            await closing
 
 
 def check_time(name: str, deadline: float, timeout: float) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, check_time, invalid_target, too_large
+from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import KAFKA
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
@@ -112,7 +112,7 @@ class _Link:
 
     async def close(self) -> None:
         """Throw away what is not sent, and end."""
-        self._lose("the connection is closed")
+        self.lose("the connection is closed")
         if self._producer is not None:
             self._producer.purge()
             self._producer = None  # the thread has the last hold on it, and waits for its end
@@ -132,13 +132,14 @@ class _Link:
             batch, index, error, record = self._told.popleft()
             if batch is None:
                 if error.code() in _GONE:
-                    self._lose(error.str())
+                    self.lose(error.str())
             elif error is None:
                 batch.answer(index, Accepted(f"{record.partition()}:{record.offset()}"))
             else:
                 batch.answer(index, _refused(error, len(record.value() or b""), 0))
 
-    def _lose(self, reason: str) -> None:
+    def lose(self, reason: str) -> None:
+        """No more answers are to be expected: those without one were not reached."""
         self.lost = self.lost or reason
         for batch in self._batches:
             batch.lose(self.lost)
@@ -155,6 +156,7 @@ class KafkaBroker:
         self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self._options.max_bytes)
         self._envelope = self._options.envelope(KAFKA)
         self._connecting = asyncio.Lock()
+        self._leaving = Leaving()
         self._link: _Link | None = None
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
@@ -181,20 +183,21 @@ class KafkaBroker:
             link.forget(batch)
         outcomes = batch.outcomes(timeout)
         if late or link.lost or any(isinstance(outcome, Unreached) for outcome in outcomes):
-            await self._drop(link)  # a producer also remembers for long which topics were not there
+            self._drop(link)  # a producer also remembers for long which topics were not there
         return outcomes
 
     async def close(self) -> None:
         """End the producer and its thread."""
         if self._link is not None:
-            await self._drop(self._link)
+            self._drop(self._link)
+        await self._leaving.end()
 
     async def _linked(self, timeout: float) -> _Link:  # noqa: ASYNC109 - as publish
         try:
             async with asyncio.timeout(timeout), self._connecting:
                 if self._link is None or self._link.lost:
                     if self._link is not None:
-                        await self._drop(self._link)
+                        self._drop(self._link)
                     self._link = await self._connect(timeout)
                 return self._link
         except TimeoutError:
@@ -207,7 +210,7 @@ class KafkaBroker:
         try:
             await link.open(timeout)
         except BaseException:
-            await link.close()
+            self._leaving.begin(link.close())
             raise
         return link
 
@@ -235,11 +238,12 @@ class KafkaBroker:
             }
         return settings | ({"ssl.ca.location": options.ca} if options.ca else {})
 
-    async def _drop(self, link: _Link) -> None:
+    def _drop(self, link: _Link) -> None:
         """The next batch gets a new producer."""
         if self._link is link:
             self._link = None
-        await link.close()
+            link.lose(f"{self.name}: the producer was given up")
+            self._leaving.begin(link.close())
 
 
 def _refused(error: Any, size: int, limit: int) -> Outcome:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, check_time, invalid_target, too_large
+from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import NATS
 from postroom.brokers.port import Capabilities, Outcome
 from postroom.errors import BrokerUnavailable, InvalidSetting
@@ -56,6 +56,7 @@ class NatsBroker:
         self.name = self._address.name
         self._envelope = self._options.envelope(NATS)
         self._connecting = asyncio.Lock()
+        self._leaving = Leaving()
         self._link: Link | None = None
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
@@ -76,13 +77,14 @@ class NatsBroker:
         finally:
             link.forget(batch)
         if batch.lost or batch.silent:
-            await self._drop(link)
+            self._drop(link)
         return batch.outcomes(timeout)
 
     async def close(self) -> None:
         """End the connection."""
         if self._link is not None:
-            await self._drop(self._link)
+            self._drop(self._link)
+        await self._leaving.end()
 
     def _letters(self, messages: Sequence[Message], batch: Batch, limit: int) -> list[Letter]:
         letters = []
@@ -163,12 +165,12 @@ class NatsBroker:
             subjects = (self._options.subjects or "").split(",")
             await jetstream.add_stream(name=stream, subjects=subjects, storage=nats.js.api.StorageType.FILE)
 
-    async def _drop(self, link: Link) -> None:
+    def _drop(self, link: Link) -> None:
         """The next batch gets a new connection."""
         if self._link is link:
             self._link = None
-        link.lose("the connection is closed")
-        await link.client.close()
+            link.lose(f"{self.name}: the connection was given up")
+            self._leaving.begin(link.client.close())
 
 
 @lru_cache(maxsize=1000)

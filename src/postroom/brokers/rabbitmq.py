@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, check_time, invalid_target, too_large
+from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import AMQP, CONTENT_TYPE
 from postroom.brokers.port import Capabilities, Outcome, Refused
 from postroom.errors import BrokerUnavailable
@@ -61,6 +61,7 @@ class RabbitBroker:
         self.name = self._address.name
         self._envelope = self._options.envelope(AMQP)
         self._connecting = asyncio.Lock()
+        self._leaving = Leaving()
         self._link: Link | None = None
         self._declared: set[str] = set()
 
@@ -82,13 +83,15 @@ class RabbitBroker:
             batch.lose(f"{self.name}: {error}")
         outcomes = batch.outcomes(timeout)
         if link.lost or batch.silent:
-            await self._drop(link)
+            self._drop(link, "it did not answer")
         return outcomes
 
     async def close(self) -> None:
-        """End the connection."""
+        """End the connection, with a goodbye."""
         if self._link is not None:
-            await self._drop(self._link)
+            link, self._link = self._link, None
+            await link.close()
+        await self._leaving.end()
 
     def _letters(self, messages: Sequence[Message], batch: Batch) -> list[Letter]:
         letters = []
@@ -123,7 +126,7 @@ class RabbitBroker:
             async with asyncio.timeout(timeout), self._connecting:
                 if self._link is None or self._link.lost:
                     if self._link is not None:
-                        await self._drop(self._link)
+                        self._drop(self._link, "it is lost")
                     self._link = await self._connect()
                     self._declared.clear()
                     if self._options.exchange:
@@ -168,8 +171,9 @@ class RabbitBroker:
                 )
             self._declared.add(name)
 
-    async def _drop(self, link: Link) -> None:
+    def _drop(self, link: Link, reason: str) -> None:
         """The next batch gets a new connection."""
         if self._link is link:
             self._link = None
-        await link.close()
+            link.lose(f"{self.name}: the connection was given up: {reason}")
+            self._leaving.begin(link.close())

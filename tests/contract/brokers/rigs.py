@@ -53,7 +53,7 @@ class Rig(ABC):
         """The broker's URL; on another port if one is given."""
 
     async def unroutable(self) -> tuple[str, str, str] | None:
-        """A URL and a topic that no message reaches while others do, and the code; None where there is no such thing."""
+        """A URL and a topic that no message reaches while others do, and the code; None where that cannot be."""
         return self.url(), "no such topic", Reason.INVALID_TARGET
 
     @abstractmethod

@@ -67,9 +67,9 @@ async def test_what_the_server_refuses_burns_no_attempt(url: str, client: redis.
 @pytest.mark.parametrize(
     ("trouble", "back", "reason"),
     [
-        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), "OOM"),
-        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), "READONLY"),
-        (("ACL", "SETUSER", "default", "-xadd"), ("ACL", "SETUSER", "default", "+xadd"), "NOPERM"),
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), "maxmemory"),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), "read only"),
+        (("ACL", "SETUSER", "default", "-xadd"), ("ACL", "SETUSER", "default", "+xadd"), "permissions"),
     ],
 )
 async def test_L_9_a_server_that_takes_nothing_burns_no_attempt(
@@ -81,8 +81,8 @@ async def test_L_9_a_server_that_takes_nothing_burns_no_attempt(
     finally:
         await client.execute_command(*back)  # type: ignore[no-untyped-call]  # as above
     assert isinstance(outcome, Unreached)
-    assert outcome.reason.split()[0] in {reason, "No", "-OOM", "You", "NOPERM", "OOM", "command", "this"}
-    assert await published(f"{url}?declare=true", Message.new("refused", "a")) != [outcome]
+    assert reason in outcome.reason
+    assert isinstance((await published(f"{url}?declare=true", Message.new("refused", "a")))[0], Accepted)
 
 
 async def test_a_password_that_is_missing_burns_no_attempt(url: str, client: redis.Redis) -> None:
