@@ -1,16 +1,24 @@
-"""Run all benchmarks, or those that are named: ``python -m benchmarks [NAME …]``."""
+"""Run all benchmarks, or those that are named: ``python -m benchmarks [NAME …]``.
+
+One that has options takes what stands behind its name: ``python -m benchmarks brokers --messages 20000 nats``.
+"""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 
-BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle", "consumer")
+BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer")
 """Modules of this package; each has a `main` that measures and prints."""
+WITH_OPTIONS = ("brokers",)
+"""Their `main` takes the arguments that stand behind the name."""
 
 
 def main(names: list[str]) -> int:
     """Run the benchmarks of these names, all of them where none is given; returns the exit code."""
+    if names and names[0] in WITH_OPTIONS:
+        import_module(f"benchmarks.{names[0]}").main(names[1:])
+        return 0
     unknown = set(names) - set(BENCHMARKS)
     if unknown:
         print(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)

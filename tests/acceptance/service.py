@@ -14,6 +14,9 @@ from postroom.store.urls import resolve
 from postroom.store.watching import Watching
 from postroom.store.workers import Workers
 
+LARGEST = 2 * 1024 * 1024
+"""More than the test brokers take."""
+
 
 class Service:
     """A service's database: its tables, a way to commit messages, and what the outbox says."""
@@ -26,7 +29,7 @@ class Service:
 
     def commit(self, *messages: Message) -> list[Message]:
         with self.engine.begin() as connection:
-            return Outbox().add_many(connection, messages)
+            return Outbox(max_payload_bytes=LARGEST).add_many(connection, messages)
 
     def status(self) -> insight.Status:
         return self._store.run(insight.status(Watching(self._store.names)))

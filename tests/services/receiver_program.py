@@ -1,20 +1,24 @@
-"""A small web server: PUT declares a topic, POST keeps a message, GET gives a topic's messages, a line of JSON each."""
+"""A small web server: PUT declares a topic, POST keeps a message, GET gives a topic's messages, a line of JSON each.
+
+Messages of the topic `status-418` are answered with that status; those of `endless` with an answer that does not end.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import sys
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 LARGEST = int(sys.argv[2])
-ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
-    "retry": (429, {"Retry-After": "120"}),
-    "gone": (410, {}),
-    "moved": (302, {"Location": "/"}),
-    "broken": (500, {}),
+HEADERS = {
+    "302": {"Location": "/"},
+    "429": {"Retry-After": "120"},
+    "503": {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"},
 }
+ENDLESS = b"x" * 65536
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -34,9 +38,11 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         topic = self.headers.get("ce-topic") or json.loads(body)["topic"]
         file = Path(f"topic-{topic}")
-        if topic in ANSWERS:
-            status, headers = ANSWERS[topic]
-            self._answer(status, headers=headers)
+        if topic.startswith("status-"):
+            status = topic.removeprefix("status-")
+            self._answer(int(status), headers=HEADERS.get(status))
+        elif topic == "endless":
+            self._go_on()
         elif len(body) > LARGEST:
             self._answer(413)
         elif not file.exists():
@@ -46,6 +52,14 @@ class Handler(BaseHTTPRequestHandler):
             with file.open("ab", buffering=0) as lines:
                 lines.write(json.dumps(kept).encode() + b"\n")
             self._answer(204)
+
+    def _go_on(self) -> None:
+        """An answer that does not end."""
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):  # until nobody listens any more
+            while True:
+                self.wfile.write(ENDLESS)
 
     def _answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

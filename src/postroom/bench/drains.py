@@ -1,4 +1,4 @@
-"""Draining a backlog with the whole relay, to a function that does nothing."""
+"""Draining a backlog with the whole relay, to a function that does nothing or to a broker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from postroom.telemetry import Lifecycle
 
 if TYPE_CHECKING:
     from postroom.bench.scratch import Scratch
+    from postroom.brokers.port import Broker
     from postroom.message import Message
     from postroom.telemetry import Event
 
@@ -20,7 +21,7 @@ async def nowhere(messages: list[Message]) -> None:
     del messages
 
 
-async def drain(place: Scratch, messages: int) -> float:
+async def drain(place: Scratch, messages: int, broker: Broker | None = None) -> float:
     """Send exactly so many messages with a relay as it comes; returns how many a second.
 
     From the moment that it says that it has started, its connections being open, until the last receipt is written.
@@ -36,7 +37,7 @@ async def drain(place: Scratch, messages: int) -> float:
             ended = time.perf_counter()
             done.set()
 
-    relay = Relay(place.url, nowhere, schema=place.schema, table_prefix=place.prefix, hook=listen, brokers={})
+    relay = Relay(place.url, broker or nowhere, schema=place.schema, table_prefix=place.prefix, hook=listen, brokers={})
     running = asyncio.create_task(relay.run())
     finished = asyncio.create_task(done.wait())
     await asyncio.wait({running, finished}, return_when=asyncio.FIRST_COMPLETED)

@@ -11,10 +11,13 @@ from postroom.store.operations import Operations, columns
 from postroom.store.urls import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from postroom.bench.scratch import Scratch
+    from postroom.message import Message
     from postroom.store.steps import Row
+
+    Send = Callable[[Sequence[Message]], Awaitable[object]]
 
 BATCH = 1000
 LEASE = "interval '120 seconds'"
@@ -22,12 +25,16 @@ STEERED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 
 
 class Floor:
-    """Two connections, each with one statement that acks its last batch and claims the next."""
+    """Two connections, each with one statement that acks its last batch and claims the next.
 
-    def __init__(self, place: Scratch, *, full: bool) -> None:
+    A full one builds the messages, and, where a `send` is given, acks them when that has returned.
+    """
+
+    def __init__(self, place: Scratch, *, full: bool, send: Send | None = None) -> None:
         tables = place.names.mapping()
         self._operations = Operations(place.names)
         self._full = full
+        self._send = send
         self._url = resolve(place.url, asynchronous=True)
         receipts = f"""receipts AS (
                 INSERT INTO {tables["receipt"]} (position, attempts, outcome)
@@ -75,7 +82,9 @@ class Floor:
             rows = await self.step(connection, positions, token, fresh, positions[-1] if positions else 0)
             token = fresh
             if self._full:
-                self._built = [self._operations.message(row) for row in rows]
+                built = [self._operations.message(row) for row in rows]
+                if self._send is not None and built:
+                    await self._send(built)
             positions = sorted([row[0] for row in rows])
             done += len(positions)
             if not positions:

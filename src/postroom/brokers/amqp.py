@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pamqp import body, commands, frame, header, heartbeat
 from pamqp.base import Frame
 
+from postroom.brokers.batches import too_large
 from postroom.brokers.port import ACCEPTED, Outcome, Unreached
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ FAREWELL = 1.0
 CAPABILITIES = {"publisher_confirms": True, "authentication_failure_close": True, "connection.blocked": True}
 
 R = TypeVar("R", bound=Frame)
-Returned = Unreached("the exchange has no queue for this routing key")
+TOO_LARGE = re.compile(r"is larger than configured max size (\d+)")
 Rejected = Unreached("a queue has refused it: it is full, or not available")
 
 
@@ -65,10 +67,12 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.unroutable: Outcome = Unreached("there is no queue of this name")
+        """What becomes of messages that are returned."""
         self._answer: asyncio.Future[Frame] | None = None
         self._tag = 0
         self._unconfirmed: dict[int, tuple[Batch, Letter]] = {}
-        self._by_id: dict[str | None, tuple[Batch, int]] = {}
+        self._by_id: dict[str | None, tuple[Batch, Letter]] = {}
         self._frame_max = CHUNK
         self.lost: str | None = None
         self.blocked: str | None = None
@@ -82,6 +86,7 @@ class Link:
         try:
             await link._log_in(user, password, vhost)
         except BaseException:
+            link.lose("the login failed")  # there is nobody to say goodbye to
             await link.close()
             raise
         return link
@@ -121,7 +126,7 @@ class Link:
         for letter in letters:
             self._tag += 1
             self._unconfirmed[self._tag] = (batch, letter)
-            self._by_id[letter.id] = (batch, letter.index)
+            self._by_id[letter.id] = (batch, letter)
             frames += (letter.publish, letter.content)
             for start in range(0, len(letter.payload), limit):
                 frames.append(frame.marshal(body.ContentBody(letter.payload[start : start + limit]), PUBLISHING))
@@ -137,7 +142,7 @@ class Link:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._lose("the connection is closed")
+        self.lose("the connection is closed")
         self._writer.transport.abort()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
@@ -182,9 +187,9 @@ class Link:
                     self._arrived(channel, found)
                     start = end
                 del buffer[:start]
-            self._lose("the connection is lost")
+            self.lose("the connection is lost")
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing more is heard
-            self._lose(str(error) or type(error).__name__)
+            self.lose(str(error) or type(error).__name__)
 
     def _arrived(self, channel: int, found: Any) -> None:
         match found:
@@ -195,23 +200,27 @@ class Link:
             case commands.Basic.Return() | body.ContentBody() | heartbeat.Heartbeat():
                 pass
             case header.ContentHeader():  # of a message that is returned: its confirmation follows
-                batch, index = self._by_id[found.properties.message_id]
-                batch.answer(index, Returned)
+                self._returned(found.properties.message_id)
             case commands.Connection.Blocked():
                 self.blocked = f"it takes no messages for now: {found.reason}"
             case commands.Connection.Unblocked():
                 self.blocked = None
             case commands.Connection.Close():
                 self._send(commands.Connection.CloseOk(), 0)
-                self._lose(found.reply_text, found.reply_code or 0)
+                self.lose(found.reply_text, found.reply_code or 0)
             case commands.Channel.Close():
                 self._send(commands.Channel.CloseOk(), channel)
                 if channel == PUBLISHING:
-                    self._lose(found.reply_text, found.reply_code or 0)
+                    self.lose(found.reply_text, found.reply_code or 0)
                 else:
                     self._reply(Closed(found.reply_text, found.reply_code or 0))
             case _:
                 self._reply(found)
+
+    def _returned(self, message_id: str | None) -> None:
+        if message_id in self._by_id:
+            batch, letter = self._by_id[message_id]
+            batch.answer(letter.index, self.unroutable)
 
     def _settled(self, tag: int, outcome: Outcome, *, multiple: bool) -> None:
         if not multiple:
@@ -224,7 +233,8 @@ class Link:
                 tags.append(one)
         for one in tags:
             batch, letter = self._unconfirmed.pop(one)
-            del self._by_id[letter.id]
+            if self._by_id.get(letter.id) == (batch, letter):  # and not its next attempt, when this one ran out of time
+                del self._by_id[letter.id]
             batch.answer(letter.index, outcome)
 
     def _reply(self, found: Frame | Closed) -> None:
@@ -234,10 +244,21 @@ class Link:
             else:
                 self._answer.set_result(found)
 
-    def _lose(self, reason: str, code: int = 0) -> None:
+    def lose(self, reason: str, code: int = 0) -> None:
+        """The connection is gone, or not to be used any more: those without an answer were not reached."""
         self.lost = self.lost or reason
         self._reply(Closed(self.lost, code))
+        self._refuse_too_large(reason)
         for batch in {id(batch): batch for batch, _ in self._unconfirmed.values()}.values():
             batch.lose(self.lost)
         self._unconfirmed.clear()
         self._by_id.clear()
+
+    def _refuse_too_large(self, reason: str) -> None:
+        """For one that is too large the server closes the channel: it is that one's fault, and none of the others'."""
+        found = TOO_LARGE.search(reason)
+        if found is not None:
+            limit = int(found[1])
+            for batch, letter in self._unconfirmed.values():
+                if len(letter.payload) > limit:
+                    batch.answer(letter.index, too_large(len(letter.payload), limit))

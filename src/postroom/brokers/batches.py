@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from postroom.brokers.port import Outcome, Refused, Unreached
+from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Failure, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
+
+FAREWELL = 5.0
+"""Seconds for closing a connection."""
+LEAST_LEFT = 0.2
+"""The part of the timeout without which it makes no sense to send."""
 
 
 class Batch:
@@ -35,7 +42,11 @@ class Batch:
     def answer(self, index: int, outcome: Outcome) -> None:
         """An outcome that the broker gave."""
         self.answered = True
-        self.settle(index, outcome)
+        if self._outcomes[index] is None:  # as `settle`, without the call: this is done for every message
+            self._outcomes[index] = outcome
+            self._open -= 1
+            if not self._open:
+                self._ended.set()
 
     def lose(self, reason: str) -> None:
         """The connection is gone: those without an answer were not reached."""
@@ -59,6 +70,39 @@ class Batch:
         else:
             rest = Unreached(self.lost)
         return [rest if outcome is None else outcome for outcome in self._outcomes]
+
+
+class Leaving:
+    """Connections that are being closed. A batch does not wait for them: its answer is due."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Close a connection, beside what else goes on."""
+        task = asyncio.create_task(_closed(closing))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def end(self) -> None:
+        """Return when all are closed."""
+        await asyncio.gather(*self._tasks)
+
+
+async def _closed(closing: Coroutine[Any, Any, None]) -> None:
+    """A server that has fallen silent does not keep us; nor does what goes wrong now matter to anybody."""
+    with suppress(Exception):
+        async with asyncio.timeout(FAREWELL):
+            await closing
+
+
+def check_time(name: str, deadline: float, timeout: float) -> None:
+    """Raise `BrokerUnavailable` where connecting has left no time for an answer: nothing is tried yet.
+
+    The connection is there for the next batch.
+    """
+    if deadline - asyncio.get_running_loop().time() < timeout * LEAST_LEFT:
+        raise BrokerUnavailable(f"{name}: connecting took nearly all of the {timeout:g} s")
 
 
 def timed_out(timeout: float) -> Refused:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import re
-import socket
 import time
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -16,11 +14,12 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import timed_out
+from postroom.brokers.addresses import lookup
+from postroom.brokers.batches import check_time, timed_out
 from postroom.brokers.cloudevents import HTTP
-from postroom.brokers.port import Accepted, Capabilities, Outcome, Refused, Unreached
+from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
 from postroom.brokers.signatures import key_of, signature
-from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.errors import InvalidSetting
 from postroom.rules.failures import Failure, Reason
 
 try:
@@ -38,8 +37,12 @@ OURS = "postroom."
 """What our options begin with: all else in the query is the receiver's."""
 MOST_ANSWERED = 16 * 1024
 LONGEST_PAUSE = 24 * 3600.0
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_NOT_SET_UP = frozenset({401, 403, 404, 405, 407, 410, 421, 502, 503})
+BEGINNING = 0.2
+"""The part of the timeout in which requests may begin, so that each has nearly all of it for its answer."""
+CONNECTING = 0.5
+"""The part of the timeout that connecting may take: a receiver that cannot be reached is told from a slow one."""
+_PASSING = frozenset({408, 425, 429})
+_NOT_SET_UP = frozenset({401, 403, 404, 405, 407, 410, 421})
 """Of the receiver as a whole, and not of a message. 410: it wants no more."""
 
 
@@ -57,7 +60,7 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class HttpBroker:
     """Posts messages to one URL; 2xx is the only success, and no redirect is followed."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities()  # requests overtake each other
 
     def __init__(self, url: str) -> None:
         rest, options = _split(url)
@@ -74,20 +77,24 @@ class HttpBroker:
         self._headers = {"authorization": f"Basic {login}"} if user else {}
         # Not a client: that would follow the environment to a proxy, and write URLs to the log.
         self._transport = httpx.AsyncHTTPTransport(
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256), trust_env=False
+            verify=self._options.tls() if self._address.scheme == "https" else True,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            trust_env=False,
         )
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
-        """Post all, some at a time. Raises `BrokerUnavailable`."""
-        outcomes: list[Outcome] = [timed_out(timeout)] * len(messages)
-        address = await self._checked_address(timeout)
-        work = iter(enumerate(messages))
+        """Post all, some at a time; those whose turn does not come soon are not sent. Raises `BrokerUnavailable`."""
+        started = asyncio.get_running_loop().time()
+        addresses = await lookup(self._host, self._port, timeout, private=self._options.private)
+        check_time(self.name, started + timeout, timeout)
+        outcomes: list[Outcome] = [NOT_SENT] * len(messages)
+        work = _soon(messages, started + timeout * BEGINNING)
         tasks = [
-            asyncio.create_task(self._post_each(work, outcomes, address, timeout))
+            asyncio.create_task(self._post_each(work, outcomes, addresses, timeout))
             for _ in range(min(len(messages), self._options.concurrency))
         ]
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout_at(started + timeout):
                 await asyncio.gather(*tasks)
         except TimeoutError:
             pass  # those without an answer have their outcome already
@@ -101,80 +108,53 @@ class HttpBroker:
         """End the connections."""
         await self._transport.aclose()
 
-    async def _checked_address(self, timeout: float) -> str:  # noqa: ASYNC109 - as publish
-        """An address of the host that we may connect to; the request goes there, whatever the name says later."""
-        try:
-            async with asyncio.timeout(timeout):
-                found = await asyncio.get_running_loop().getaddrinfo(
-                    self._host.strip("[]"), self._port, type=socket.SOCK_STREAM
-                )
-        except (OSError, UnicodeError) as error:
-            raise BrokerUnavailable(f"{self.name}: {str(error) or type(error).__name__}") from error
-        addresses = [str(one[4][0]) for one in found]
-        for address in addresses:
-            if not self._options.private and not is_public(address):
-                raise BrokerUnavailable(
-                    f"{self.name} is not on the public internet: ?postroom.private=true permits that"
-                )
-        return addresses[0]
-
     async def _post_each(
         self,
         work: Iterator[tuple[int, Message]],
         outcomes: list[Outcome],
-        address: str,
+        addresses: Sequence[str],
         timeout: float,  # noqa: ASYNC109 - as publish
     ) -> None:
         for index, message in work:
-            outcomes[index] = await self._post(message, address, timeout)
+            outcomes[index] = timed_out(timeout)
+            try:
+                response = await self._post(message, addresses, timeout)
+                outcomes[index] = _outcome(response)  # whatever may become of the body
+                await _read(response)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                outcomes[index] = Unreached(f"{self.name}: {str(error) or type(error).__name__}")
+            except httpx.TimeoutException:
+                pass
+            except httpx.HTTPError as error:
+                outcomes[index] = Refused(Reason.CONNECTION, str(error) or type(error).__name__)
 
-    async def _post(self, message: Message, address: str, timeout: float) -> Outcome:  # noqa: ASYNC109 - as publish
+    async def _post(self, message: Message, addresses: Sequence[str], timeout: float) -> httpx.Response:  # noqa: ASYNC109 - as publish
+        """Try one address after another; returns the answer's head."""
         headers, body = self._envelope.seal(message)
         headers |= self._headers | self._signed(str(message.id), body or b"", int(time.time()))
         headers["host"] = self._host if self._port == PORTS[self._address.scheme] else f"{self._host}:{self._port}"
-        place = f"[{address}]" if ":" in address else address
-        request = httpx.Request(
-            "POST",
-            f"{self._address.scheme}://{place}:{self._port}{self._target}",
-            content=body or b"",
-            headers=headers,
-            extensions={"timeout": httpx.Timeout(timeout).as_dict(), "sni_hostname": self._host.strip("[]")},
-        )
-        try:
-            response = await self._transport.handle_async_request(request)
+        times = httpx.Timeout(timeout, connect=timeout * CONNECTING / len(addresses)).as_dict()
+        trouble: httpx.TransportError | None = None
+        for address in addresses:
+            place = f"[{address}]" if ":" in address else address
+            request = httpx.Request(
+                "POST",
+                f"{self._address.scheme}://{place}:{self._port}{self._target}",
+                content=body or b"",
+                headers=headers,
+                extensions={"timeout": times, "sni_hostname": self._host.strip("[]")},
+            )
             try:
-                size = 0
-                async for chunk in response.aiter_raw():
-                    size += len(chunk)
-                    if size > MOST_ANSWERED:
-                        break
-            finally:
-                await response.aclose()
-            return _outcome(response)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            return Unreached(f"{self.name}: {str(error) or type(error).__name__}")
-        except httpx.TimeoutException:
-            return timed_out(timeout)
-        except httpx.HTTPError as error:
-            return Refused(Reason.CONNECTION, str(error) or type(error).__name__)
+                return await self._transport.handle_async_request(request)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                trouble = error
+        raise trouble or httpx.ConnectError("it has no address")
 
     def _signed(self, name: str, body: bytes, now: int) -> dict[str, str]:
         headers = {"webhook-id": name, "webhook-timestamp": str(now)}
         if self._keys:
             headers["webhook-signature"] = " ".join(signature(key, name, now, body) for key in self._keys)
         return headers
-
-
-def is_public(address: str) -> bool:
-    """Whether an address is one of the public internet, also where it hides another one."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        hidden = found.ipv4_mapped or found.sixtofour
-        if found in _NAT64:
-            hidden = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if hidden is not None:
-            return is_public(str(hidden))
-    return found.is_global and not found.is_multicast
 
 
 def _split(url: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -184,17 +164,41 @@ def _split(url: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     return theirs, [(name.removeprefix(OURS), value) for name, value in query if name.startswith(OURS)]
 
 
+def _soon(messages: Sequence[Message], until: float) -> Iterator[tuple[int, Message]]:
+    """The messages in turn, while there is time to begin with one; the first in any case."""
+    clock = asyncio.get_running_loop().time
+    for index, message in enumerate(messages):
+        if index and clock() > until:
+            return
+        yield index, message
+
+
+async def _read(response: httpx.Response) -> None:
+    """Read the body, so that the connection can be used again; of a long one only the beginning, and it cannot."""
+    size = 0
+    try:
+        async for chunk in response.aiter_raw():
+            size += len(chunk)
+            if size > MOST_ANSWERED:
+                break
+    except httpx.HTTPError:
+        pass  # the head has said all that matters
+    finally:
+        await response.aclose()
+
+
 def _outcome(response: httpx.Response) -> Outcome:
     status = response.status_code
     if response.is_success:
         return Accepted(str(status))
     text = f"{status} {response.reason_phrase}".strip()
-    pause = _pause(response.headers.get("retry-after", ""))
+    if status in _NOT_SET_UP or response.is_redirect:
+        return Unreached(f"the receiver answers {text}")
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return Refused(Reason.MESSAGE_TOO_LARGE, text, Failure.PERMANENT)
-    if status in _NOT_SET_UP and pause is None:
-        return Unreached(f"the receiver answers {text}")
-    return Refused(f"HTTP_{status}", text, retry_after=pause)
+    passing = status in _PASSING or not response.is_client_error
+    failure = None if passing else Failure.PERMANENT
+    return Refused(f"HTTP_{status}", text, failure, _pause(response.headers.get("retry-after", "")))
 
 
 def _pause(text: str) -> float | None:

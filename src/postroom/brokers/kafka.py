@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, invalid_target, too_large
+from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import KAFKA
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
@@ -62,8 +62,6 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     sasl: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     """How user and password are shown to the server."""
-    ca: str | None = None
-    """A file with the certificate authorities to trust."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1000, le=1_000_000_000)] = 1_000_000
     """The most bytes that a message may have."""
     group: str | None = None
@@ -118,7 +116,7 @@ class _Link:
 
     async def close(self) -> None:
         """Throw away what is not sent, and end."""
-        self._lose("the connection is closed")
+        self.lose("the connection is closed")
         if self._producer is not None:
             self._producer.purge()
             self._producer = None  # the thread has the last hold on it, and waits for its end
@@ -138,13 +136,14 @@ class _Link:
             batch, index, error, record = self._told.popleft()
             if batch is None:
                 if error.code() in _GONE:
-                    self._lose(error.str())
+                    self.lose(error.str())
             elif error is None:
                 batch.answer(index, Accepted(f"{record.partition()}:{record.offset()}"))
             else:
                 batch.answer(index, _refused(error, len(record.value() or b""), 0))
 
-    def _lose(self, reason: str) -> None:
+    def lose(self, reason: str) -> None:
+        """No more answers are to be expected: those without one were not reached."""
         self.lost = self.lost or reason
         for batch in self._batches:
             batch.lose(self.lost)
@@ -153,15 +152,15 @@ class _Link:
 class KafkaBroker:
     """Produces to the topic that a message names, its key deciding on the partition."""
 
-    capabilities = Capabilities()
-
     def __init__(self, url: str) -> None:
         self._address, self._options = urls.parse(url, PORTS, Options)
         if self._options.declare:
             raise InvalidSetting("kafka: topics are not declared here: make them with the replication that you need")
         self.name = self._address.name
+        self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self._options.max_bytes)
         self._envelope = self._options.envelope(KAFKA)
         self._connecting = asyncio.Lock()
+        self._leaving = Leaving()
         self._link: _Link | None = None
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
@@ -176,6 +175,7 @@ class KafkaBroker:
             else:
                 batch.settle(index, invalid_target(message.topic, "is not one that Kafka can have"))
         link = await self._linked(timeout)
+        check_time(self.name, deadline, timeout)
         late = False
         try:
             async with asyncio.timeout_at(deadline):
@@ -187,34 +187,36 @@ class KafkaBroker:
             link.forget(batch)
         outcomes = batch.outcomes(timeout)
         if late or link.lost or any(isinstance(outcome, Unreached) for outcome in outcomes):
-            await self._drop(link)  # a producer also remembers for long which topics were not there
+            self._drop(link)  # a producer also remembers for long which topics were not there
         return outcomes
 
     async def close(self) -> None:
         """End the producer and its thread."""
         if self._link is not None:
-            await self._drop(self._link)
+            self._drop(self._link)
+        await self._leaving.end()
 
     async def _linked(self, timeout: float) -> _Link:  # noqa: ASYNC109 - as publish
-        async with self._connecting:
-            if self._link is not None and not self._link.lost:
+        try:
+            async with asyncio.timeout(timeout), self._connecting:
+                if self._link is None or self._link.lost:
+                    if self._link is not None:
+                        self._drop(self._link)
+                    self._link = await self._connect(timeout)
                 return self._link
-            if self._link is not None:
-                await self._drop(self._link)
-            try:
-                link = _Link(self._settings())
-            except KafkaException as error:
-                raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
-            try:
-                await link.open(timeout)
-            except KafkaException as error:
-                await link.close()
-                raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
-            except BaseException:
-                await link.close()
-                raise
-            self._link = link
-            return link
+        except TimeoutError:
+            raise BrokerUnavailable(f"{self.name} does not answer within {timeout:g} s") from None
+        except KafkaException as error:
+            raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
+
+    async def _connect(self, timeout: float) -> _Link:  # noqa: ASYNC109 - as publish
+        link = _Link(self._settings())
+        try:
+            await link.open(timeout)
+        except BaseException:
+            self._leaving.begin(link.close())
+            raise
+        return link
 
     def _settings(self) -> dict[str, Any]:
         address, options = self._address, self._options
@@ -240,11 +242,12 @@ class KafkaBroker:
             }
         return settings | ({"ssl.ca.location": options.ca} if options.ca else {})
 
-    async def _drop(self, link: _Link) -> None:
+    def _drop(self, link: _Link) -> None:
         """The next batch gets a new producer."""
         if self._link is link:
             self._link = None
-        await link.close()
+            link.lose(f"{self.name}: the producer was given up")
+            self._leaving.begin(link.close())
 
 
 def _refused(error: Any, size: int, limit: int) -> Outcome:

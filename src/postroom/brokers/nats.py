@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
-from itertools import count
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, invalid_target, too_large
+from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import NATS
-from postroom.brokers.port import Accepted, Capabilities, Outcome, Refused, Unreached
+from postroom.brokers.port import Capabilities, Outcome
 from postroom.errors import BrokerUnavailable, InvalidSetting
 
 try:
@@ -22,23 +21,17 @@ try:
     import nats.js.api
     import nats.js.errors
     from nats.aio.client import Client
+
+    from postroom.brokers.jetstream import Letter, Link
 except ImportError as error:
     raise urls.client_missing("nats", "nats", error) from error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nats.aio.msg import Msg
-
     from postroom.message import Message
 
 PORTS = {"nats": 4222, "nats+tls": 4222}
-HEAD = len("NATS/1.0\r\n\r\n")
-BETWEEN = len(": \r\n")
-NO_RESPONDERS = "503"
-UNAVAILABLE = 503
-MESSAGE_EXCEEDS_MAXIMUM = 10054
-NOT_THE_EXPECTED_STREAM = 10060
 _SUBJECT = re.compile(r"[^\s*>.]+(?:\.[^\s*>.]+)*")
 
 
@@ -57,83 +50,10 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Receiving: seconds after which what a dead receiver had comes again; of a consumer that is made here."""
 
 
-class _Error(msgspec.Struct):
-    code: int
-    err_code: int = 0
-    description: str = ""
-
-
-class _Acknowledgement(msgspec.Struct):
-    stream: str = ""
-    seq: int = 0
-    error: _Error | None = None
-
-
-_acknowledgement = msgspec.json.Decoder(_Acknowledgement)
-
-
-class _Link:
-    """One connection, for as long as it lasts; nothing is replayed on another."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self._inbox = client.new_inbox()
-        self._numbers = count()
-        self._batches: dict[str, Batch] = {}
-        self.lost: str | None = None
-        self.complaint: str | None = None
-
-    async def listen(self) -> None:
-        """Subscribe to all acknowledgements at once."""
-        await self.client.subscribe(f"{self._inbox}.*.*", cb=self._acknowledged)
-
-    async def send(self, letters: Sequence[_Letter], batch: Batch) -> str:
-        """Publish; returns the batch's name for `forget`."""
-        name = str(next(self._numbers))
-        self._batches[name] = batch
-        self.complaint = None
-        reply = f"{self._inbox}.{name}."
-        publish = self.client.publish
-        for letter in letters:
-            await publish(letter.subject, letter.body, f"{reply}{letter.index}", letter.headers)
-        return name
-
-    def forget(self, batch: Batch) -> None:
-        """What is acknowledged later is of no interest."""
-        self._batches = {name: one for name, one in self._batches.items() if one is not batch}
-
-    def lose(self, reason: str) -> None:
-        """The connection is gone."""
-        self.lost = self.lost or reason
-        for batch in self._batches.values():
-            batch.lose(self.lost)
-
-    async def _acknowledged(self, message: Msg) -> None:
-        _, name, index = message.subject.rsplit(".", 2)
-        batch = self._batches.get(name)
-        if batch is not None:
-            batch.answer(int(index), _outcome(message))
-
-
-class _Letter(msgspec.Struct, frozen=True, gc=False):
-    """A message as it goes out."""
-
-    index: int
-    subject: str
-    headers: dict[str, Any]
-    body: bytes
-
-    @property
-    def size(self) -> int:
-        """Bytes, as the server counts them."""
-        headers = sum(len(name) + len(value) + BETWEEN for name, value in self.headers.items())
-        return HEAD + headers + len(self.body)
-
-
 class NatsBroker:
     """Publishes to JetStream, on one connection, which is made anew after any trouble."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(ordered=True, dedup_seconds=120.0, places=True)
 
     def __init__(self, url: str) -> None:
         self._address, self._options = urls.parse(url, PORTS, Options)
@@ -142,53 +62,56 @@ class NatsBroker:
         self.name = self._address.name
         self._envelope = self._options.envelope(NATS)
         self._connecting = asyncio.Lock()
-        self._link: _Link | None = None
+        self._leaving = Leaving()
+        self._link: Link | None = None
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Publish all, then wait for their acknowledgements. Raises `BrokerUnavailable`."""
         deadline = asyncio.get_running_loop().time() + timeout
         link = await self._linked(timeout)
+        check_time(self.name, deadline, timeout)
         batch = Batch(len(messages))
         letters = self._letters(messages, batch, link.client.max_payload)
         try:
             async with asyncio.timeout_at(deadline):
                 await link.send(letters, batch)
-                if link.lost:
-                    batch.lose(link.lost)
                 await batch.complete()
         except TimeoutError:
-            if link.complaint:  # the server does not answer what it does not permit, but says so
-                batch.lose(link.complaint)
+            pass  # those without an answer are told apart by the batch
         except (nats.errors.Error, OSError) as error:
             batch.lose(_why(error))
         finally:
             link.forget(batch)
         if batch.lost or batch.silent:
-            await self._drop(link)
+            self._drop(link)
         return batch.outcomes(timeout)
 
     async def close(self) -> None:
         """End the connection."""
         if self._link is not None:
-            await self._drop(self._link)
+            self._drop(self._link)
+        await self._leaving.end()
 
-    def _letters(self, messages: Sequence[Message], batch: Batch, limit: int) -> list[_Letter]:
+    def _letters(self, messages: Sequence[Message], batch: Batch, limit: int) -> list[Letter]:
         letters = []
+        expected = self._options.stream
         for index, message in enumerate(messages):
-            headers, body = self._envelope.seal(message)
-            headers["Nats-Msg-Id"] = str(message.id)
-            if self._options.stream:
-                headers["Nats-Expected-Stream"] = self._options.stream
-            letter = _Letter(index, message.topic, headers, body or b"")
-            if not _SUBJECT.fullmatch(message.topic):
+            if not _is_subject(message.topic):
                 batch.settle(index, invalid_target(message.topic, "is not a subject: no spaces, * or >"))
-            elif letter.size > limit:
+                continue
+            headers, body = self._envelope.seal(message)
+            headers["Nats-Msg-Id"] = headers.get("ce-id") or str(message.id)
+            if expected:
+                headers["Nats-Expected-Stream"] = expected
+            lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+            letter = Letter(index, message.topic, lines, body or b"")
+            if letter.size > limit:
                 batch.settle(index, too_large(letter.size, limit))
             else:
                 letters.append(letter)
         return letters
 
-    async def _linked(self, timeout: float) -> _Link:  # noqa: ASYNC109 - as publish
+    async def _linked(self, timeout: float) -> Link:  # noqa: ASYNC109 - as publish
         try:
             async with asyncio.timeout(timeout), self._connecting:
                 if self._link is None or self._link.lost:
@@ -199,14 +122,14 @@ class NatsBroker:
         except (nats.errors.Error, OSError) as error:
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from error
 
-    async def _connect(self) -> _Link:
+    async def _connect(self) -> Link:
         client = Client()
-        link = _Link(client)
+        link = Link(client)
         reasons: list[str] = []
 
         async def complain(error: Exception) -> None:
             reasons.append(_why(error))
-            link.complaint = reasons[-1]
+            link.complain(reasons[-1])
 
         async def closed() -> None:
             link.lose(f"{self.name}: {reasons[-1] if reasons else 'the connection is lost'}")
@@ -232,7 +155,7 @@ class NatsBroker:
             "password": address.password,
             "token": None if address.password else address.user,
             "user_credentials": self._options.credentials,
-            "tls": ssl.create_default_context() if tls else None,
+            "tls": self._options.tls() if tls else None,
             "allow_reconnect": False,
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,
@@ -248,29 +171,17 @@ class NatsBroker:
             subjects = (self._options.subjects or "").split(",")
             await jetstream.add_stream(name=stream, subjects=subjects, storage=nats.js.api.StorageType.FILE)
 
-    async def _drop(self, link: _Link) -> None:
+    def _drop(self, link: Link) -> None:
         """The next batch gets a new connection."""
         if self._link is link:
             self._link = None
-        link.lose("the connection is closed")
-        await link.client.close()
+            link.lose(f"{self.name}: the connection was given up")
+            self._leaving.begin(link.client.close())
 
 
-def _outcome(message: Msg) -> Outcome:
-    if message.headers and message.headers.get("Status") == NO_RESPONDERS:
-        return Unreached("no stream takes this subject")
-    try:
-        acknowledgement = _acknowledgement.decode(message.data)
-    except msgspec.DecodeError as error:
-        return Unreached(f"the answer is not JetStream's: {error}")
-    problem = acknowledgement.error
-    if problem is None:
-        return Accepted(f"{acknowledgement.stream}:{acknowledgement.seq}")
-    if problem.err_code == MESSAGE_EXCEEDS_MAXIMUM:
-        return Refused("MESSAGE_TOO_LARGE", problem.description)
-    if problem.code == UNAVAILABLE or problem.err_code == NOT_THE_EXPECTED_STREAM:
-        return Unreached(problem.description)
-    return Refused(f"NATS_{problem.err_code}", problem.description)
+@lru_cache(maxsize=1000)
+def _is_subject(topic: str) -> bool:
+    return _SUBJECT.fullmatch(topic) is not None
 
 
 def _why(error: Exception) -> str:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from postroom.rules.failures import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postroom.message import Message
-    from postroom.rules.failures import Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True, gc=False):
     """The broker has the message; `answer` is what it said (offset, sequence, id)."""
 
     answer: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True, gc=False):
     """The broker does not have the message. `failure` None: the code's class decides."""
 
     code: str
@@ -30,15 +30,13 @@ class Refused:
     """Not before so many seconds, where the broker said so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreached:
+class Unreached(msgspec.Struct, frozen=True, gc=False):
     """The broker could not be reached, or is not set up for it: the message counts as not tried."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
+class NotSent(msgspec.Struct, frozen=True, gc=False):
     """Kept back, because one before it in the batch was not accepted: the message counts as not tried."""
 
 
@@ -47,12 +45,21 @@ ACCEPTED = Accepted()
 NOT_SENT = NotSent()
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker can do, so that the relay need not ask which one it is."""
 
     ordered_prefix: bool = False
     """Of a batch it accepts messages in order, and none behind one that it did not accept."""
+    ordered: bool = False
+    """Messages of one key that it accepts of a batch arrive in the batch's order."""
+    dedup_seconds: float | None = None
+    """For how long it drops a repetition of a message by its id, unless it is set up otherwise; None: it never does."""
+    headers: bool = True
+    """User headers arrive beside the payload."""
+    places: bool = False
+    """Its answer says where the message is there: offset, sequence or id."""
+    max_bytes: int | None = None
+    """The most bytes of a message, as far as that is known before a server is asked."""
 
 
 class Broker(Protocol):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
+from collections import deque
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
 
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, invalid_target, too_large
+from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import AMQP, CONTENT_TYPE
 from postroom.brokers.port import Capabilities, Outcome, Refused
 from postroom.errors import BrokerUnavailable
-from postroom.rules.failures import Failure
+from postroom.rules.failures import Failure, Reason
 
 try:
     from pamqp import commands
@@ -35,6 +35,8 @@ SHORT = 255
 LONGEST_NAME = 128
 """Bytes of a header's name in AMQP, beyond which the codec would cut it."""
 PERSISTENT = 2
+UNROUTABLE = Refused(Reason.UNROUTABLE, "the exchange has no queue for this routing key")
+"""Nobody listens to this one, while others may go on: without an exchange it is the queue itself that is not there."""
 
 
 class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,13 +55,15 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class RabbitBroker:
     """Publishes on one connection, which is made anew after any trouble."""
 
-    capabilities = Capabilities()
-
     def __init__(self, url: str) -> None:
         self._address, self._options = urls.parse(url, PORTS, Options)
+        self.capabilities = Capabilities(ordered=True, max_bytes=self._options.max_bytes)
+        self._tls = self._options.tls() if self._address.scheme == "amqps" else None
+        self._hosts = deque(self._address.hosts)
         self.name = self._address.name
         self._envelope = self._options.envelope(AMQP)
         self._connecting = asyncio.Lock()
+        self._leaving = Leaving()
         self._link: Link | None = None
         self._declared: set[str] = set()
 
@@ -69,6 +73,7 @@ class RabbitBroker:
         batch = Batch(len(messages))
         letters = self._letters(messages, batch)
         link = await self._linked(timeout, {message.topic for message in messages})
+        check_time(self.name, deadline, timeout)
         try:
             async with asyncio.timeout_at(deadline):
                 await link.send(letters, batch)
@@ -80,13 +85,15 @@ class RabbitBroker:
             batch.lose(f"{self.name}: {error}")
         outcomes = batch.outcomes(timeout)
         if link.lost or batch.silent:
-            await self._drop(link)
+            self._drop(link, "it did not answer")
         return outcomes
 
     async def close(self) -> None:
-        """End the connection."""
+        """End the connection, with a goodbye."""
         if self._link is not None:
-            await self._drop(self._link)
+            link, self._link = self._link, None
+            await link.close()
+        await self._leaving.end()
 
     def _letters(self, messages: Sequence[Message], batch: Batch) -> list[Letter]:
         letters = []
@@ -121,9 +128,11 @@ class RabbitBroker:
             async with asyncio.timeout(timeout), self._connecting:
                 if self._link is None or self._link.lost:
                     if self._link is not None:
-                        await self._drop(self._link)
+                        self._drop(self._link, "it is lost")
                     self._link = await self._connect()
                     self._declared.clear()
+                    if self._options.exchange:
+                        self._link.unroutable = UNROUTABLE
                 if self._options.declare:
                     await self._declare(self._link, topics)
                 return self._link
@@ -134,12 +143,13 @@ class RabbitBroker:
 
     async def _connect(self) -> Link:
         address = self._address
-        tls = ssl.create_default_context() if address.scheme == "amqps" else None
         user, password = address.user or "guest", address.password or "guest"
         trouble: OSError | None = None
-        for host, port in address.hosts:
+        for _ in address.hosts:
+            host, port = self._hosts[0]
+            self._hosts.rotate(-1)  # one that does not even refuse takes all the time there is: the next comes next
             try:
-                return await Link.open(host.strip("[]"), port, tls, user, password, unquote(address.path) or "/")
+                return await Link.open(host.strip("[]"), port, self._tls, user, password, unquote(address.path) or "/")
             except OSError as error:
                 trouble = error
         raise trouble or OSError("no host")
@@ -163,8 +173,9 @@ class RabbitBroker:
                 )
             self._declared.add(name)
 
-    async def _drop(self, link: Link) -> None:
+    def _drop(self, link: Link, reason: str) -> None:
         """The next batch gets a new connection."""
         if self._link is link:
             self._link = None
-        await link.close()
+            link.lose(f"{self.name}: the connection was given up: {reason}")
+            self._leaving.begin(link.close())

@@ -56,8 +56,6 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class RedisBroker:
     """Adds each message to the stream that its topic names."""
 
-    capabilities = Capabilities()
-
     def __init__(self, url: str) -> None:
         address, self._options = urls.parse(url, PORTS, Options)
         if len(address.hosts) > 1:
@@ -65,6 +63,7 @@ class RedisBroker:
         if address.path and not address.path.isdecimal():
             raise InvalidSetting(f"{address.name}: after the slash comes the number of a database")
         self.name = address.name
+        self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self._options.max_bytes)
         self._envelope = self._options.envelope(REDIS)
         [(host, port)] = address.hosts
         self._client = Redis(
@@ -74,6 +73,7 @@ class RedisBroker:
             username=address.user,
             password=address.password,
             ssl=address.scheme == "rediss",
+            ssl_ca_certs=self._options.ca,
             client_name="postroom",
             retry=Retry(NoBackoff(), 0),  # the relay tries again, and knows what it has tried
         )

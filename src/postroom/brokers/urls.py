@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -26,10 +27,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mode: Mode = "binary"
     source: str = "postroom"
     declare: bool = False
+    ca: str | None = None
+    """A file with the certificate authorities to trust, instead of the system's."""
 
     def envelope(self, wire: Wire) -> Envelope:
         """What puts messages in the protocol's form."""
         return Envelope(wire, self.source, self.mode)
+
+    def tls(self) -> ssl.SSLContext:
+        """What checks the server's certificate. Raises `InvalidSetting` where the file of `ca` is not one."""
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as error:
+            raise InvalidSetting(f"the file of the option ca cannot be read: {error}") from None
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741 - an options class

@@ -39,5 +39,5 @@ async def broker(rig: Rig) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 def service(fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database("sqlite"))) as service:
+    with closing(Service(fresh_database("postgresql"))) as service:
         yield service

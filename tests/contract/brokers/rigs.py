@@ -22,6 +22,7 @@ from postroom.brokers.kafka import KafkaBroker
 from postroom.brokers.nats import NatsBroker
 from postroom.brokers.rabbitmq import RabbitBroker
 from postroom.brokers.redis import RedisBroker
+from postroom.rules.failures import Reason
 from tests.services.kafka import Kafka
 from tests.services.nats import Nats
 from tests.services.rabbitmq import RabbitMQ
@@ -41,7 +42,8 @@ class Rig(ABC):
     broker: ClassVar[type[HttpBroker | KafkaBroker | NatsBroker | RabbitBroker | RedisBroker]]
     too_large: ClassVar[int]
     """Bytes of payload that the server does not take."""
-    many: ClassVar[int] = 10_000
+    greets: ClassVar[bool] = True
+    """Whether the server says something before a message is sent."""
 
     def __init__(self, server: Service) -> None:
         self.server = server
@@ -49,6 +51,10 @@ class Rig(ABC):
     @abstractmethod
     def url(self, port: int | None = None, **options: str) -> str:
         """The broker's URL; on another port if one is given."""
+
+    async def unroutable(self) -> tuple[str, str, str] | None:
+        """A URL and a topic that no message reaches while others do, and the code; None where that cannot be."""
+        return self.url(), "no such topic", Reason.INVALID_TARGET
 
     @abstractmethod
     async def declare(self, topic: str) -> None:
@@ -109,6 +115,9 @@ class RedisRig(Rig):
     def url(self, port: int | None = None, **options: str) -> str:
         return f"redis://127.0.0.1:{port or self.server.port}?{urlencode({'max_bytes': LARGEST, **options})}"
 
+    async def unroutable(self) -> None:
+        return None  # a stream may have any name
+
     async def declare(self, topic: str) -> None:
         async with redis.Redis(port=self.server.port) as client:
             await client.xgroup_create(topic, "readers", mkstream=True)
@@ -131,6 +140,9 @@ class RabbitRig(Rig):
 
     def url(self, port: int | None = None, **options: str) -> str:
         return f"amqp://127.0.0.1:{port or self.server.port}?{urlencode({'max_bytes': LARGEST, **options})}"
+
+    async def unroutable(self) -> tuple[str, str, str]:
+        return self.url(exchange="amq.topic"), "nobody.listens", Reason.UNROUTABLE
 
     async def declare(self, topic: str) -> None:
         async with await aio_pika.connect(port=self.server.port) as connection:
@@ -213,7 +225,7 @@ class HttpRig(Rig):
     kind = Receiver
     broker = HttpBroker
     too_large = LARGEST + 1
-    many = 500  # each is a request
+    greets = False
 
     def url(self, port: int | None = None, **options: str) -> str:
         ours = urlencode({f"postroom.{name}": value for name, value in {"private": "true", **options}.items()})
@@ -222,6 +234,9 @@ class HttpRig(Rig):
     def _ask(self, method: str, path: str) -> bytes:
         assert isinstance(self.server, Receiver)
         return self.server.request(method, path)
+
+    async def unroutable(self) -> tuple[str, str, str]:
+        return self.url(), "status-422", "HTTP_422"
 
     async def declare(self, topic: str) -> None:
         self._ask("PUT", f"/{topic}")

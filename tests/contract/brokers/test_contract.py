@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,8 @@ import psutil
 from postroom import Message, Relay
 from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable
-from postroom.rules.failures import Failure, Reason, classify
+from postroom.relay.courier import GRACE
+from postroom.rules.failures import Reason
 from postroom.telemetry import Reachability, Settled
 from tests.services.service import free_port
 
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
     from tests.acceptance.service import Service
     from tests.contract.brokers.rigs import Rig
 
-TIMEOUT = 30.0
-BATCH = 1_000
+TIMEOUT = 30
+MANY = 10_000
 
 
 async def published(broker: Broker, messages: Sequence[Message], seconds: float = TIMEOUT) -> Sequence[Outcome]:
@@ -40,14 +43,19 @@ def kinds(outcomes: Sequence[Outcome]) -> set[type[Outcome]]:
     return {type(outcome) for outcome in outcomes}
 
 
-async def test_B_2_the_exact_set_arrives(rig: Rig, broker: Broker, topic: str) -> None:
+async def test_L_16_the_exact_set_arrives_and_each_key_in_order(rig: Rig, service: Service, topic: str) -> None:
     await rig.declare(topic)
-    messages = [Message.new(topic, {"n": n}, key=n % 50) for n in range(rig.many)]
-    batches = [messages[start : start + BATCH] for start in range(0, rig.many, BATCH)]
-    outcomes = await asyncio.gather(*(published(broker, batch) for batch in batches))
-    assert [kinds(batch) for batch in outcomes] == [{Accepted}] * len(batches)
+    committed = service.commit(*(Message.new(topic, {"n": n}, key=n % 500) for n in range(MANY)))
+    report = await Relay(service.url, rig.url(), broker_timeout_ms=TIMEOUT * 1000).run_once()
+    assert (report.sent, report.retried, report.dead) == (MANY, 0, 0)
     arrived = await rig.received(topic)
-    assert sorted(event.id for event in arrived) == sorted(str(message.id) for message in messages)
+    assert sorted(event.id for event in arrived) == sorted(str(message.id) for message in committed)
+    by_key: dict[str | None, list[int]] = defaultdict(list)
+    for event in arrived:
+        assert event.position is not None
+        by_key[event.key].append(event.position)
+    assert len(by_key) == 500
+    assert all(positions == sorted(positions) for positions in by_key.values())
 
 
 async def test_B_1_everything_that_a_message_has_arrives(rig: Rig, topic: str) -> None:
@@ -80,17 +88,27 @@ async def test_B_1_everything_that_a_message_has_arrives(rig: Rig, topic: str) -
     ]
 
 
-async def test_L_16_messages_of_a_key_arrive_in_order(rig: Rig, service: Service, topic: str) -> None:
+async def test_what_a_broker_declares_is_so(rig: Rig, broker: Broker, topic: str) -> None:
     await rig.declare(topic)
-    service.commit(*(Message.new(topic, {"n": n}, key=n % 40) for n in range(400)))
-    report = await Relay(service.url, rig.url(), batch=100).run_once()
-    assert report.sent == 400
-    by_key: dict[str | None, list[int]] = defaultdict(list)
-    for event in await rig.received(topic):
-        assert event.position is not None
-        by_key[event.key].append(event.position)
-    assert len(by_key) == 40
-    assert all(positions == sorted(positions) for positions in by_key.values())
+    can = broker.capabilities
+    messages = [Message.new(topic, {"n": n}, key="k", headers={"n": str(n)}) for n in range(200)]
+    outcomes = await published(broker, messages)
+    assert kinds(outcomes) == {Accepted}
+    arrived = await rig.received(topic)
+    if can.ordered:
+        assert [event.id for event in arrived] == [str(message.id) for message in messages]
+    if can.headers:
+        assert {event.headers["n"] for event in arrived} == {str(n) for n in range(200)}
+    if can.places:
+        assert len({outcome.answer for outcome in outcomes if isinstance(outcome, Accepted)}) == 200
+    await rig.declare(f"{topic}-again")
+    again = Message.new(f"{topic}-again", "a")
+    assert [kinds(await published(broker, [again])) for _ in range(2)] == [{Accepted}] * 2
+    assert len(await rig.received(again.topic)) == (1 if can.dedup_seconds else 2)
+    if can.max_bytes is not None:
+        [outcome] = await published(broker, [Message.new(topic, b"x" * (can.max_bytes + 1))])
+        assert isinstance(outcome, Refused)
+        assert outcome.code == Reason.MESSAGE_TOO_LARGE
 
 
 async def test_R_5_an_unreachable_server_burns_no_attempt(rig: Rig, service: Service, topic: str) -> None:
@@ -130,15 +148,30 @@ async def test_R_5_a_killed_server_is_found_again_and_nothing_is_lost(rig: Rig, 
     assert service.status().dead == 0
 
 
-async def test_L_9_what_is_too_large_is_dead_and_harms_no_other(rig: Rig, broker: Broker, topic: str) -> None:
+async def test_L_9_what_is_too_large_is_dead_and_harms_no_other(rig: Rig, service: Service, topic: str) -> None:
     await rig.declare(topic)
-    messages = [Message.new(topic, payload) for payload in ("before", b"x" * rig.too_large, "after")]
-    before, large, after = await published(broker, messages)
-    assert isinstance(large, Refused)
-    assert large.code == Reason.MESSAGE_TOO_LARGE
-    assert (large.failure or classify(large.code)) == Failure.PERMANENT
-    assert kinds([before, after]) == {Accepted}
-    assert {event.payload for event in await rig.received(topic)} == {b"before", b"after"}
+    before, large, after = service.commit(
+        *(Message.new(topic, payload) for payload in ("before", b"x" * rig.too_large, "after"))
+    )
+    report = await Relay(service.url, rig.url(), broker_timeout_ms=TIMEOUT * 1000).run_once()
+    assert (report.sent, report.dead, report.retried) == (2, 1, 0)
+    [letter] = service.dead()
+    assert (str(letter.id), letter.error_code) == (str(large.id), Reason.MESSAGE_TOO_LARGE)
+    assert "bytes" in letter.error_message or "413" in letter.error_message
+    assert {event.id for event in await rig.received(topic)} == {str(before.id), str(after.id)}
+
+
+async def test_L_9_what_is_unroutable_is_dead_and_harms_no_other(rig: Rig, service: Service) -> None:
+    found = await rig.unroutable()
+    if found is None:
+        return
+    url, topic, code = found
+    service.commit(Message.new(topic, "a"))
+    report = await Relay(service.url, url, broker_timeout_ms=TIMEOUT * 1000).run_once()
+    assert (report.dead, report.broker_down) == (1, False)
+    [letter] = service.dead()
+    assert (letter.topic, letter.error_code) == (topic, code)
+    assert letter.error_message
 
 
 async def test_R_5_a_target_that_is_not_set_up_burns_no_attempt(rig: Rig, broker: Broker, topic: str) -> None:
@@ -161,6 +194,33 @@ async def test_R_2_a_server_that_is_silent_runs_into_the_timeout(rig: Rig, broke
             process.resume()
     assert [getattr(outcome, "code", outcome) for outcome in outcomes] == [Reason.TIMEOUT] * 2
     assert kinds(await published(broker, [Message.new(topic, "d")])) == {Accepted}
+
+
+async def test_R_5_a_server_that_never_says_anything_burns_no_attempt(rig: Rig, topic: str) -> None:
+    """Nor does waiting for each other take a batch beyond its time."""
+    if not rig.greets:
+        return
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        broker = rig.broker(rig.url(port=deaf.getsockname()[1]))
+        started = time.monotonic()
+        outcomes = await asyncio.gather(*(published(broker, [Message.new(topic, "a")], 0.5) for _ in range(4)))
+        seconds = time.monotonic() - started
+        await broker.close()
+    assert [kinds(batch) for batch in outcomes] == [{Unreached}] * 4
+    assert seconds < 0.5 + GRACE
+
+
+async def test_a_publish_that_is_cancelled_leaves_the_broker_usable(rig: Rig, broker: Broker, topic: str) -> None:
+    await rig.declare(topic)
+    assert kinds(await published(broker, [Message.new(topic, "first")])) == {Accepted}
+    for pause in (0, 0, 0.001, 0.005):
+        task = asyncio.create_task(published(broker, [Message.new(topic, {"n": n}) for n in range(50)]))
+        await asyncio.sleep(pause)
+        task.cancel()
+        await asyncio.wait([task])
+    last = [Message.new(topic, {"last": n}) for n in range(50)]
+    assert kinds(await published(broker, last)) == {Accepted}
+    assert {str(message.id) for message in last} <= {event.id for event in await rig.received(topic)}
 
 
 async def test_closing_leaves_no_task_and_no_connection(rig: Rig, topic: str) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import socket
 from email.utils import formatdate
 from time import time
 
 import pytest
 
 from postroom import Message
-from postroom.brokers.http import HttpBroker, _pause, is_public
-from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
+from postroom.brokers.addresses import is_public
+from postroom.brokers.http import LONGEST_PAUSE, HttpBroker, _pause
+from postroom.brokers.port import NOT_SENT, Accepted, Outcome, Refused, Unreached
 from postroom.brokers.signatures import signature
 from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.rules.failures import Failure, Reason
 from tests.services.databases import need
 from tests.services.receiver import Receiver
 
@@ -57,23 +61,79 @@ async def test_a_message_is_signed_with_every_secret_and_logs_in(receiver: Recei
 
 
 @pytest.mark.parametrize(
-    ("topic", "outcome"),
+    ("status", "outcome"),
     [
-        ("retry", Refused("HTTP_429", "429 Too Many Requests", retry_after=120.0)),
-        ("moved", Refused("HTTP_302", "302 Found")),
-        ("broken", Refused("HTTP_500", "500 Internal Server Error")),
-        ("gone", Unreached("the receiver answers 410 Gone")),
+        (200, Accepted("200")),
+        (202, Accepted("202")),
+        (302, Unreached("the receiver answers 302 Found")),
+        (308, Unreached("the receiver answers 308 Permanent Redirect")),
+        (400, Refused("HTTP_400", "400 Bad Request", Failure.PERMANENT)),
+        (401, Unreached("the receiver answers 401 Unauthorized")),
+        (403, Unreached("the receiver answers 403 Forbidden")),
+        (404, Unreached("the receiver answers 404 Not Found")),
+        (408, Refused("HTTP_408", "408 Request Timeout")),
+        (409, Refused("HTTP_409", "409 Conflict", Failure.PERMANENT)),
+        (410, Unreached("the receiver answers 410 Gone")),
+        (413, Refused("MESSAGE_TOO_LARGE", "413 Request Entity Too Large", Failure.PERMANENT)),
+        (422, Refused("HTTP_422", "422 Unprocessable Entity", Failure.PERMANENT)),
+        (425, Refused("HTTP_425", "425 Too Early")),
+        (429, Refused("HTTP_429", "429 Too Many Requests", retry_after=120.0)),
+        (500, Refused("HTTP_500", "500 Internal Server Error")),
+        (503, Refused("HTTP_503", "503 Service Unavailable", retry_after=LONGEST_PAUSE)),
+        (504, Refused("HTTP_504", "504 Gateway Timeout")),
     ],
 )
-async def test_what_an_answer_means(receiver: Receiver, topic: str, outcome: Outcome) -> None:
+async def test_L_9_what_an_answer_means(receiver: Receiver, status: int, outcome: Outcome) -> None:
     url = f"http://127.0.0.1:{receiver.port}/?postroom.private=true"
-    assert await published(url, Message.new(topic, "a")) == outcome
+    assert await published(url, Message.new(f"status-{status}", "a")) == outcome
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0", "169.254.169.254"])
+async def test_an_answer_that_does_not_end_is_not_read(receiver: Receiver) -> None:
+    url = f"http://127.0.0.1:{receiver.port}/?postroom.private=true"
+    assert await published(url, Message.new("endless", "a")) == Accepted("200")
+
+
+async def test_a_receiver_that_hangs_costs_an_attempt_only_those_that_were_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        broker = HttpBroker(f"http://127.0.0.1:{deaf.getsockname()[1]}/?postroom.private=true&postroom.concurrency=2")
+        outcomes = await broker.publish([Message.new("t", {"n": n}) for n in range(5)], 0.5)
+        await broker.close()
+    assert [getattr(outcome, "code", None) for outcome in outcomes] == [Reason.TIMEOUT] * 2 + [None] * 3
+    assert outcomes[2:] == [NOT_SENT] * 3
+
+
+async def test_an_address_that_does_not_answer_is_not_reached_and_the_next_is_tried(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.request("PUT", "/second")
+
+    async def looked_up(*_: object, **__: object) -> list[str]:
+        return ["127.0.0.9", "127.0.0.1"]  # on the first nothing listens
+
+    monkeypatch.setattr("postroom.brokers.http.lookup", looked_up)
+    url = f"http://shop.example:{receiver.port}/?postroom.private=true"
+    assert await published(url, Message.new("second", "a")) == Accepted("204")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0", "2130706433", "0x7f.1", "169.254.169.254", "[::]"],
+)
 async def test_only_the_public_internet_is_reached(receiver: Receiver, host: str) -> None:
-    with pytest.raises(BrokerUnavailable):
+    with pytest.raises(BrokerUnavailable, match="not on the public internet"):
         await published(f"http://{host}:{receiver.port}/", Message.new("t", "a"))
+
+
+@pytest.mark.parametrize("addresses", [["10.0.0.7"], ["93.184.216.34", "::ffff:10.0.0.7"]])
+async def test_a_name_is_refused_for_any_private_address_that_it_has(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (address, 443)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    with pytest.raises(BrokerUnavailable, match=r"shop\.example is not on the public internet"):
+        await published("https://shop.example/hook", Message.new("t", "a"))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +147,7 @@ async def test_only_the_public_internet_is_reached(receiver: Receiver, host: str
             ("fe80::1%eth0", False),
             ("fd00::1", False),
         ),
-        *(("::ffff:10.0.0.1", False), ("2002:7f00:1::", False), ("64:ff9b::7f00:1", False)),
+        *(("::ffff:10.0.0.1", False), ("2002:7f00:1::", False), ("64:ff9b::7f00:1", False), ("::7f00:1", False)),
     ],
 )
 def test_which_addresses_are_public(address: str, *, public: bool) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import aio_pika
 import pytest
 
 from postroom import Message
-from postroom.brokers.port import ACCEPTED, Outcome, Refused, Unreached
-from postroom.brokers.rabbitmq import RabbitBroker
+from postroom.brokers.port import ACCEPTED, Accepted, Outcome, Refused, Unreached
+from postroom.brokers.rabbitmq import UNROUTABLE, RabbitBroker
 from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Failure, Reason
 from tests.services.databases import need
-from tests.services.rabbitmq import RabbitMQ
+from tests.services.rabbitmq import LARGEST, RabbitMQ
+from tests.services.service import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,14 +55,12 @@ async def test_a_queue_is_declared_where_there_is_none(place: str, channel: Abst
 
 async def test_messages_go_through_an_exchange_and_are_persistent(place: str, channel: AbstractChannel) -> None:
     url = f"amqp://guest:guest@{place}/%2F?exchange=events&declare=true"
-    assert await published(url, Message.new("orders.created", "early")) == [
-        Unreached("the exchange has no queue for this routing key")
-    ]
+    assert await published(url, Message.new("orders.created", "early")) == [UNROUTABLE]
     queue = await channel.declare_queue("orders", durable=True)
     await queue.bind("events", "orders.*")
     message, other = Message.new("orders.created", None), Message.new("payments", "a")
     sent, lost = await published(url, message, other)
-    assert (sent, type(lost)) == (ACCEPTED, Unreached)
+    assert (sent, lost) == (ACCEPTED, UNROUTABLE)
     found = await queue.get(no_ack=True)
     assert (found.message_id, found.delivery_mode, found.body) == (str(message.id), 2, b"")
 
@@ -69,6 +69,37 @@ async def test_a_missing_exchange_burns_no_attempt(place: str) -> None:
     outcomes = await published(f"amqp://{place}?exchange=missing", *(Message.new("t", "a") for _ in range(2)))
     assert {type(outcome) for outcome in outcomes} == {Unreached}
     assert "no exchange 'missing'" in str(outcomes[0])
+
+
+async def test_without_an_exchange_a_missing_queue_burns_no_attempt(place: str) -> None:
+    assert await published(f"amqp://{place}", Message.new("no-such-queue", "a")) == [
+        Unreached("there is no queue of this name")
+    ]
+
+
+async def test_what_the_server_finds_too_large_is_dead_and_the_rest_is_sent_again(
+    place: str, channel: AbstractChannel
+) -> None:
+    await channel.declare_queue("sizes", durable=True)
+    before, large, after = await published(
+        f"amqp://{place}", *(Message.new("sizes", payload) for payload in ("a", b"x" * (LARGEST + 1), "b"))
+    )
+    assert isinstance(large, Refused)
+    assert (large.code, large.failure) == (Reason.MESSAGE_TOO_LARGE, Failure.PERMANENT)
+    assert {type(before), type(after)} <= {Accepted, Unreached}
+    assert isinstance(after, Unreached)
+
+
+async def test_hosts_that_are_not_there_are_passed_by(place: str, channel: AbstractChannel) -> None:
+    await channel.declare_queue("hosts", durable=True)
+    url = f"amqp://127.0.0.1:{free_port()},{place}"
+    assert await published(url, Message.new("hosts", "a")) == [ACCEPTED]
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        broker = RabbitBroker(f"amqp://127.0.0.1:{deaf.getsockname()[1]},{place}")
+        with pytest.raises(BrokerUnavailable, match="does not answer"):
+            await broker.publish([Message.new("hosts", "b")], 0.3)
+        assert await broker.publish([Message.new("hosts", "b")], 20.0) == [ACCEPTED]
+        await broker.close()
 
 
 async def test_a_full_queue_burns_no_attempt(place: str, channel: AbstractChannel) -> None:

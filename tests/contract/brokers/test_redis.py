@@ -64,6 +64,38 @@ async def test_what_the_server_refuses_burns_no_attempt(url: str, client: redis.
     assert "WRONGTYPE" in outcome.reason
 
 
+@pytest.mark.parametrize(
+    ("trouble", "back", "reason"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), "maxmemory"),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), "read only"),
+        (("ACL", "SETUSER", "default", "-xadd"), ("ACL", "SETUSER", "default", "+xadd"), "permissions"),
+    ],
+)
+async def test_L_9_a_server_that_takes_nothing_burns_no_attempt(
+    url: str, client: redis.Redis, trouble: tuple[str, ...], back: tuple[str, ...], reason: str
+) -> None:
+    await client.execute_command(*trouble)  # type: ignore[no-untyped-call]  # the client has no type here
+    try:
+        [outcome] = await published(f"{url}?declare=true", Message.new("refused", "a"))
+    finally:
+        await client.execute_command(*back)  # type: ignore[no-untyped-call]  # as above
+    assert isinstance(outcome, Unreached)
+    assert reason in outcome.reason
+    assert isinstance((await published(f"{url}?declare=true", Message.new("refused", "a")))[0], Accepted)
+
+
+async def test_a_password_that_is_missing_burns_no_attempt(url: str, client: redis.Redis) -> None:
+    await client.config_set("requirepass", "secret")
+    try:
+        with pytest.raises(BrokerUnavailable, match=r"(?i)auth"):
+            await published(url, Message.new("t", "a"))
+        good = url.replace("redis://", "redis://:secret@")
+        assert isinstance((await published(f"{good}?declare=true", Message.new("t", "a")))[0], Accepted)
+    finally:
+        await client.config_set("requirepass", "")
+
+
 async def test_a_wrong_password_is_not_shown(url: str) -> None:
     with pytest.raises(BrokerUnavailable) as caught:
         await published(url.replace("redis://", "redis://shop:secret@"), Message.new("t", "a"))
