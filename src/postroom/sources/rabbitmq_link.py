@@ -1,0 +1,161 @@
+"""A connection to RabbitMQ that receives: what is delivered is put in a queue, and acknowledged many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pamqp import body, commands, frame, header
+
+from postroom.brokers.amqp import FAREWELL, HEARTBEAT, PUBLISHING, Closed, Link
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Collection, Sequence
+
+RECEIVING = PUBLISHING
+"""The channel of the connection."""
+MOST_PREFETCHED = 65_535
+
+
+class Delivery(NamedTuple):
+    """A message as it came in."""
+
+    tag: int
+    routing_key: str
+    properties: commands.Basic.Properties
+    payload: bytes
+
+
+class Inbound(Link):
+    """One connection, for as long as it lasts, and what came by it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(reader, writer)
+        self.waiting: deque[Delivery] = deque()
+        """Came, and was not yet received."""
+        self.news = asyncio.Event()
+        self._out: dict[int, None] = {}  # in the order in which they came
+        self._prefetch = 0
+        self._consumers: list[str] = []
+        self._started: Any = None
+        self._properties: Any = None
+        self._size = 0
+        self._parts: list[bytes] = []
+        self._heard = time.monotonic()
+
+    @classmethod
+    async def connect(
+        cls, hosts: Sequence[tuple[str, int]], tls: ssl.SSLContext | None, user: str, password: str, vhost: str
+    ) -> Inbound:
+        """Connect to the first that answers. Raises `Closed` or `OSError`."""
+        trouble: OSError | None = None
+        for host, port in hosts:
+            try:
+                link = await cls.open(host.strip("[]"), port, tls, user, password, vhost)
+            except OSError as error:
+                trouble = error
+            else:
+                assert isinstance(link, cls)  # noqa: S101 - `open` makes what it is called on
+                return link
+        raise trouble or OSError("no host")
+
+    async def have_queue(self, name: str, *, declare: bool) -> None:
+        """See that the queue is there; make it otherwise, durable and replicated. Raises `Closed`."""
+        question = commands.Queue.Declare(0, name, passive=True)
+        if declare:
+            durable = commands.Queue.Declare(0, name, durable=True, arguments={"x-queue-type": "quorum"})
+            await self.declare(question, durable, commands.Queue.DeclareOk)
+        else:
+            await self._ask(question, RECEIVING, commands.Queue.DeclareOk)
+
+    async def have_exchange(self, name: str, kind: str) -> None:
+        """See that the exchange is there, or make it. Raises `Closed`."""
+        question = commands.Exchange.Declare(0, name, kind, passive=True)
+        await self.declare(question, commands.Exchange.Declare(0, name, kind, durable=True), commands.Exchange.DeclareOk)
+
+    async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Have what has this key put to the queue. Raises `Closed`."""
+        await self._ask(commands.Queue.Bind(0, queue, exchange, routing_key), RECEIVING, commands.Queue.BindOk)
+
+    async def ask_for(self, queues: Sequence[str], most: int) -> None:
+        """Have up to so many more delivered than are out. Raises `Closed`."""
+        wanted = min(len(self._out) + most, MOST_PREFETCHED)
+        if wanted <= self._prefetch:
+            return
+        for consumer in self._consumers:  # the limit is of a consumer, and cannot be changed
+            await self._ask(commands.Basic.Cancel(consumer), RECEIVING, commands.Basic.CancelOk)
+        self._consumers.clear()
+        await self._ask(commands.Basic.Qos(0, wanted), RECEIVING, commands.Basic.QosOk)
+        for queue in queues:
+            answer = await self._ask(commands.Basic.Consume(0, queue), RECEIVING, commands.Basic.ConsumeOk)
+            self._consumers.append(answer.consumer_tag or "")
+        self._prefetch = wanted
+
+    async def acknowledge(self, tags: Collection[int]) -> None:
+        """All from the first that is out, as far as they are among these, with one frame; the rest one by one."""
+        last = 0
+        for tag in self._out:
+            if tag not in tags:
+                break
+            last = tag
+        single = [tag for tag in tags if tag > last and tag in self._out]
+        frames = [commands.Basic.Ack(last, multiple=True)] if last else []
+        await self._settle(tags, [*frames, *map(commands.Basic.Ack, single)])
+
+    async def requeue(self, tags: Collection[int]) -> None:
+        """Put them back, in the order in which they came."""
+        await self._settle(tags, [commands.Basic.Nack(tag, requeue=True) for tag in self._out if tag in tags])
+
+    async def close(self) -> None:
+        """End the channel, by which the server has heard all that was acknowledged; then the connection."""
+        if not self.lost:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(FAREWELL):
+                    await self._ask(commands.Channel.Close(200, "", 0, 0), RECEIVING, commands.Channel.CloseOk)
+        await super().close()
+
+    @property
+    def silent(self) -> bool:
+        """Whether the server has missed its heartbeats."""
+        return time.monotonic() - self._heard > 2 * HEARTBEAT
+
+    async def _settle(self, tags: Collection[int], frames: Sequence[Any]) -> None:
+        if self.lost:
+            raise Closed(self.lost)
+        for tag in tags:
+            self._out.pop(tag, None)
+        self._writer.write(b"".join(frame.marshal(one, RECEIVING) for one in frames))
+        await self._writer.drain()
+
+    def _arrived(self, channel: int, found: Any) -> None:
+        self._heard = time.monotonic()
+        match found:
+            case commands.Basic.Deliver():
+                self._started, self._size = found, 0
+            case header.ContentHeader():
+                self._properties, self._size = found.properties, found.body_size
+                self._parts = []
+                self._complete()
+            case body.ContentBody():
+                self._parts.append(found.value)
+                self._size -= len(found.value)
+                self._complete()
+            case commands.Basic.Cancel():
+                self._lose("the server has ended the delivery: the queue was deleted, or has moved")
+            case _:
+                super()._arrived(channel, found)
+
+    def _complete(self) -> None:
+        if self._size == 0:
+            tag = self._started.delivery_tag
+            self._out[tag] = None
+            self.waiting.append(Delivery(tag, self._started.routing_key, self._properties, b"".join(self._parts)))
+            self.news.set()
+
+    def _lose(self, reason: str, code: int = 0) -> None:
+        super()._lose(reason, code)
+        self.news.set()

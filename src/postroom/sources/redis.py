@@ -1,0 +1,238 @@
+"""Messages from Redis Streams, as a member of a consumer group.
+
+What a member has read stays pending under its name until it is acknowledged. What is given back is put under the name
+`RETURNED`, where whoever looks next takes it; so is what a member has when it leaves. What a member had that is dead is
+taken over when it has not been touched for `claim_idle_ms`; those alive touch theirs three times as often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from postroom.brokers.cloudevents import REDIS, incoming
+from postroom.brokers.redis import RedisBroker, RedisError, ResponseError
+from postroom.errors import BrokerUnavailable
+from postroom.sources import patterns
+from postroom.sources.port import Received
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+Place = tuple[str, bytes]
+"""A stream, and the id of an entry."""
+
+RETURNED = "returned"
+LONG_AGO_MS = 86_400_000
+PATIENCE = 5.0
+LONGEST_BLOCK = 2.0
+"""Seconds; the client takes a server for dead that says nothing for some more."""
+LOOK_EVERY = 5.0
+"""Seconds after which it is looked again whether something was returned, or is of a dead member."""
+PAGE = 1000
+
+
+class RedisSource:
+    """Receives from one stream for each topic, as a member of a group."""
+
+    def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
+        self._publisher = RedisBroker(url)
+        options = self._publisher._options  # noqa: SLF001 - publisher and source are one broker
+        self._client: Any = self._publisher._client  # noqa: SLF001 - as above
+        self.name = self._publisher.name
+        self._topics: dict[str, str] = {}
+        for topic in patterns.check_topics(topics):
+            patterns.no_pattern("redis", topic, "name each topic")
+            self._topics[options.prefix + topic] = topic
+        self._group = options.group or consumer
+        self._idle_ms = options.claim_idle_ms
+        self._me = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self._joined = False
+        self._unsure = True
+        """Whether entries may be pending under our name that we have not seen."""
+        self._look_at = 0.0
+        self._waiting: deque[Received] = deque()
+        self._out: dict[Place, None] = {}
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def receive(self, most: int, seconds: float) -> Sequence[Received]:
+        """Up to `most` entries: our own that were lost on their way, then what was returned, then new ones.
+
+        Raises `BrokerUnavailable`; what is out comes again then.
+        """
+        try:
+            if not self._joined:
+                await self._join()
+            if not self._waiting:
+                await self._fill(most, seconds)
+        except (RedisError, OSError, TimeoutError) as error:
+            self._joined = False
+            self._forget()
+            raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
+        return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+
+    async def acknowledge(self, received: Sequence[Received]) -> None:
+        """Acknowledge all in one round trip. Raises `BrokerUnavailable`."""
+        places = [one.receipt for one in received]
+        try:
+            async with asyncio.timeout(PATIENCE), self._client.pipeline(transaction=False) as pipeline:
+                for stream, entries in _by_stream(places):
+                    pipeline.xack(stream, self._group, *entries)
+                await pipeline.execute()
+        except (RedisError, OSError, TimeoutError) as error:
+            self._unsure = True
+            raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
+        finally:
+            self._settle(places)
+
+    async def give_back(self, received: Sequence[Received]) -> None:
+        """Put them where whoever looks next takes them; where that fails, we take them again ourselves."""
+        places = [one.receipt for one in received]
+        self._settle(places)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._claim(places, RETURNED, LONG_AGO_MS)
+            self._look_at = 0.0
+        except (RedisError, OSError, TimeoutError):
+            self._unsure = True
+
+    async def close(self) -> None:
+        """Return what is pending, leave the group, and end the connections."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+            self._keeping = None
+        self._forget()
+        if self._joined:
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await self._leave()
+        self._joined = False
+        await self._publisher.close()
+
+    async def _join(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            for stream in self._topics:
+                try:
+                    await self._client.xgroup_create(stream, self._group, id="0", mkstream=True)
+                except ResponseError as error:
+                    if "BUSYGROUP" not in str(error):
+                        raise
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep())
+        self._joined = True
+
+    async def _leave(self) -> None:
+        for stream in self._topics:
+            while pending := await self._client.xpending_range(stream, self._group, "-", "+", PAGE, self._me):
+                await self._claim([(stream, entry["message_id"]) for entry in pending], RETURNED, LONG_AGO_MS)
+            await self._client.xgroup_delconsumer(stream, self._group, self._me)
+
+    async def _fill(self, most: int, seconds: float) -> None:
+        """Put what there is to `waiting`. Until it has ended well, entries may be ours that we have not seen."""
+        async with asyncio.timeout(seconds + PATIENCE):
+            if self._unsure:
+                await self._recover()
+            self._unsure = True
+            if not self._waiting and time.monotonic() >= self._look_at:
+                await self._take_over(most)
+            if not self._waiting:
+                await self._read(most, seconds)
+            self._unsure = False
+
+    async def _recover(self) -> None:
+        """What is pending under our name, and not out."""
+        for stream in self._topics:
+            last = b"0"
+            while True:
+                found = await self._client.xreadgroup(self._group, self._me, {stream: last}, count=PAGE)
+                entries = found[0][1] if found else []
+                if not entries:
+                    break
+                await self._arrived(stream, entries)
+                last = entries[-1][0]
+
+    async def _take_over(self, most: int) -> None:
+        for stream in self._topics:
+            start = b"0-0"
+            while len(self._waiting) < most:
+                start, entries, *_ = await self._client.xautoclaim(
+                    stream, self._group, self._me, self._idle_ms, start, count=most
+                )
+                await self._arrived(stream, entries)
+                if start == b"0-0":
+                    break
+        if len(self._waiting) < most:
+            self._look_at = time.monotonic() + min(LOOK_EVERY, self._idle_ms / 2000)
+
+    async def _read(self, most: int, seconds: float) -> None:
+        streams = dict.fromkeys(self._topics, ">")
+        deadline = time.monotonic() + seconds
+        while True:
+            left = deadline - time.monotonic()
+            block = max(1, int(min(left, LONGEST_BLOCK) * 1000)) if left > 0 else None
+            found = await self._client.xreadgroup(self._group, self._me, streams, count=most, block=block)
+            for stream, entries in found or ():
+                await self._arrived(stream.decode(), entries)
+            if self._waiting or time.monotonic() >= deadline:
+                return
+
+    async def _arrived(self, stream: str, entries: Iterable[tuple[bytes, Mapping[bytes, bytes] | None]]) -> None:
+        for entry, fields in entries:
+            place = (stream, entry)
+            if place in self._out:
+                continue
+            if not fields:  # the stream was cut, and this is no more
+                await self._client.xack(stream, self._group, entry)
+                continue
+            self._out[place] = None
+            self._waiting.append(_received(place, self._topics[stream], fields))
+
+    async def _keep(self) -> None:
+        """Touch all that is out, again and again, so that nobody takes it over."""
+        while True:
+            await asyncio.sleep(self._idle_ms / 3000)
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await self._claim(list(self._out), self._me, 0)
+
+    async def _claim(self, places: Sequence[Place], member: str, idle_ms: int) -> None:
+        for stream, entries in _by_stream(places):
+            await self._client.xclaim(stream, self._group, member, 0, entries, idle=idle_ms, justid=True)
+
+    def _settle(self, places: Iterable[Place]) -> None:
+        for place in places:
+            self._out.pop(place, None)
+
+    def _forget(self) -> None:
+        self._out.clear()
+        self._waiting.clear()
+        self._unsure = True
+
+
+def _by_stream(places: Iterable[Place]) -> Iterator[tuple[str, list[bytes]]]:
+    """In portions that are no burden to the server."""
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for stream, entry in places:
+        found[stream].append(entry)
+    for stream, entries in found.items():
+        for start in range(0, len(entries), PAGE):
+            yield stream, entries[start : start + PAGE]
+
+
+def _received(place: Place, topic: str, fields: Mapping[bytes, bytes]) -> Received:
+    stream, entry = place
+    headers = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()}
+    headers.pop("data", None)
+    id = f"{stream}:{entry.decode()}"  # noqa: A001 - what it is called everywhere
+    return Received(incoming(REDIS, headers, fields.get(b"data"), id=id, topic=topic), place)
+
+
+def _why(error: Exception) -> str:
+    return str(error) or "the server does not answer"
