@@ -45,11 +45,15 @@ class Service:
 
     @asynccontextmanager
     async def at_work(self, database: str, broker: str | MemoryBroker) -> AsyncIterator[None]:
-        """Handle the others' events, and send its own, as long as the block lasts."""
-        consumer = Consumer(self.name, broker, database=database, **HASTE)
+        """Handle the others' events, and send its own, as long as the block lasts.
+
+        The two are called the same after a restart, so that they need not wait until they are believed dead.
+        """
+        consumer = Consumer(self.name, broker, database=database, worker=f"{self.name}-consumer", **HASTE)
         for event, handle in self.handlers.items():
             consumer.handler(event.topic, attempts=10, delays=[0.2, 0.5, 1])(handle)
-        async with Relay(database, broker, **HASTE), consumer:
+        relay = Relay(database, broker, worker=f"{self.name}-relay", **HASTE)
+        async with relay, consumer:
             yield
 
 
