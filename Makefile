@@ -2,7 +2,7 @@
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check bench lock clean lint types imports unit tests other-pythons
+.PHONY: help run example test check bench lock clean lint types imports unit tests other-pythons
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
@@ -18,6 +18,9 @@ help: ## list the targets
 run: $(READY) ## show Postroom at work, on SQLite
 	@$(BIN)/postroom demo
 
+example: $(READY) ## order, payment and inventory as three services, of which one is killed
+	@$(BIN)/python -m examples.choreography
+
 test: lint types imports tests other-pythons ## everything, with real servers (what CI runs)
 
 check: lint types imports unit ## lint, types, import contracts, unit tests: under a minute
@@ -32,7 +35,7 @@ lock: $(READY) ## resolve requirements.lock again (newest versions: make lock OP
 clean: ## remove environments, caches and reports
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* \
 		htmlcov build dist
-	find src tests scripts benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests scripts benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 lint: $(READY)
 	$(call heading,ruff)
@@ -41,7 +44,7 @@ lint: $(READY)
 
 types: $(READY)
 	$(call heading,mypy)
-	@$(BIN)/mypy $(wildcard src tests scripts benchmarks)
+	@$(BIN)/mypy $(wildcard src tests scripts benchmarks examples)
 
 imports: $(READY)
 	$(call heading,import contracts)

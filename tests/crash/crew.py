@@ -24,10 +24,12 @@ PATIENCE = 60.0
 POLL = 0.01
 
 IMPORTED = [
+    "tests.crash.billing",
     "tests.crash.claim_worker",
     "tests.crash.order_worker",
     "tests.crash.relay_worker",
     "tests.crash.stream",
+    "postroom.sources.nats",
     "tests.contract.store_drivers",
     "sqlalchemy.ext.asyncio",
     "sqlalchemy.dialects.mysql.pymysql",

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 """Seconds that the server has for an answer, beside those that it is asked to wait."""
 FAREWELL = 2.0
+GLANCE = 0.1
+"""Seconds between two looks at whether the connection is still there."""
 NANOSECONDS = 1_000_000_000
 NO_MESSAGES, EXPIRED, CONFLICT, NO_RESPONDERS = "404", "408", "409", "503"
 COMPLETED = "Batch Completed"
@@ -55,7 +57,8 @@ class _Link:
         self._numbers = count()
         self._pull: _Pull | None = None
         self._next = ""
-        self._keeping: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._gone = asyncio.Event()
         self.waiting: deque[Received] = deque()
         """Came, and was not yet received."""
         self.out: dict[str, None] = {}
@@ -71,7 +74,7 @@ class _Link:
             f"{self._inbox}.*", cb=self._arrived, pending_msgs_limit=unlimited, pending_bytes_limit=unlimited
         )
         patience = min([config.ack_wait or PATIENCE, *(config.backoff or [])])
-        self._keeping = asyncio.create_task(self._keep(patience / 3))
+        self._tasks = [asyncio.create_task(self._keep(patience / 3)), asyncio.create_task(self._watch())]
 
     async def pull(self, batch: int, seconds: float = 0.0) -> None:
         """Have up to so many put to `waiting`; without seconds those that are there. Raises `BrokerUnavailable`."""
@@ -94,19 +97,29 @@ class _Link:
         for place in places:
             await self.client.publish(place, word)
             self.out.pop(place, None)
-        await self.client.flush(timeout=int(PATIENCE))
+        flushing = asyncio.create_task(self.client.flush(timeout=int(PATIENCE)))
+        gone = asyncio.create_task(self._gone.wait())
+        try:
+            await asyncio.wait({flushing, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not flushing.done():  # the client would wait until the time is up
+                raise nats.errors.ConnectionClosedError
+            await flushing
+        finally:
+            flushing.cancel()
+            gone.cancel()
 
     def lose(self, reason: str) -> None:
         """The connection is gone."""
         self.lost = self.lost or reason
+        self._gone.set()
         if self._pull is not None:
             self._pull.over.set()
 
     async def close(self) -> None:
         """Give back what is out, if the server still listens, and leave nothing behind."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self.lost:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 async with asyncio.timeout(FAREWELL):
@@ -121,6 +134,12 @@ class _Link:
                 await asyncio.sleep(seconds)
                 for place in list(self.out):
                     await self.client.publish(place, IN_PROGRESS)
+
+    async def _watch(self) -> None:
+        """Notice that the connection is gone: the client does not say so where it still had something to send."""
+        while not self.client.is_closed:  # noqa: ASYNC110 - there is nothing else to wait for
+            await asyncio.sleep(GLANCE)
+        self.lose(self.complaint or "the connection is lost")
 
     async def _arrived(self, message: Msg) -> None:
         pull = self._pull

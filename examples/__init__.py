@@ -1,0 +1,1 @@
+"""Programs that show Postroom at work, to be read, run and copied."""

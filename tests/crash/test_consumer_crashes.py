@@ -1,0 +1,252 @@
+"""Consumers that are killed at the worst places, on real brokers: each message has its effect, and has it once."""
+
+from __future__ import annotations
+
+import random
+import signal
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contract.sources.desks import KafkaDesk, NatsDesk, RabbitDesk, RedisDesk, ServerDesk
+from tests.crash import relay_worker
+from tests.crash.billing import Billing, dismiss, out_of_order
+from tests.crash.consumer_worker import Fate, Point, send
+from tests.crash.crew import wait_until
+from tests.crash.places import Places, Told
+from tests.crash.shop import Shop
+from tests.services.databases import need
+from tests.services.postgresql import PostgreSQL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postroom import Message
+    from tests.conftest import FreshDatabase
+    from tests.crash.crew import Crew, Worker
+
+EITHER = pytest.mark.parametrize(
+    ("desk_kind", "kind", "key"),
+    [
+        pytest.param(NatsDesk, "postgresql", "a", id="nats-postgresql-keyed"),
+        pytest.param(NatsDesk, "sqlite", None, id="nats-sqlite-unkeyed"),
+    ],
+)
+OTHERS = pytest.mark.parametrize(
+    ("desk_kind", "kind"),
+    [
+        pytest.param(RedisDesk, "sqlite", id="redis-sqlite"),
+        pytest.param(RabbitDesk, "postgresql", id="rabbitmq-postgresql"),
+        pytest.param(KafkaDesk, "postgresql", id="kafka-postgresql"),
+    ],
+)
+
+
+@pytest.fixture
+def billing(desk_kind: type[ServerDesk], kind: str, fresh_database: FreshDatabase, crew: Crew) -> Iterator[Billing]:
+    with closing(Billing(desk_kind(), fresh_database(kind), crew)) as billing:
+        yield billing
+
+
+def killed(billing: Billing, fate: Fate) -> None:
+    """A process of the service meets its fate."""
+    victim = billing.start(f"victim-{fate.number}", fate)
+    wait_until(victim.ended, f"it dies {fate.point}")
+    assert victim.killed()
+
+
+@EITHER
+def test_I_1_a_consumer_that_dies_in_a_handler_leaves_nothing_and_the_message_comes_again(
+    billing: Billing, key: str | None
+) -> None:
+    billing.publish(billing.order(1, key), billing.order(2, key))
+    killed(billing, Fate(Point.HANDLING, 1))
+    assert 1 not in billing.billed()
+    survivor = billing.start("survivor")
+    wait_until(lambda: billing.count() == 2, "both are handled")
+    dismiss(survivor)
+    assert billing.billed() == {1: 1, 2: 1}
+    assert [call.worker for call in billing.rooms.all_calls() if call.number == 1] == ["victim-1", "survivor"]
+    assert billing.parked() == 0  # a crash burns no attempt
+
+
+@EITHER
+def test_E_3_a_crash_between_commit_and_acknowledge_leads_to_a_duplicate_that_is_skipped(
+    billing: Billing, key: str | None
+) -> None:
+    billing.publish(billing.order(1, key))
+    killed(billing, Fate(Point.HANDLED, 1))
+    assert billing.billed() == {1: 1}
+    survivor = billing.start("survivor")
+    wait_until(lambda: billing.said("duplicate", 1, "survivor"), "it comes again")
+    billing.publish(billing.order(2, key))
+    wait_until(lambda: billing.said("handled", 2, "survivor"), "the next is handled")
+    dismiss(survivor)
+    assert billing.billed() == {1: 1, 2: 1}
+    assert [call.worker for call in billing.rooms.all_calls() if call.number == 1] == ["victim-1"]
+
+
+@EITHER
+def test_I_4_a_message_that_was_parked_and_not_acknowledged_is_parked_once_and_handled_once(
+    billing: Billing, key: str | None
+) -> None:
+    billing.publish(billing.order(1, key, failures=1))
+    killed(billing, Fate(Point.PARKED, 1))
+    assert (billing.count(), billing.parked()) == (0, 1)
+    survivor = billing.start("survivor")
+    wait_until(lambda: not billing.shop.unsent() and fates_of(billing, "survivor") >= 2, "it came both ways")
+    dismiss(survivor)
+    assert (billing.billed(), billing.parked()) == ({1: 1}, 1)
+    assert billing.rooms.calls_of(1) == 2
+
+
+@EITHER
+def test_I_4_a_crash_between_the_commit_of_a_retry_and_its_settle_leads_to_no_second_effect(
+    billing: Billing, key: str | None
+) -> None:
+    billing.publish(billing.order(1, key, failures=2))
+    killed(billing, Fate(Point.HANDLED, 1))
+    assert (billing.billed(), billing.shop.unsent()) == ({1: 1}, 1)
+    survivor = billing.start("survivor")
+    wait_until(lambda: not billing.shop.unsent(), "the retry is settled")
+    dismiss(survivor)
+    assert billing.said("duplicate", 1, "survivor")
+    assert (billing.billed(), billing.parked(), billing.rooms.calls_of(1)) == ({1: 1}, 1, 3)
+
+
+def fates_of(billing: Billing, worker: str) -> int:
+    return sum(one.worker == worker for one in billing.rooms.all_fates())
+
+
+@OTHERS
+def test_E_3_wherever_consumers_die_each_message_has_one_effect_on_the_other_brokers_too(billing: Billing) -> None:
+    for number, (point, failures) in enumerate(
+        [(Point.HANDLING, 0), (Point.HANDLED, 0), (Point.PARKED, 1), (Point.HANDLED, 2)]
+    ):
+        billing.publish(billing.order(number, f"key-{number}", failures))
+        killed(billing, Fate(point, number))
+    survivor = billing.start("survivor")
+    wait_until(lambda: billing.count() == 4 and not billing.shop.unsent(), "all is handled")
+    billing.publish(billing.order(4))
+    wait_until(lambda: billing.said("handled", 4, "survivor"), "the next is handled")
+    dismiss(survivor)
+    assert billing.billed() == dict.fromkeys(range(5), 1)
+    assert billing.parked() == 2
+    assert billing.said("duplicate", 1)
+    assert billing.rooms.calls_of(1) == 1
+
+
+@pytest.mark.parametrize(("desk_kind", "kind"), [pytest.param(RedisDesk, "sqlite", id="redis-sqlite")])
+def test_E_3_a_relay_dies_in_mid_send_and_the_inbox_stops_the_second_effect(
+    billing: Billing, crew: Crew, fresh_database: FreshDatabase
+) -> None:
+    with closing(Shop(fresh_database("sqlite"))) as shop:
+        shop.commit(*(billing.order(number) for number in range(20)))
+        fate = relay_worker.Fate(signal.SIGKILL, relay_worker.Point.PUBLISHED, keyed=False)
+        victim = crew.start("relay", send, shop.url, billing.desk.url(), fate)
+        wait_until(victim.killed, "a relay dies between publishing and the settle")
+        assert shop.unsent() == 20
+        consumer = billing.start("consumer")
+        wait_until(lambda: billing.count() == 20, "what was sent is handled")
+        other = crew.start("other", send, shop.url, billing.desk.url())
+        wait_until(lambda: not shop.unsent(), "all is sent again")
+        wait_until(lambda: len(billing.rooms.all_fates()) == 40, "all has come twice")
+        dismiss(consumer, other)
+    assert billing.billed() == dict.fromkeys(range(20), 1)
+    assert len(billing.rooms.all_calls()) == 20
+
+
+@pytest.mark.parametrize(("desk_kind", "kind"), [(NatsDesk, "postgresql")])
+def test_I_2_consumers_go_on_when_the_broker_is_killed_and_back(billing: Billing, crew: Crew) -> None:
+    server = billing.desk.rig.server
+    shop = billing.shop
+    relay = crew.start("relay", send, shop.url, billing.desk.url())
+    consumers = [billing.start(name) for name in ("one", "two")]
+    for outage in range(2):
+        first = outage * 300
+        shop.commit(*(billing.order(number, f"key-{number % 20}") for number in range(first, first + 300)))
+        wait_until(lambda: billing.count() > first + 50, "they are at work")  # noqa: B023 - called at once
+        server.stop(kill=True)
+        try:
+            for one in consumers:
+                wait_until(lambda: len(told(billing, one)) > 2 * outage, "it says that the broker is gone")  # noqa: B023 - as above
+        finally:
+            server.start()
+        wait_until(lambda: billing.count() == first + 300, "all is handled")  # noqa: B023 - as above
+    wait_until(lambda: not shop.unsent(), "all is sent")
+    dismiss(relay, *consumers)
+    assert billing.billed() == dict.fromkeys(range(600), 1)
+    for one in consumers:
+        assert [word.reachable for word in told(billing, one)] == [False, True] * 2
+
+
+@pytest.fixture
+def server() -> Iterator[PostgreSQL]:
+    """A server that the test may kill."""
+    with closing(need(PostgreSQL, PostgreSQL())) as server:
+        server.create_database("billing")
+        yield server
+
+
+def test_I_2_a_consumer_goes_on_when_its_database_is_killed_and_back_and_burns_no_attempt(
+    server: PostgreSQL, crew: Crew
+) -> None:
+    with closing(Billing(NatsDesk(), server.url("billing"), crew)) as billing:
+        consumer = billing.start("consumer")
+        for outage in range(2):
+            first = outage * 300
+            billing.publish(*(billing.order(number, f"key-{number % 20}") for number in range(first, first + 300)))
+            wait_until(lambda: billing.count() > first + 50, "it is at work")  # noqa: B023 - called at once
+            server.stop(kill=True)
+            wait_until(lambda: len(told(billing, consumer)) > 2 * outage, "it says that the database is gone")  # noqa: B023 - as above
+            server.start()
+            wait_until(lambda: billing.count() == first + 300, "all is handled")  # noqa: B023 - as above
+        dismiss(consumer)
+        assert billing.billed() == dict.fromkeys(range(600), 1)
+        assert billing.parked() == 0
+        assert told(billing, consumer) == [Told("database", reachable=False), Told("database", reachable=True)] * 2
+
+
+@pytest.mark.parametrize(("desk_kind", "kind"), [(NatsDesk, "postgresql")])
+def test_E_3_of_two_thousand_messages_each_has_one_effect_whatever_is_killed(
+    billing: Billing, crew: Crew, fresh_database: FreshDatabase
+) -> None:
+    chance = random.Random(19)  # noqa: S311 - repeatable, not secret
+    with closing(Shop(fresh_database("postgresql"))) as shop:
+
+        def order(number: int) -> Message:
+            return billing.order(number, f"key-{number % 50}", failures=int(chance.random() < 0.05))
+
+        def commit(numbers: range) -> None:
+            for first in numbers[::100]:
+                shop.commit(*(order(number) for number in range(first, first + 100)))
+
+        relay = crew.start("relay", send, shop.url, billing.desk.url())
+        consumers = [billing.start(f"first-{number}") for number in range(2)]
+        commit(range(1500))
+        for number in range(8):
+            goal = billing.count() + chance.randrange(20, 120)
+            wait_until(lambda: billing.count() >= goal, "they are at work")  # noqa: B023 - called at once
+            victim = consumers.pop(chance.randrange(2))
+            victim.signal(signal.SIGKILL)
+            wait_until(victim.killed, "it is dead")
+            consumers.append(billing.start(f"next-{number}"))
+        wait_until(lambda: done(billing, 1500), "all is handled")
+        dismiss(*consumers)
+
+        alone = billing.start("alone")
+        commit(range(1500, 2000))
+        wait_until(lambda: done(billing, 2000), "all is handled")
+        dismiss(alone, relay)
+    assert billing.billed() == dict.fromkeys(range(2000), 1)
+    assert out_of_order(bill for bill in billing.bills() if bill.number >= 1500) == []
+    assert billing.shop.status().dead == 0
+
+
+def done(billing: Billing, count: int) -> bool:
+    return billing.count() >= count and not billing.shop.unsent()
+
+
+def told(billing: Billing, worker: Worker) -> list[Told]:
+    return Places(billing.rooms.directory).said(worker.name)
