@@ -147,7 +147,7 @@ class Inbound(Link):
                 self._size -= len(found.value)
                 self._complete()
             case commands.Basic.Cancel():
-                self._lose("the server has ended the delivery: the queue was deleted, or has moved")
+                self.lose("the server has ended the delivery: the queue was deleted, or has moved")
             case _:
                 super()._arrived(channel, found)
 
@@ -158,6 +158,6 @@ class Inbound(Link):
             self.waiting.append(Delivery(tag, self._started.routing_key, self._properties, b"".join(self._parts)))
             self.news.set()
 
-    def _lose(self, reason: str, code: int = 0) -> None:
-        super()._lose(reason, code)
+    def lose(self, reason: str, code: int = 0) -> None:
+        super().lose(reason, code)
         self.news.set()
