@@ -22,7 +22,7 @@ from postroom.relay import Relay
 from postroom.relay.lines import Database
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
-from postroom.rules.naming import handler_queue
+from postroom.rules.routing import queue_of_consumer
 from postroom.settings import Settings
 from postroom.store.leases import Order
 from postroom.store.parking import Parking
@@ -218,7 +218,7 @@ class Consumer:
             await runner.check(self._handlers)
             line = Database(store, hook).line()
             stack.push_async_callback(line.close)
-            queue = handler_queue(self.name)
+            queue = queue_of_consumer(self.name)
             retries = Retries(self.name, self._handlers, runner, self._classifier, hook, line.answers)
             relay = self._relay(retries, queue, hook)
             office = Office(
