@@ -20,6 +20,7 @@ from postroom.errors import InvalidSetting
 from postroom.inbox import Inbox
 from postroom.relay import Relay
 from postroom.relay.lines import Database
+from postroom.relay.reasons import one_reason
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import queue_of_consumer
@@ -237,7 +238,8 @@ class Consumer:
             stack.callback(self._off_duty, shift)
             if self._stop_asked:
                 shift.stop()
-            yield shift
+            with one_reason():
+                yield shift
 
     def _relay(self, retries: Retries, queue: str, hook: Hook) -> Relay:
         """A relay of what is parked, to the handlers."""
