@@ -271,6 +271,11 @@ class TestWrongValues:
         with pytest.raises(InvalidSetting, match="brokers"):
             Relay("sqlite://", brokers={pattern: "stdout:"})
 
+    @pytest.mark.parametrize("patterns", ["payments.*", [""], ["x" * 256]])
+    def test_an_outbox_takes_a_list_of_patterns(self, patterns: list[str]) -> None:
+        with pytest.raises(InvalidSetting, match="brokers"):
+            Outbox(brokers=patterns)
+
     def test_two_brokers_for_the_rest_are_one_too_many(self) -> None:
         with pytest.raises(InvalidSetting, match="both given"):
             Relay("sqlite://", "stdout:", brokers={"*": "stdout:"})
