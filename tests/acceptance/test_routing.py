@@ -16,6 +16,7 @@ from postroom.brokers.port import Outcome, Unreached
 from postroom.cli.running import run
 from postroom.errors import InvalidSetting
 from postroom.telemetry import Event, Reachability
+from postroom.testing import InMemoryRelay
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
@@ -194,6 +195,32 @@ async def test_when_the_patterns_change_what_was_sorted_is_sorted_anew(service: 
     assert orders.is_in_order()
     assert europe.is_in_order()
     assert queues(service) == {"topic:*": 30}
+
+
+@on_databases
+async def test_what_a_producer_with_old_patterns_adds_finds_its_broker(service: Service) -> None:
+    old = Outbox(brokers=["payments.*"])
+    orders, others = Broker(), Broker()
+    relay = Relay(service.url, others, brokers={"payments.*": Broker(), "orders.*": orders})
+    async with relay:
+        await holds(lambda: {one["queue"] for one in service.status().relays} >= {"topic:*", "topic:orders.*"})
+        with service.engine.begin() as connection:
+            old.add_many(connection, mixed(100, "orders.created", "events"))
+        await holds(lambda: len(orders.messages) == len(others.messages) == 100)
+    assert (orders.topics(), others.topics()) == ({"orders.created"}, {"events"})
+    assert orders.is_in_order()
+    assert (relay.report.sent, relay.report.conflicts) == (200, 0)
+    assert service.rows(f"SELECT DISTINCT attempts FROM {service.table('receipt')}") == [(0,)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_relay_for_tests_sends_nothing_to_the_brokers_of_the_settings(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_BROKERS", "payments.*=python:no.such.module:function")
+    service.commit(*mixed(3))
+    assert queues(service) == {PAYMENTS: 3, "topic:*": 3}
+    assert len(InMemoryRelay(service.url).deliver(lambda _: None)) == 6
 
 
 @on_databases
