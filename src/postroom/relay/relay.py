@@ -36,7 +36,8 @@ class Relay:
 
     ``database`` is a URL; ``broker`` is a URL, a broker, or a function that takes a message (or a list of them, called
     ``messages``). ``brokers`` are those of topics with a broker of their own, by patterns: ``{"payments.*": broker}``.
-    These, and all other settings, which may be given by their names, default to the settings in force.
+    They sort what is in the default queue: a relay of another ``queue`` has one broker. These, and all other settings,
+    which may be given by their names, default to the settings in force.
     ``worker`` names this relay among the others. ``policy`` takes the place of ``backoff_sec`` and ``max_attempts``;
     ``classifier`` says which failures are permanent; ``on_dead(message, code, text)`` is told of dead letters;
     ``hook`` of everything (`postroom.telemetry`). Raises `InvalidSetting`.
