@@ -10,6 +10,8 @@ import confluent_kafka
 
 BROKERS = 3
 PRODUCER = 0
+REBALANCE_MS = 50
+"""How long a group waits for further members before its partitions are assigned; three seconds unless told."""
 
 
 def library() -> ctypes.CDLL:
@@ -32,6 +34,7 @@ def main() -> None:
         kafka.rd_kafka_new(PRODUCER, ctypes.c_void_p(kafka.rd_kafka_conf_new()), error, len(error))
     )
     cluster = ctypes.c_void_p(kafka.rd_kafka_mock_cluster_new(handle, BROKERS))
+    kafka.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, REBALANCE_MS)
     Path("brokers").write_bytes(kafka.rd_kafka_mock_cluster_bootstraps(cluster) + b"\n")
     while True:
         down = signal.sigwait(signals) == signal.SIGUSR1

@@ -1,1 +1,101 @@
-class KafkaSource: ...
+"""Messages from Kafka, as a member of a consumer group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postroom.brokers import kafka as publisher
+from postroom.errors import BrokerUnavailable
+from postroom.sources import patterns
+from postroom.sources.kafka_link import KafkaException, Link
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.sources.port import Received
+
+SERVER_SILENT_MS = 10_000
+MOST_BETWEEN_BEATS_MS = 3000
+NEW_TOPICS_MS = 30_000
+"""After how long a topic that is new is found by its pattern."""
+_SHARED = ("bootstrap.servers", "client.id", "allow.auto.create.topics", "security.protocol", "sasl.", "ssl.")
+
+
+class KafkaSource:
+    """Receives from the partitions that the group has assigned to it, and commits as far as all is done."""
+
+    def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
+        self._publisher = publisher.KafkaBroker(url)
+        self._options = self._publisher._options  # noqa: SLF001 - publisher and source are one broker
+        self.name = self._publisher.name
+        self._topics = patterns.check_topics(topics)
+        self._group = self._options.group or consumer
+        self._link: Link | None = None
+        self._suspect = False
+        """Whether the servers were gone when last heard of."""
+
+    async def receive(self, most: int, seconds: float) -> Sequence[Received]:
+        """Up to `most` messages. Raises `BrokerUnavailable`; what is out comes again then."""
+        link = self._link or await self._open()
+        if self._suspect:
+            try:
+                await link.check()
+            except BrokerUnavailable as error:
+                raise BrokerUnavailable(f"{self.name}: {error}") from None
+            self._suspect, link.trouble = False, None
+        found = await link.receive(most, seconds)
+        if link.trouble and not found:
+            self._suspect = True
+            link.give_all_back()
+            raise BrokerUnavailable(f"{self.name}: {link.trouble}")
+        return found
+
+    async def acknowledge(self, received: Sequence[Received]) -> None:
+        """Commit as far as there is no gap in what is done. Raises `BrokerUnavailable`."""
+        if self._link is None:
+            raise BrokerUnavailable(f"{self.name}: the connection is closed")
+        try:
+            await self._link.acknowledge(received)
+        except KafkaException as error:
+            raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
+        except (BrokerUnavailable, RuntimeError) as error:  # RuntimeError: closed meanwhile
+            raise BrokerUnavailable(f"{self.name}: {error}") from None
+
+    async def give_back(self, received: Sequence[Received]) -> None:
+        """Read again from the first of these, in each partition: what came behind it comes again too."""
+        if self._link is not None:
+            self._link.give_back(received)
+
+    async def close(self) -> None:
+        """Leave the group."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def _open(self) -> Link:
+        try:
+            link = Link(self._settings(), self._topics, publisher._silence)  # noqa: SLF001 - as above
+            await link.open()
+        except KafkaException as error:
+            raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(f"{self.name}: {error}") from None
+        self._link = link
+        self._suspect = False
+        return link
+
+    def _settings(self) -> dict[str, Any]:
+        session = self._options.session_timeout_ms
+        shared = self._publisher._settings()  # noqa: SLF001 - as above
+        return {
+            **{name: value for name, value in shared.items() if name.startswith(_SHARED)},
+            "group.id": self._group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": session,
+            "heartbeat.interval.ms": min(MOST_BETWEEN_BEATS_MS, session // 3),
+            "socket.timeout.ms": SERVER_SILENT_MS,
+            "topic.metadata.refresh.interval.ms": NEW_TOPICS_MS,
+        }
