@@ -127,6 +127,11 @@ class Billing:
             (one.fate, one.number) == (fate, number) and worker in {None, one.worker} for one in self.rooms.all_fates()
         )
 
+    def waits_for_a_lock(self) -> bool:
+        """Whether a statement waits for another transaction to end; on PostgreSQL."""
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        return bool(self.shop.select(waiting))
+
     def parked(self) -> int:
         """How many messages were ever parked."""
         return int(self.shop.select("SELECT count(*) FROM {outbox}")[0][0])

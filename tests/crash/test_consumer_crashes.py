@@ -115,6 +115,25 @@ def test_I_4_a_crash_between_the_commit_of_a_retry_and_its_settle_leads_to_no_se
     assert (billing.billed(), billing.parked(), billing.rooms.calls_of(1)) == ({1: 1}, 1, 3)
 
 
+@EITHER
+def test_E_3_a_consumer_that_wakes_after_another_has_its_message_has_no_second_effect(
+    billing: Billing, key: str | None, kind: str
+) -> None:
+    billing.publish(billing.order(1, key))
+    point = Point.HANDLING if kind == "postgresql" else Point.HANDLED  # SQLite has one writer, who would keep all out
+    zombie = billing.start("zombie", Fate(point, 1, signal.SIGSTOP))
+    wait_until(zombie.stopped, "it is paused")
+    other = billing.start("other")
+    if point is Point.HANDLING:
+        wait_until(billing.waits_for_a_lock, "the other has it too, and waits for the end of the first")
+    else:
+        wait_until(lambda: billing.said("duplicate", 1, "other"), "the other has it too, and skips it")
+    zombie.signal(signal.SIGCONT)
+    wait_until(lambda: billing.said("duplicate", 1, "other"), "the other finds that it is done")
+    dismiss(zombie, other)
+    assert (billing.billed(), billing.rooms.calls_of(1), billing.parked()) == ({1: 1}, 1, 0)
+
+
 def fates_of(billing: Billing, worker: str) -> int:
     return sum(one.worker == worker for one in billing.rooms.all_fates())
 
@@ -202,10 +221,11 @@ def test_I_2_a_consumer_goes_on_when_its_database_is_killed_and_back_and_burns_n
             wait_until(lambda: len(told(billing, consumer)) > 2 * outage, "it says that the database is gone")  # noqa: B023 - as above
             server.start()
             wait_until(lambda: billing.count() == first + 300, "all is handled")  # noqa: B023 - as above
-        dismiss(consumer)
         assert billing.billed() == dict.fromkeys(range(600), 1)
         assert billing.parked() == 0
         assert told(billing, consumer) == [Told("database", reachable=False), Told("database", reachable=True)] * 2
+        server.stop(kill=True)
+        dismiss(consumer)  # it ends all the same
 
 
 @pytest.mark.parametrize(("desk_kind", "kind"), [(NatsDesk, "postgresql")])
