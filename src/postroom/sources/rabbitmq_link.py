@@ -75,7 +75,9 @@ class Inbound(Link):
     async def have_exchange(self, name: str, kind: str) -> None:
         """See that the exchange is there, or make it. Raises `Closed`."""
         question = commands.Exchange.Declare(0, name, kind, passive=True)
-        await self.declare(question, commands.Exchange.Declare(0, name, kind, durable=True), commands.Exchange.DeclareOk)
+        await self.declare(
+            question, commands.Exchange.Declare(0, name, kind, durable=True), commands.Exchange.DeclareOk
+        )
 
     async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Have what has this key put to the queue. Raises `Closed`."""
