@@ -15,15 +15,19 @@ def delivered(*offsets: int) -> Offsets:
     return partition
 
 
+def state(partition: Offsets) -> tuple[int | None, int | None]:
+    return partition.reached, partition.lowest
+
+
 def test_only_what_has_no_gap_before_it_is_reached() -> None:
     partition = delivered(3, 4, 7)  # offsets between can be those of markers, or of what was compacted away
-    assert (partition.reached, partition.lowest) == (None, 3)
+    assert state(partition) == (None, 3)
     partition.done(4)
-    assert partition.reached is None
+    assert state(partition) == (None, 3)
     partition.done(3)
-    assert (partition.reached, partition.lowest) == (5, 7)
+    assert state(partition) == (5, 7)
     partition.done(7)
-    assert (partition.reached, partition.lowest) == (8, None)
+    assert state(partition) == (8, None)
 
 
 def test_what_is_put_back_is_out_no_more_and_comes_again() -> None:
@@ -31,7 +35,7 @@ def test_what_is_put_back_is_out_no_more_and_comes_again() -> None:
     partition.done(3)
     partition.rewind(2)
     partition.done(1)
-    assert (partition.reached, partition.lowest) == (2, None)
+    assert state(partition) == (2, None)
     partition.done(2)  # late, of the first delivery
     assert partition.reached == 2
     partition.deliver(2)
