@@ -16,6 +16,7 @@ from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target,
 from postroom.brokers.cloudevents import KAFKA
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.rules.failures import Reason
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Producer
@@ -48,6 +49,7 @@ _NOT_SET_UP = frozenset(
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
+_TOO_LARGE = Refused(Reason.MESSAGE_TOO_LARGE, "the bytes of the message are more than the topic's max.message.bytes")
 _GONE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL})  # noqa: SLF001 - as above
 
 _silence = logging.getLogger(
@@ -188,7 +190,20 @@ class KafkaBroker:
         outcomes = batch.outcomes(timeout)
         if late or link.lost or any(isinstance(outcome, Unreached) for outcome in outcomes):
             self._drop(link)  # a producer also remembers for long which topics were not there
+        if len(messages) > 1 and _TOO_LARGE in outcomes:
+            return await self._each_alone(messages, outcomes, deadline)
         return outcomes
+
+    async def _each_alone(
+        self, messages: Sequence[Message], outcomes: Sequence[Outcome], deadline: float
+    ) -> Sequence[Outcome]:
+        """The server refuses what it was sent together: find out which of them it is."""
+        found = list(outcomes)
+        for index, outcome in enumerate(outcomes):
+            if outcome == _TOO_LARGE:
+                left = deadline - asyncio.get_running_loop().time()
+                [found[index]] = await self.publish([messages[index]], left) if left > 0 else [NOT_SENT]
+        return found
 
     async def close(self) -> None:
         """End the producer and its thread."""
@@ -253,7 +268,7 @@ class KafkaBroker:
 def _refused(error: Any, size: int, limit: int) -> Outcome:
     code = error.code()
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
-        return too_large(size, limit) if limit else Refused("MESSAGE_TOO_LARGE", error.str())
+        return too_large(size, limit) if limit else _TOO_LARGE
     if code in _NOT_SET_UP:
         return Unreached(error.str())
     return Refused(f"KAFKA_{error.name()}"[:64], error.str())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +62,7 @@ class NatsBroker:
             raise InvalidSetting("nats: to declare a stream, give its name and its subjects too: ?stream=…&subjects=…")
         self.name = self._address.name
         self._envelope = self._options.envelope(NATS)
+        self._hosts = deque(self._address.hosts)
         self._connecting = asyncio.Lock()
         self._leaving = Leaving()
         self._link: Link | None = None
@@ -123,6 +125,18 @@ class NatsBroker:
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from error
 
     async def _connect(self) -> Link:
+        """The client would try one host only, where it is not to reconnect by itself."""
+        trouble: Exception | None = None
+        for _ in self._address.hosts:
+            place = self._hosts[0]
+            self._hosts.rotate(-1)  # one that does not even refuse takes all the time there is: the next comes next
+            try:
+                return await self._connect_to(*place)
+            except (nats.errors.Error, OSError) as error:
+                trouble = error
+        raise trouble or OSError("no host")
+
+    async def _connect_to(self, host: str, port: int) -> Link:
         client = Client()
         link = Link(client)
         reasons: list[str] = []
@@ -135,22 +149,22 @@ class NatsBroker:
             link.lose(f"{self.name}: {reasons[-1] if reasons else 'the connection is lost'}")
 
         try:
-            await client.connect(**self._connection_settings(), error_cb=complain, closed_cb=closed)
+            await client.connect(**self._connection_settings(host, port), error_cb=complain, closed_cb=closed)
             await link.listen()
             if self._options.declare:
                 await self._declare(client)
         except nats.errors.NoServersError as error:
-            raise BrokerUnavailable(f"{self.name}: {reasons[-1] if reasons else _why(error)}") from error
+            raise nats.errors.Error(reasons[-1] if reasons else _why(error)) from error
         except BaseException:
-            await client.close()
+            self._leaving.begin(client.close())
             raise
         return link
 
-    def _connection_settings(self) -> dict[str, Any]:
+    def _connection_settings(self, host: str, port: int) -> dict[str, Any]:
         address = self._address
         tls = address.scheme.endswith("+tls")
         return {
-            "servers": [f"{'tls' if tls else 'nats'}://{host}:{port}" for host, port in address.hosts],
+            "servers": [f"{'tls' if tls else 'nats'}://{host}:{port}"],
             "user": address.user if address.password else None,
             "password": address.password,
             "token": None if address.password else address.user,

@@ -165,5 +165,6 @@ class Inbound(Link):
             self.news.set()
 
     def lose(self, reason: str, code: int = 0) -> None:
+        """The connection is gone: who waits for messages is told."""
         super().lose(reason, code)
         self.news.set()
