@@ -162,6 +162,7 @@ class NatsSource:
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
         self._publisher = publisher.NatsBroker(url)  # it knows how to connect, and how to declare a stream
         self._options = self._publisher._options  # noqa: SLF001 - as above: publisher and source are one broker
+        self._hosts = deque(self._publisher._address.hosts)  # noqa: SLF001 - as above
         self.name = self._publisher.name
         self._filters = filters_of(patterns.check_topics(topics))
         self._durable = self._options.durable or durable_name(consumer)
@@ -220,7 +221,8 @@ class NatsSource:
 
         try:
             async with asyncio.timeout(PATIENCE * 2):
-                settings = self._publisher._connection_settings()  # noqa: SLF001 - as above
+                self._hosts.rotate(-1)  # after one that is not there, the next
+                settings = self._publisher._connection_settings(*self._hosts[-1])  # noqa: SLF001 - as above
                 await link.client.connect(**settings, error_cb=complain, closed_cb=closed)
                 await self._set_up(link)
         except (BrokerUnavailable, nats.errors.Error, OSError, TimeoutError) as error:
