@@ -47,7 +47,7 @@ except DriverMissing as error:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("https://hidden@host/hook", "a webhook's messages come to the receiver by themselves"),
+        ("https://hidden@host/hook", "webhooks come to a web application by themselves"),
         ("stdout:", "nothing can be received from standard output"),
         ("python:module:function", "handed its messages by the relay itself"),
         ("memory:", "give the MemoryBroker itself"),
