@@ -152,14 +152,12 @@ class Link:
         return found
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """Have it committed as far as there is no gap. Raises `BrokerUnavailable`."""
+        """Have it committed as far as there is no gap; in an outage, after it. Raises `BrokerUnavailable`."""
         with self._lock:
             for one in received:
                 partition, offset, _ = one.receipt
                 if self._is_ours(partition):
                     partition.offsets.done(offset)
-        if self.trouble:
-            raise BrokerUnavailable(self.trouble)
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._order(lambda: self._commit(list(self._partitions.values())))
