@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from postroom.brokers import kafka as publisher
 from postroom.errors import BrokerUnavailable
 from postroom.sources import patterns
-from postroom.sources.kafka_link import KafkaException, Link
+from postroom.sources.kafka_link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,9 +56,7 @@ class KafkaSource:
             raise BrokerUnavailable(f"{self.name}: the connection is closed")
         try:
             await self._link.acknowledge(received)
-        except KafkaException as error:
-            raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
-        except (BrokerUnavailable, RuntimeError) as error:  # RuntimeError: closed meanwhile
+        except BrokerUnavailable as error:
             raise BrokerUnavailable(f"{self.name}: {error}") from None
 
     async def give_back(self, received: Sequence[Received]) -> None:
@@ -76,8 +74,6 @@ class KafkaSource:
         try:
             link = Link(self._settings(), self._topics, publisher._silence)  # noqa: SLF001 - as above
             await link.open()
-        except KafkaException as error:
-            raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
         except BrokerUnavailable as error:
             raise BrokerUnavailable(f"{self.name}: {error}") from None
         self._link = link
