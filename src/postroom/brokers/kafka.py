@@ -52,11 +52,11 @@ _NOT_SET_UP = frozenset(
 _TOO_LARGE = Refused(Reason.MESSAGE_TOO_LARGE, "the bytes of the message are more than the topic's max.message.bytes")
 _GONE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL})  # noqa: SLF001 - as above
 
-_silence = logging.getLogger(
+silence = logging.getLogger(
     "postroom.brokers.kafka"
 )  # the relay says once that the broker is gone, and that it is back
-_silence.addHandler(logging.NullHandler())
-_silence.propagate = False
+silence.addHandler(logging.NullHandler())
+silence.propagate = False
 
 
 class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,7 +79,7 @@ class _Link:
         self._told: deque[tuple[Batch | None, int, Any, Any]] = deque()
         told = self._told  # the producer must not hold on to us, or it would not end with us
         self._producer: Producer | None = Producer(
-            {**settings, "error_cb": lambda error: told.append((None, 0, error, None))}, logger=_silence
+            {**settings, "error_cb": lambda error: told.append((None, 0, error, None))}, logger=silence
         )
         self._loop = asyncio.get_running_loop()
         self._batches: set[Batch] = set()
@@ -155,12 +155,12 @@ class KafkaBroker:
     """Produces to the topic that a message names, its key deciding on the partition."""
 
     def __init__(self, url: str) -> None:
-        self._address, self._options = urls.parse(url, PORTS, Options)
-        if self._options.declare:
+        self._address, self.options = urls.parse(url, PORTS, Options)
+        if self.options.declare:
             raise InvalidSetting("kafka: topics are not declared here: make them with the replication that you need")
         self.name = self._address.name
-        self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self._options.max_bytes)
-        self._envelope = self._options.envelope(KAFKA)
+        self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self.options.max_bytes)
+        self._envelope = self.options.envelope(KAFKA)
         self._connecting = asyncio.Lock()
         self._leaving = Leaving()
         self._link: _Link | None = None
@@ -181,7 +181,7 @@ class KafkaBroker:
         late = False
         try:
             async with asyncio.timeout_at(deadline):
-                link.send(sealed, batch, self._options.max_bytes)
+                link.send(sealed, batch, self.options.max_bytes)
                 await batch.complete()
         except TimeoutError:
             late = True
@@ -225,7 +225,7 @@ class KafkaBroker:
             raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
 
     async def _connect(self, timeout: float) -> _Link:  # noqa: ASYNC109 - as publish
-        link = _Link(self._settings())
+        link = _Link(self.settings())
         try:
             await link.open(timeout)
         except BaseException:
@@ -233,8 +233,9 @@ class KafkaBroker:
             raise
         return link
 
-    def _settings(self) -> dict[str, Any]:
-        address, options = self._address, self._options
+    def settings(self) -> dict[str, Any]:
+        """What any client of this cluster is set to."""
+        address, options = self._address, self.options
         encrypted = address.scheme == "kafka+ssl"
         settings: dict[str, Any] = {
             "bootstrap.servers": address.places(),

@@ -45,8 +45,8 @@ class RedisSource:
 
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
         self._publisher = RedisBroker(url)
-        options = self._publisher._options  # noqa: SLF001 - publisher and source are one broker
-        self._client: Any = self._publisher._client  # noqa: SLF001 - as above
+        options = self._publisher.options
+        self._client: Any = self._publisher.client
         self.name = self._publisher.name
         self._topics: dict[str, str] = {}
         for topic in patterns.check_topics(topics):

@@ -79,7 +79,7 @@ def test_topics_are_not_declared() -> None:
 
 
 def test_what_the_producer_is_told() -> None:
-    settings = KafkaBroker("kafka+ssl://shop:p%40ss@one,two:9000?sasl=SCRAM-SHA-512&ca=/ca.pem")._settings()
+    settings = KafkaBroker("kafka+ssl://shop:p%40ss@one,two:9000?sasl=SCRAM-SHA-512&ca=/ca.pem").settings()
     assert settings["bootstrap.servers"] == "one:9093,two:9000"
     assert (settings["acks"], settings["enable.idempotence"]) == ("all", True)
     assert (settings["security.protocol"], settings["sasl.mechanism"]) == ("SASL_SSL", "SCRAM-SHA-512")
