@@ -18,8 +18,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from postroom.brokers.cloudevents import KAFKA, incoming
 from postroom.errors import BrokerUnavailable
+from postroom.rules.routing import expression
 from postroom.sources.offsets import Offsets
-from postroom.sources.patterns import expression, is_pattern
+from postroom.sources.patterns import is_pattern
 from postroom.sources.port import Received
 
 if TYPE_CHECKING:
