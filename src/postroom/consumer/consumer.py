@@ -27,7 +27,7 @@ from postroom.rules.routing import queue_of_consumer
 from postroom.settings import Settings
 from postroom.store.leases import Order
 from postroom.store.parking import Parking
-from postroom.telemetry import Hook, all_of
+from postroom.telemetry import Hook, all_of, changes_only
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -205,7 +205,7 @@ class Consumer:
         if not self._handlers:
             raise InvalidSetting(f"the consumer {self.name!r} has no handler: add one with @consumer.handler(topic)")
         self.report = Report()
-        hook = all_of(self.report.count, self._user_hook)
+        hook = changes_only(all_of(self.report.count, self._user_hook))
         concurrency = self._settings.concurrency
         async with AsyncExitStack() as stack:
             store = await open_relay_store(self._settings)
