@@ -40,9 +40,10 @@ class Keeper:
 
     lock: ClassVar[str] = ""
     """What makes a SELECT see what was committed since the transaction's snapshot, where the database needs that."""
-    headers_in: ClassVar[str] = ":headers"
+    headers_in: ClassVar[str] = "{}"
     headers_out: ClassVar[str] = "response_headers"
-    body_in: ClassVar[str] = ":body"
+    body_in: ClassVar[str] = "{}"
+    """How a parameter becomes a value of the column, and how the column is read."""
 
     def __init__(self, names: Names) -> None:
         self.dialect: Dialect = DIALECTS[names.dialect]()
@@ -55,9 +56,10 @@ class Keeper:
             f"finished_at = {self.dialect.never}, expires_at = {keep}, "
             "http_status = NULL, response_headers = NULL, response_body = NULL"
         )
-        self._ended = (
+        self.ended = (
             f"status = :status, leased_until = {self.dialect.never}, finished_at = {now}, expires_at = {keep}, "
-            f"http_status = :http_status, response_headers = {self.headers_in}, response_body = {self.body_in}"
+            f"http_status = :http_status, response_headers = {self.headers_in.format(':headers')}, "
+            f"response_body = {self.body_in.format(':body')}"
         )
         self._columns = (
             f"idempotency_key, token, digest, status, http_status, {self.headers_out}, response_body, "
@@ -82,7 +84,7 @@ class Keeper:
     def end(self, entry: Entry, status: Status, response: Response | None, keep: float) -> Steps[bool]:
         """Record how the run ended. False, and nothing is written, where it is no longer this run's."""
         values = {"status": status.value, "keep": float(keep), **self.answer(response)}
-        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._ended, values))
+        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self.ended, values))
 
     def renew(self, entry: Entry, lease: float) -> Steps[bool]:
         """Hold the entry for so many seconds from now. False where it is no longer this run's."""
@@ -99,17 +101,21 @@ class Keeper:
         }
 
     def select(self, scope: str, keys: Iterable[str], lock: str = "") -> Steps[dict[str, Found]]:
-        """The entries of one scope that are there, by key."""
+        """The entries of one scope that are there, by key; locked, where that is asked for, in the order of keys."""
         params = {f"key_{n}": key for n, key in enumerate(keys)}
         result = yield Query(
             f"SELECT {self._columns} FROM {self.table} WHERE scope = :scope "
-            f"AND idempotency_key IN ({listed(f':{name}' for name in params)}){lock}",
+            f"AND idempotency_key IN ({listed(f':{name}' for name in params)}) ORDER BY idempotency_key{lock}",
             {"scope": scope, **params},
         )
         return {text(row[0]): _found(row) for row in result.rows}
 
-    def insert(self, columns: str, rows: str, params: dict[str, Any]) -> Steps[set[str]]:
-        """Insert the rows that are not there; returns their keys. The parameters name the one scope and the token."""
+    def insert(self, columns: str, rows: str, params: dict[str, Any], keys: Iterable[str]) -> Steps[set[str]]:
+        """Insert rows of one scope and one token where there are none; returns the keys of those that are new.
+
+        Of the parameters, `scope` and `token` are for all rows; `keys` are the names of those that hold the keys.
+        """
+        del keys
         result = yield Query(
             f"INSERT INTO {self.table} ({columns}) VALUES {rows} ON CONFLICT DO NOTHING RETURNING idempotency_key",
             params,
@@ -131,7 +137,7 @@ class Keeper:
     def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
         columns = "scope, idempotency_key, digest, token, leased_until, expires_at"
         params = {**_identity(entry), "digest": entry.digest, "token": entry.token, **_seconds(terms)}
-        return bool((yield from self.insert(columns, self._new, params)))
+        return bool((yield from self.insert(columns, self._new, params, ["key"])))
 
     def _take_over(self, entry: Entry, found: Found, terms: Terms) -> Steps[bool]:
         """Make the row this run's, unless it has changed or its lease was renewed since it was read."""
@@ -159,28 +165,28 @@ _PLACE = "scope = :scope AND idempotency_key = :key AND token = :old_token AND s
 class PostgreSQLKeeper(Keeper):
     """Headers travel as text, so that the codecs which an application sets on its connection do no harm."""
 
-    headers_in = ":headers::text::jsonb"
+    headers_in = "{}::text::jsonb"
     headers_out = "response_headers::text"
-    body_in = ":body::bytea"
+    body_in = "{}::bytea"
 
 
 class MySQLKeeper(Keeper):
     """A plain INSERT that is refused would leave a shared lock, over which two that go on to write would deadlock."""
 
     lock = " FOR UPDATE"
-    body_in = "unhex(:body)"  # drivers differ in how they write bytes into a statement
+    body_in = "unhex({})"  # drivers differ in how they write bytes into a statement
 
-    def insert(self, columns: str, rows: str, params: dict[str, Any]) -> Steps[set[str]]:
+    def insert(self, columns: str, rows: str, params: dict[str, Any], keys: Iterable[str]) -> Steps[set[str]]:
         """How many rows were written tells nothing: drivers count differently. The token does."""
         yield Query(
             f"INSERT INTO {self.table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE token = token",
             params,
         )
-        keys = {name: value for name, value in params.items() if name.partition("_")[0] == "key"}
+        given = {name: params[name] for name in keys}
         result = yield Query(
             f"SELECT idempotency_key FROM {self.table} WHERE scope = :scope "
-            f"AND idempotency_key IN ({listed(f':{name}' for name in keys)}) AND token = :token FOR UPDATE",
-            {"scope": params["scope"], "token": params["token"], **keys},
+            f"AND idempotency_key IN ({listed(f':{name}' for name in given)}) AND token = :token FOR UPDATE",
+            {"scope": params["scope"], "token": params["token"], **given},
         )
         return {text(key) for [key] in result.rows}
 
