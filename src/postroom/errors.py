@@ -8,6 +8,8 @@
     │   └── PayloadNotEncodable               the payload cannot become JSON
     ├── IdempotencyConflict                   the idempotency key belongs to another message
     ├── DuplicateMessage                      a message with this id is already there
+    ├── InvalidEntry            (ValueError)  a ledger entry's key, scope, digest or response is wrong
+    ├── LeaseLost                             a keyed request is no longer this run's: roll back
     ├── MessageNotFound         (LookupError) there is no message, or no dead letter, with this id
     ├── UnusableConnection                   the connection handed in cannot be used
     │   ├── UnsupportedConnection (TypeError) not a connection kind that Postroom knows
@@ -50,6 +52,17 @@ class IdempotencyConflict(PostroomError):
 
 class DuplicateMessage(PostroomError):
     """A message with this id is already in the outbox. Nothing was written."""
+
+
+class InvalidEntry(PostroomError, ValueError):
+    """A key, scope, digest or response cannot be one of the idempotency ledger. Nothing was written."""
+
+
+class LeaseLost(PostroomError):
+    """A keyed request was finished, or taken over by another run of it. Nothing was written: roll back.
+
+    What the caller's transaction has done for the request must not be committed, or its effect happens twice.
+    """
 
 
 class MessageNotFound(PostroomError, LookupError):

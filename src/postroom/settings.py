@@ -47,6 +47,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enabled: bool = True
     retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
     inbox_retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
+    idempotency_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 30.0
+    idempotency_keep_sec: Annotated[float, msgspec.Meta(ge=1, le=MOST_DAYS * 24 * HOUR)] = 24.0 * HOUR
+    replay_failures: bool = False
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
@@ -83,6 +86,9 @@ ENVIRONMENT = {
     "enabled": "OUTBOX_ENABLED",
     "retention_days": "OUTBOX_RETENTION_DAYS",
     "inbox_retention_days": "INBOX_RETENTION_DAYS",
+    "idempotency_lease_sec": "IDEMPOTENCY_LEASE_SEC",
+    "idempotency_keep_sec": "IDEMPOTENCY_KEEP_SEC",
+    "replay_failures": "IDEMPOTENCY_REPLAY_FAILURES",
 }
 
 Source = tuple[str, Mapping[str, Any]]

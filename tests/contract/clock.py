@@ -17,6 +17,7 @@ MOMENTS = {
     "outbox": ("created_at", "expires_at"),
     "receipt": ("sent_at",),
     "inbox": ("received_at",),
+    "idempotency": ("leased_until", "created_at", "finished_at", "expires_at"),
 }
 _EARLIER = {
     "postgresql": "{moment} - make_interval(secs => :seconds::float8)",

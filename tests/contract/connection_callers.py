@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from postroom import Inbox, Message, Outbox
+    from postroom.idempotency import Ledger
 
 SAVEPOINT = "before_adding"
 
@@ -44,6 +45,10 @@ class Caller:
         method: Callable[..., Any] = inbox.afirst_times if self.runner else inbox.first_times
         first: list[bool] = self.wait(method(self.connection, message_ids))
         return first
+
+    def ledger(self, ledger: Ledger, method: str, *args: Any, **options: Any) -> Any:
+        """Call one of the ledger's methods, or its async twin."""
+        return self.wait(getattr(ledger, f"a{method}" if self.runner else method)(self.connection, *args, **options))
 
     def wait(self, result: Any) -> Any:
         """The result of a call, which an async connection gives as an awaitable."""

@@ -247,7 +247,7 @@ class Room:
         self.producer.run(self._operations.transaction(self._empty))
 
     def _empty(self) -> Steps[None]:
-        for table in ("outbox", "delivery", "receipt", "audit", "inbox", "worker"):
+        for table in ("outbox", "delivery", "receipt", "audit", "inbox", "idempotency", "worker"):
             yield Query(f"DELETE FROM {self.tables[table]}")
         yield Query(f"DELETE FROM {self.tables['lane']} WHERE queue <> '{DEFAULT_QUEUE}'")
         yield Query(

@@ -34,7 +34,7 @@ def cleanup(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what was settled long ago, and old inbox marks.
+    """Remove what was settled long ago, old inbox marks, and expired idempotency keys.
 
     Never what is not sent, nor dead letters. In small batches: it may run beside everything else.
     """
@@ -55,5 +55,6 @@ def cleanup(
         return
     print_text(
         f"removed {cleaned.messages:,} messages settled more than {kept} days ago, "
-        f"and {cleaned.marks:,} inbox marks older than {marks_kept} days"
+        f"{cleaned.marks:,} inbox marks older than {marks_kept} days, "
+        f"and {cleaned.entries:,} expired idempotency keys"
     )

@@ -86,11 +86,13 @@ def _name(connection: object) -> str:
     return f"{type(connection).__module__}.{type(connection).__qualname__}"
 
 
+_ASYNC_METHODS = {"aadd", "aadd_many", "afirst_time", "afirst_times", "abegin", "afinish", "afail", "arenew"}
+
+
 def _twin(method: str) -> str:
-    """Add ↔ aadd, first_time ↔ afirst_time."""
+    """Add ↔ aadd, first_time ↔ afirst_time, begin ↔ abegin."""
     owner, _, name = method.rpartition(".")
-    asynchronous = name in {"aadd", "aadd_many", "afirst_time", "afirst_times"}
-    return f"{owner}.{name[1:] if asynchronous else 'a' + name}"
+    return f"{owner}.{name[1:] if name in _ASYNC_METHODS else 'a' + name}"
 
 
 def _autocommits(kind: Kind) -> str:

@@ -14,6 +14,7 @@ TABLES = {
     "receipt": "outbox_receipt",
     "lane": "outbox_lane",
     "inbox": "inbox",
+    "idempotency": "idempotency",
     "audit": "audit",
     "worker": "relay_worker",
     "schema_version": "schema_version",

@@ -247,6 +247,25 @@ def _inbox(tables: MetaData, names: Names, types: _Types) -> Table:
     )
 
 
+def _idempotency(tables: MetaData, names: Names, types: _Types) -> Table:
+    return Table(
+        names.bare("idempotency"),
+        tables,
+        Column("scope", String(255), primary_key=True),
+        Column("idempotency_key", String(255), primary_key=True),
+        Column("digest", CHAR(64), nullable=False),
+        Column("status", String(16), nullable=False, server_default=text("'in_progress'")),
+        _number("token", BigInteger),
+        _moment("leased_until", types, types.never),
+        Column("http_status", SmallInteger),
+        Column("response_headers", types.json),
+        Column("response_body", types.bytes),
+        _moment("created_at", types, types.now),
+        _moment("finished_at", types, types.never),
+        _moment("expires_at", types, types.never),
+    )
+
+
 def _audit(tables: MetaData, names: Names, types: _Types) -> Table:
     return Table(
         names.bare("audit"),
@@ -295,6 +314,7 @@ _TABLES: list[Callable[[MetaData, Names, _Types], Table]] = [
     _receipt,
     _lane,
     _inbox,
+    _idempotency,
     _audit,
     _worker,
 ]

@@ -38,6 +38,7 @@ def test_the_mapping_names_every_table_and_the_view() -> None:
         "receipt",
         "lane",
         "inbox",
+        "idempotency",
         "audit",
         "worker",
         "schema_version",

@@ -1,0 +1,245 @@
+"""Idempotency: begin a keyed request, then finish it, or replay what an earlier one was answered."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from postroom import encoding
+from postroom.errors import InvalidEntry, LeaseLost
+from postroom.rules.replay import (
+    Conflict,
+    Decision,
+    Entry,
+    InProgress,
+    Replay,
+    Response,
+    Run,
+    Start,
+    Status,
+)
+from postroom.settings import HOUR, MOST_DAYS, Settings
+from postroom.store.connections import async_kind, sync_kind
+from postroom.store.db_errors import explained
+from postroom.store.leases import new_token
+from postroom.store.ledger import KEEPERS, Keeper, Terms
+from postroom.store.names import Names
+from postroom.store.steps import Steps, arun, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "Conflict",
+    "Decision",
+    "Entry",
+    "InProgress",
+    "Ledger",
+    "Replay",
+    "Response",
+    "Run",
+    "Start",
+    "digest_of",
+    "scope_of",
+]
+
+MOST_CHARACTERS = 255
+MOST_SECONDS = MOST_DAYS * 24 * HOUR
+_DIGEST = re.compile("[0-9a-f]{64}")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class Ledger:
+    """The ledger of keyed requests: each runs once, and whoever asks again gets the same response.
+
+    ``lease_seconds``: for how long a run holds its key unless it renews; short, because a key whose run has crashed is
+    free only when it ends. ``keep_seconds``: for how long a response can be replayed. ``replay_failures``: a request
+    that ended in an exception does not run again; its failure is replayed. These, ``schema`` and ``table_prefix``
+    default to the settings.
+    """
+
+    def __init__(
+        self,
+        *,
+        schema: str | None = None,
+        table_prefix: str | None = None,
+        lease_seconds: float | None = None,
+        keep_seconds: float | None = None,
+        replay_failures: bool | None = None,
+    ) -> None:
+        self._settings = Settings.load(
+            schema=schema,
+            table_prefix=table_prefix,
+            idempotency_lease_sec=lease_seconds,
+            idempotency_keep_sec=keep_seconds,
+            replay_failures=replay_failures,
+        )
+        Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
+        self._terms = Terms(self._settings.idempotency_lease_sec, self._settings.idempotency_keep_sec)
+        self._keepers: dict[str, Keeper] = {}
+
+    @property
+    def lease_seconds(self) -> float:
+        """For how long a run holds its key. Renew at half of it or sooner."""
+        return self._terms.lease
+
+    def begin(self, connection: object, key: str, digest: str, *, scope: str = "") -> Decision:
+        """Take the key for this request in the connection's open transaction, or tell why it is not to run.
+
+        `Run`: do the work, then `finish` or `fail` with its `entry`. `Replay`: the response of an earlier run.
+        `Conflict`: the key was used for a request with another digest. `InProgress`: another run holds it.
+
+        Exactly one of several transactions that begin the same key at once gets `Run`. While another has begun it and
+        is still open, the call waits for its end. Scope and key together are the identity. Commit before the work
+        begins, so that others are told at once that it is in progress; or do all in one transaction, and they wait.
+        Raises `InvalidEntry` or `UnusableConnection`; then nothing was written. An error of the database itself is
+        passed on as it is: roll back.
+        """
+        entry = _entry(scope, key, digest)
+        kind = sync_kind(connection, "ledger.begin")
+        return run(explained(self._begin(kind.dialect, entry)), kind.execute)
+
+    async def abegin(self, connection: object, key: str, digest: str, *, scope: str = "") -> Decision:
+        """`begin` for an async connection."""
+        entry = _entry(scope, key, digest)
+        kind = await async_kind(connection, "ledger.abegin")
+        return await arun(explained(self._begin(kind.dialect, entry)), kind.execute)
+
+    def finish(self, connection: object, entry: Entry, response: Response) -> None:
+        """Record the response, in the transaction of the work, so that effect and response commit together.
+
+        Raises `LeaseLost` where the request is no longer this run's, because its lease ended and another run took it
+        over, or because it was finished: let the transaction roll back. A lease that has ended and that nobody took
+        over does no harm. Raises `InvalidEntry` for a response that cannot be kept.
+        """
+        answer = _response(response)
+        if not self._call(connection, "ledger.finish", lambda keeper: self._finish(keeper, entry, answer)):
+            raise LeaseLost(_lost(entry))
+
+    async def afinish(self, connection: object, entry: Entry, response: Response) -> None:
+        """`finish` for an async connection."""
+        answer = _response(response)
+        if not await self._acall(connection, "ledger.afinish", lambda keeper: self._finish(keeper, entry, answer)):
+            raise LeaseLost(_lost(entry))
+
+    def fail(self, connection: object, entry: Entry, response: Response | None = None) -> bool:
+        """Record that the work failed: it may run again at once, unless a response is given, which is then replayed.
+
+        For use after the work's own transaction was rolled back. Returns False where the request is no longer this
+        run's; then nothing was written, and nothing is to be done.
+        """
+        answer = None if response is None else _response(response)
+        return self._call(connection, "ledger.fail", lambda keeper: self._fail(keeper, entry, answer))
+
+    async def afail(self, connection: object, entry: Entry, response: Response | None = None) -> bool:
+        """`fail` for an async connection."""
+        answer = None if response is None else _response(response)
+        return await self._acall(connection, "ledger.afail", lambda keeper: self._fail(keeper, entry, answer))
+
+    def renew(self, connection: object, entry: Entry, seconds: float | None = None) -> bool:
+        """Hold the request for so many seconds from now, the lease's length by default.
+
+        Returns False where it is no longer this run's: stop the work, `finish` would refuse it.
+        """
+        return self._call(connection, "ledger.renew", lambda keeper: self._renew(keeper, entry, seconds))
+
+    async def arenew(self, connection: object, entry: Entry, seconds: float | None = None) -> bool:
+        """`renew` for an async connection."""
+        return await self._acall(connection, "ledger.arenew", lambda keeper: self._renew(keeper, entry, seconds))
+
+    def _call(self, connection: object, method: str, operation: Callable[[Keeper], Steps[bool]]) -> bool:
+        kind = sync_kind(connection, method)
+        return run(explained(operation(self._keeper(kind.dialect))), kind.execute)
+
+    async def _acall(self, connection: object, method: str, operation: Callable[[Keeper], Steps[bool]]) -> bool:
+        kind = await async_kind(connection, method)
+        return await arun(explained(operation(self._keeper(kind.dialect))), kind.execute)
+
+    def _begin(self, dialect: str, entry: Entry) -> Steps[Decision]:
+        return self._keeper(dialect).begin(entry, self._terms, replay_failures=self._settings.replay_failures)
+
+    def _finish(self, keeper: Keeper, entry: Entry, response: Response) -> Steps[bool]:
+        return keeper.end(entry, Status.SUCCEEDED, response, self._terms.keep)
+
+    def _fail(self, keeper: Keeper, entry: Entry, response: Response | None) -> Steps[bool]:
+        return keeper.end(entry, Status.FAILED, response, self._terms.keep)
+
+    def _renew(self, keeper: Keeper, entry: Entry, seconds: float | None) -> Steps[bool]:
+        if seconds is not None and not 0 < seconds <= MOST_SECONDS:
+            raise InvalidEntry(f"a lease of {seconds!r} seconds cannot be had: more than none, up to {MOST_SECONDS:,}")
+        return keeper.renew(entry, self._terms.lease if seconds is None else seconds)
+
+    def _keeper(self, dialect: str) -> Keeper:
+        if dialect not in self._keepers:
+            names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
+            self._keepers[dialect] = KEEPERS[dialect](names)
+        return self._keepers[dialect]
+
+
+def digest_of(method: str, path: str, query: str = "", body: bytes = b"") -> str:
+    """What makes two HTTP requests the same one: SHA-256 over method, path, query and body."""
+    return encoding.digest(method.upper(), path, query, body)
+
+
+def scope_of(*parts: str) -> str:
+    """One scope of several parts, such as tenant and operation, so that no two lists of parts give the same."""
+    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
+
+
+def _entry(scope: object, key: object, digest: object) -> Entry:
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise InvalidEntry("the digest is not 64 lower-case hexadecimal digits: make it with digest_of")
+    visible_scope = "" if scope == "" else _visible("the scope", scope)
+    return Entry(visible_scope, _visible("the idempotency key", key), str.__str__(digest), new_token())
+
+
+def _visible(name: str, value: object) -> str:
+    """A text of 1 to 255 characters that can be seen: what Unicode calls printable, with spaces only inside.
+
+    Databases disagree on spaces at the end, and people on characters that they cannot see.
+    """
+    if not isinstance(value, str):
+        raise InvalidEntry(f"{name} must be a str, not {type(value).__name__}")
+    if not 0 < len(value) <= MOST_CHARACTERS:
+        raise InvalidEntry(f"{name} has {len(value)} characters ({value[:20]!r}): 1 to {MOST_CHARACTERS} are allowed")
+    if not value.isprintable() or value != value.strip():
+        raise InvalidEntry(
+            f"{name} {value[:40]!r} holds a character that cannot be seen, or a space at its start or end: remove it"
+        )
+    return str.__str__(value)  # plain text: drivers would write a member of a `(str, Enum)` each in its own way
+
+
+def _response(response: Response) -> Response:
+    """The response as the ledger can keep it."""
+    if not isinstance(response, Response):
+        raise InvalidEntry(f"the response must be a postroom.idempotency.Response, not {type(response).__name__}")
+    headers = tuple((_header(name), _header(value)) for name, value in response.headers)
+    return Response(_http_status(response.status), headers, _body(response.body))
+
+
+def _http_status(status: object) -> int:
+    if not isinstance(status, int) or not 100 <= status <= 999:  # noqa: PLR2004 - three digits, as HTTP has them
+        raise InvalidEntry(f"the response's status {status!r} is not a number of three digits")
+    return int(status)
+
+
+def _body(body: object) -> bytes:
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise InvalidEntry(f"the response's body must be bytes, not {type(body).__name__}")
+    return bytes(body)
+
+
+def _header(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidEntry(f"a response header's name or value must be a str, not {type(value).__name__}")
+    if _UNSTORABLE.search(value):
+        raise InvalidEntry("a response header holds a NUL or a lone surrogate, which cannot be stored: remove it")
+    return str.__str__(value)
+
+
+def _lost(entry: Entry) -> str:
+    scope = f" of the scope {entry.scope!r}" if entry.scope else ""
+    return (
+        f"the request with the idempotency key {entry.key!r}{scope} is no longer this run's: its lease ended and "
+        "another took it over, or it was finished. Roll back, and begin it again to learn its response"
+    )
