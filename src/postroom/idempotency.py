@@ -147,6 +147,21 @@ class Ledger:
         """`renew` for an async connection."""
         return await self._acall(connection, "ledger.arenew", lambda keeper: self._renew(keeper, entry, seconds))
 
+    def hand_over(self, connection: object, entry: Entry) -> None:
+        """Leave the rest of the work to a message that was added with ``ledger=entry``, in the same transaction.
+
+        The entry stays in progress for as long as it is kept, and the relay confirms it: succeeded when the message is
+        sent, failed when it is dead. Raises `LeaseLost` where the request is no longer this run's: roll back.
+        """
+        if not self._call(connection, "ledger.hand_over", lambda keeper: self._renew(keeper, entry, self._terms.keep)):
+            raise LeaseLost(_lost(entry))
+
+    async def ahand_over(self, connection: object, entry: Entry) -> None:
+        """`hand_over` for an async connection."""
+        kept = self._terms.keep
+        if not await self._acall(connection, "ledger.ahand_over", lambda keeper: self._renew(keeper, entry, kept)):
+            raise LeaseLost(_lost(entry))
+
     def _call(self, connection: object, method: str, operation: Callable[[Keeper], Steps[bool]]) -> bool:
         kind = sync_kind(connection, method)
         return run(explained(operation(self._keeper(kind.dialect))), kind.execute)

@@ -14,9 +14,13 @@ import uuid_utils.compat
 
 from postroom import encoding
 from postroom.errors import InvalidMessage
+from postroom.rules.replay import Entry
 
 MAX_TEXT = 255
 """The longest topic, type, key, aggregate or idempotency key, in characters."""
+
+LEDGER = "postroom-ledger"
+"""The header of a message that belongs to a ledger entry: scope, key and digest, as JSON. It is not sent."""
 
 Key = str | int | uuid.UUID
 
@@ -34,6 +38,7 @@ class Fields(TypedDict, total=False):
     deliver_at: datetime | None
     expires_at: datetime | None
     content_type: str | None
+    ledger: Entry | None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -76,10 +81,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         deliver_at: datetime | None = None,
         expires_at: datetime | None = None,
         content_type: str | None = None,
+        ledger: Entry | None = None,
     ) -> Message:
         """A validated message with its id, digest and trace context. Raises `InvalidMessage`, naming the field.
 
         ``key``: messages with the same key leave in the order they were added. ``idempotency_key``: recorded once.
+        ``ledger``: the entry of a keyed request whose work this message does: it is confirmed when the message is sent.
         ``deliver_at``: not before then. ``expires_at``: not after then. ``payload``: see `postroom.encoding.encode`.
         """
         encoded = encoding.encode(payload, _optional("content_type", content_type))
@@ -92,7 +99,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             key=_key("key", key),
             aggregate_type=_optional("aggregate_type", aggregate_type),
             aggregate_id=_key("aggregate_id", aggregate_id),
-            headers=_headers(headers),
+            headers=_headers(headers if ledger is None else {**(headers or {}), LEDGER: _place(ledger)}),
             idempotency_key=None if idempotency_key is None else unique_key("idempotency_key", idempotency_key),
             deliver_at=_moment("deliver_at", deliver_at),
             expires_at=_moment("expires_at", expires_at),
@@ -203,6 +210,12 @@ def _moment(name: str, value: object) -> datetime | None:
     if moment is None or not 1000 <= moment.year <= 9998:  # noqa: PLR2004 - what every database can hold
         raise InvalidMessage(f"{name} {value.isoformat()} is outside the years 1000 to 9998")
     return moment
+
+
+def _place(entry: object) -> str:
+    if not isinstance(entry, Entry):
+        raise InvalidMessage(f"ledger must be the entry that ledger.begin gave, not {type(entry).__name__}")
+    return msgspec.json.encode((entry.scope, entry.key, entry.digest)).decode()
 
 
 def _headers(given: object) -> dict[str, str]:

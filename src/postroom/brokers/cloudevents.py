@@ -14,6 +14,7 @@ import msgspec
 from postroom.encoding import BINARY
 from postroom.errors import InvalidMessage
 from postroom.incoming import Incoming
+from postroom.message import LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,7 +141,8 @@ class Envelope:
         if message.headers:
             wire = self.wire
             for name, value in message.headers.items():
-                headers[self._names.get(name) or self._named(name)] = wire.header_value(value)
+                if name != LEDGER:
+                    headers[self._names.get(name) or self._named(name)] = wire.header_value(value)
         return headers, body
 
     def _attributes(self, message: Message) -> dict[str, str]:

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from postroom.brokers.port import Accepted, NotSent, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable
+from postroom.relay.lines import Outage
 from postroom.rules import failures
 from postroom.rules.ordering import waves
+from postroom.rules.replay import Verdict
 from postroom.store.deliveries import content_hash
-from postroom.store.leases import Claimed, Dead, GivenBack, Retry, Sent, Settlement
+from postroom.store.leases import Claimed, Dead, Duplicate, GivenBack, Retry, Sent, Settlement
+from postroom.store.ledgered import is_ledgered
+from postroom.store.settling import ledger_conflict
 from postroom.telemetry import Phase
 
 if TYPE_CHECKING:
@@ -48,11 +52,35 @@ class Courier:
 
     async def carry(self, batch: Batch) -> None:
         """Send a batch, in waves where the broker cannot keep the order itself."""
-        for wave in self._waves(batch.claimed):
+        claimed = batch.claimed
+        if any([is_ledgered(one.message) for one in claimed]):  # noqa: C419 - quicker
+            claimed = await self._unconfirmed(claimed)
+        for wave in self._waves(claimed) if claimed else ():
             left = wave
             while left and (sendable := self._sendable(batch.read, left)):
                 left = await self._send(sendable)
         self._office.failed_keys.carried(batch.read)
+
+    async def _unconfirmed(self, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Without what the ledger knows to be done, and without what belongs to another request: that is not sent."""
+        office = self._office
+        ledgered = [one for one in claimed if is_ledgered(one.message)]
+        try:
+            verdicts = await office.questions.attempt(office.deliveries.foresee(ledgered))
+        except Outage:
+            self._keep_back(claimed)
+            office.give_back(claimed)
+            return ()
+        settlements: list[Settlement] = []
+        for one, verdict in zip(ledgered, verdicts, strict=True):
+            if verdict is Verdict.ALREADY_SUCCEEDED:
+                settlements.append(Duplicate(one))
+            elif verdict is Verdict.OTHER_DIGEST:
+                settlements.append(ledger_conflict(one))
+                self._keep_back([one])
+        office.settle(settlements)
+        done = {one.claimed.lease for one in settlements}
+        return [one for one in claimed if one.lease not in done]
 
     def _waves(self, claimed: Sequence[Claimed]) -> Sequence[Sequence[Claimed]]:
         if self._office.broker.capabilities.ordered_prefix or not claimed[0].ordered:

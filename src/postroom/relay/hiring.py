@@ -41,6 +41,7 @@ def hired(
     offices: dict[str, Office] = {}
     for queue, broker in brokers.items():
         protocol = deliveries(names, queue, Order(settings.order))
+        protocol.ledger_keep = settings.idempotency_keep_sec
         offices[queue] = Office(options, broker, protocol, hook, routing.queue_of if routing else None)
         offices[queue].neighbours = offices
     if DEFAULT_QUEUE in offices:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postroom.brokers.port import Broker
+    from postroom.relay.lines import Line
     from postroom.relay.options import Options
     from postroom.store.deliveries import Deliveries
     from postroom.store.leases import Claimed, Settlement
@@ -56,6 +57,8 @@ class Office:
         self.unshared.set()
         self.bells: dict[str, list[asyncio.Event]] = {}
         """Which collectors wait for which word."""
+        self.questions: Line
+        """Where couriers ask the database; the shift says."""
         self.rows_given_back = False
         """Messages without a key lie behind the cursor again."""
         self.seconds: dict[int, float] = {}

@@ -38,6 +38,7 @@ class Shift:
 
     def __init__(self, office: Office, lines: ShiftLines, workers: Workers) -> None:
         self.office = office
+        office.questions = lines.settlements
         self._questions = lines.beats
         self._settler = Settler(office, lines.settlements)
         self._heart = Heart(office, lines.beats, workers)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from postroom.rules.failures import CODE_LENGTH, cut
+from postroom.rules.failures import CODE_LENGTH, Reason, cut
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
+from postroom.rules.replay import Verdict
+from postroom.store.confirming import Confirming
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import (
     Claimed,
@@ -23,6 +25,7 @@ from postroom.store.leases import (
     Sent,
     Settlement,
 )
+from postroom.store.ledgered import confirmation_of, intent_of, is_final
 from postroom.store.operations import Operations, chunks
 from postroom.store.steps import Query, Steps
 
@@ -35,6 +38,9 @@ ANSWER_LENGTH = 4000
 class Settling(Operations):
     """Check which leases hold, then write. PostgreSQL does both in one statement for each kind of settlement."""
 
+    ledger_keep = 24 * 3600.0
+    """Seconds for which the ledger keeps what it is told of messages that belong to it."""
+
     def settle(self, settlements: Sequence[Settlement]) -> Steps[list[Claimed]]:
         """Write the settlements whose lease still holds; returns the messages of those whose lease was lost.
 
@@ -43,23 +49,50 @@ class Settling(Operations):
         if not settlements:
             return []
         in_order = sorted(settlements, key=attrgetter("claimed.position"))
-        lost = yield from self._settle(in_order)
+        final = [one for one in in_order if is_final(one)]
+        if not final:
+            lost = yield from self._settle(in_order)
+        else:
+            lost = yield from self.transaction(self._confirm_and_write, final)
+            others = [one for one in in_order if not is_final(one)]
+            lost |= (yield from self._settle(others)) if others else set()
         return [one.claimed for one in in_order if one.claimed.lease in lost] if lost else []
 
     def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
         """Write those that are held; returns the leases of the others."""
         return (yield from self.transaction(self._check_and_write, settlements))
 
+    def _confirm_and_write(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
+        """The ledger first: what it holds is the truth. A delivery that is no longer ours writes nothing there."""
+        held = yield from self._held([settlement.claimed for settlement in settlements])
+        mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
+        confirmations = [confirmation_of(one) for one in mine]
+        verdicts = yield from Confirming(self.names).confirm(confirmations, self.ledger_keep)
+        yield from self._write_all(
+            [
+                ledger_conflict(one.claimed) if verdict is Verdict.OTHER_DIGEST else one
+                for one, verdict in zip(mine, verdicts, strict=True)
+            ]
+        )
+        return {one.claimed.lease for one in settlements} - held
+
+    def foresee(self, claimed: Sequence[Claimed]) -> Steps[list[Verdict]]:
+        """What the ledger holds for messages that belong to an entry, before they are sent."""
+        return (yield from Confirming(self.names).foresee([intent_of(one) for one in claimed]))
+
     def _check_and_write(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
         held = yield from self._held([settlement.claimed for settlement in settlements])
         mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
+        yield from self._write_all(mine)
+        return {one.claimed.lease for one in settlements} - held
+
+    def _write_all(self, mine: Sequence[Settlement]) -> Steps[None]:
         for receipts in chunks([one for one in mine if isinstance(one, Receipt)]):
             yield from self._write_receipts(receipts)
         yield from self._write_failures([one for one in mine if isinstance(one, Failure)])
         yield from self._give_back([one.claimed for one in mine if isinstance(one, GivenBack)])
         for queue, claimed in refiled_by_queue(mine).items():
             yield from self._give_back(claimed, queue)
-        return {one.claimed.lease for one in settlements} - held
 
     def _held(self, claimed: Sequence[Claimed]) -> Steps[set[Lease]]:
         """Lock the lanes and the rows; returns the leases that are still ours."""
@@ -132,6 +165,12 @@ class Settling(Operations):
                 f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
                 {"queue": self.queue, "to": to},
             )
+
+
+def ledger_conflict(claimed: Claimed) -> Dead:
+    """What becomes of a message whose key belongs to another request in the ledger."""
+    problem = "the ledger holds another request for its idempotency key"
+    return Dead(claimed, Reason.IDEMPOTENCY_CONFLICT, problem, attempted=False)
 
 
 def receipt_fields(receipt: Receipt) -> tuple[str, str | None, int | None]:

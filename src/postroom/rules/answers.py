@@ -1,0 +1,36 @@
+"""What whoever asks for a keyed request is answered, when its work was done later and elsewhere."""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from postroom.rules.failures import Reason
+
+SUCCEEDED = 200
+EXPIRED = "EXPIRED"
+"""The code of work whose time was over before it could be done."""
+UNKNOWN = 502
+"""The other side failed, in a way of its own."""
+
+_STATUS: Mapping[str, int] = MappingProxyType(
+    {
+        Reason.TIMEOUT: 504,
+        Reason.CONNECTION: 502,
+        Reason.INTERNAL_ERROR: 500,
+        Reason.UNDECODABLE_PAYLOAD: 422,
+        Reason.INVALID_TARGET: 422,
+        Reason.UNROUTABLE: 422,
+        Reason.MESSAGE_TOO_LARGE: 413,
+        Reason.LEASE_EXPIRED: 500,
+        Reason.MESSAGE_MISSING: 500,
+        Reason.IDEMPOTENCY_CONFLICT: 409,
+        EXPIRED: 504,
+    }
+)
+_HTTP = re.compile("HTTP_([45][0-9]{2})")
+
+
+def http_status(code: str) -> int:
+    """Return the HTTP status for a reason code: that of the table, or the receiver's own, or 502."""
+    answered = _HTTP.fullmatch(code)
+    return int(answered[1]) if answered else _STATUS.get(code, UNKNOWN)

@@ -1,0 +1,163 @@
+"""Ledger first (L-12): where a message belongs to a keyed request, the ledger is told before the outbox is."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from postroom import Message, Outbox, Relay, RetryPolicy
+from postroom.brokers.cloudevents import NATS, Envelope
+from postroom.brokers.memory import MemoryBroker
+from postroom.errors import InvalidMessage
+from postroom.idempotency import Conflict, Entry, InProgress, Ledger, Replay, Response, Run, digest_of
+from tests.acceptance.service import Service
+from tests.acceptance.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import FreshDatabase
+
+every_database = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+DIGEST = digest_of("POST", "/do/order", body=b"one kettle")
+OTHER = digest_of("POST", "/do/order", body=b"two kettles")
+OUTBOX = Outbox()
+LEDGER = Ledger()
+
+
+@pytest.fixture
+def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(fresh_database(kind))) as service:
+        yield service
+
+
+def ordered(service: Service, key: str = "k-1", message_key: str | None = None, digest: str = DIGEST) -> Entry:
+    """A request that is taken in: its work is a message."""
+    with service.engine.begin() as connection:
+        decision = LEDGER.begin(connection, key, digest, scope="orders")
+        assert isinstance(decision, Run)
+        OUTBOX.add(connection, "orders", {"key": key}, key=message_key, ledger=decision.entry)
+        LEDGER.hand_over(connection, decision.entry)
+    return decision.entry
+
+
+def asked(service: Service, key: str = "k-1", digest: str = DIGEST) -> Any:
+    with service.engine.begin() as connection:
+        return LEDGER.begin(connection, key, digest, scope="orders")
+
+
+@every_database
+@pytest.mark.parametrize("message_key", [None, "customer"], ids=["unkeyed", "keyed"])
+async def test_L_12_what_is_sent_has_succeeded_in_the_ledger(service: Service, message_key: str | None) -> None:
+    ordered(service, message_key=message_key)
+    assert isinstance(asked(service), InProgress)
+    seen: list[Any] = []
+
+    def send(_message: Message) -> dict[str, str]:
+        seen.append(asked(service))
+        return {"status": "ok", "exchange_id": "X-7"}
+
+    report = await Relay(service.url, send, poll_interval_sec=0.05).run_once()
+    assert report.sent == 1
+    assert isinstance(seen[0], InProgress)
+    replayed = asked(service)
+    assert isinstance(replayed, Replay)
+    assert (replayed.response.status, json.loads(replayed.response.body)) == (200, {"exchange_id": "X-7"})
+    assert asked(service, digest=OTHER) == Conflict()
+
+
+@every_database
+async def test_L_12_what_is_dead_has_failed_with_the_status_of_its_reason(service: Service) -> None:
+    ordered(service)
+
+    def send(_message: Message) -> None:
+        raise TimeoutError("secret")
+
+    relay = Relay(service.url, send, policy=RetryPolicy.table([0], max_attempts=2))
+    assert (await relay.run_once()).dead == 1
+    replayed = asked(service)
+    assert isinstance(replayed, Replay)
+    assert (replayed.failed, replayed.response.status) == (True, 504)
+    assert json.loads(replayed.response.body)["reason_code"] == "TIMEOUT"
+    assert b"secret" not in replayed.response.body
+    service.requeue(*service.dead())
+    await Relay(service.url, MemoryBroker()).run_once()
+    again = asked(service)
+    assert isinstance(again, Replay)
+    assert (again.failed, again.response.status) == (False, 200)
+
+
+@every_database
+async def test_L_12_a_retry_tells_the_ledger_nothing(service: Service) -> None:
+    ordered(service)
+
+    def send(_message: Message) -> None:
+        raise RuntimeError("not now")
+
+    assert (await Relay(service.url, send).run_once()).retried == 1
+    assert isinstance(asked(service), InProgress)
+
+
+@every_database
+@pytest.mark.parametrize("message_key", [None, "customer"], ids=["unkeyed", "keyed"])
+async def test_W_105_what_the_ledger_knows_to_be_done_is_not_sent(service: Service, message_key: str | None) -> None:
+    entry = ordered(service, message_key=message_key)
+    with service.engine.begin() as connection:
+        LEDGER.finish(connection, entry, Response(200, body=b"done by hand"))
+    broker = MemoryBroker()
+    report = await Relay(service.url, broker).run_once()
+    assert (report.sent, report.duplicates, broker.messages) == (0, 1, [])
+    assert service.status().pending == 0
+    replayed = asked(service)
+    assert isinstance(replayed, Replay)
+    assert replayed.response.body == b"done by hand"
+
+
+@every_database
+@pytest.mark.parametrize("message_key", [None, "customer"], ids=["unkeyed", "keyed"])
+async def test_L_12_a_key_of_another_request_is_a_conflict_and_its_ledger_entry_is_left_alone(
+    service: Service, message_key: str | None
+) -> None:
+    entry = ordered(service, message_key=message_key)
+    service.commit(Message.new("orders", {"behind": 1}, key=message_key))
+    with service.engine.begin() as connection:
+        LEDGER.fail(connection, entry)
+    service.execute(f"UPDATE {service.table('idempotency')} SET digest = '{OTHER}', status = 'succeeded'")
+    broker = MemoryBroker()
+    report = await Relay(service.url, broker).run_once()
+    assert report.dead == 1
+    [letter] = service.dead()
+    assert (letter.error_code, letter.attempts) == ("IDEMPOTENCY_CONFLICT", 0)
+    assert len(broker.messages) == (1 if message_key is None else 0)  # what is behind it on its key is held
+    assert isinstance(asked(service, digest=OTHER), Replay)
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+async def test_L_12_a_ledger_that_refuses_to_be_written_burns_no_attempt(service: Service) -> None:
+    ordered(service)
+    ledger = service.table("idempotency")
+    service.execute(f"CREATE TRIGGER full BEFORE UPDATE ON {ledger} BEGIN SELECT RAISE(ABORT, 'full'); END")
+    broker = MemoryBroker()
+    report = await Relay(service.url, broker, lock_lease_sec=1).run_once()
+    assert (report.sent, report.retried, report.dead) == (0, 0, 0)
+    assert isinstance(asked(service), InProgress)
+    service.execute("DROP TRIGGER full")
+    async with Relay(service.url, broker, lock_lease_sec=1) as relay:
+        await wait_for(lambda: relay.report.sent == 1)  # when the lease has ended
+    assert service.rows(f"SELECT attempts FROM {service.table('receipt')}") == [(0,)]
+    assert isinstance(asked(service), Replay)
+    assert len(broker.messages) == 2  # at least once: what was sent and could not be written down
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+async def test_the_ledgers_place_is_not_sent(service: Service) -> None:
+    entry = ordered(service)
+    message = Message.new("orders", {}, ledger=entry, headers={"colour": "red"})
+    headers, _ = Envelope(NATS).seal(message)
+    assert headers["colour"] == "red"
+    assert not [name for name in headers if "ledger" in name]
+    with pytest.raises(InvalidMessage, match="ledger must be the entry"):
+        Message.new("orders", {}, ledger="k-1")  # type: ignore[arg-type]  # which is the point
