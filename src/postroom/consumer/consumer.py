@@ -110,6 +110,11 @@ class Consumer:
         ``attempts`` times in all; one that takes longer than ``timeout`` has failed. ``policy`` takes the place of
         attempts and delays. Raises `InvalidSetting`.
         """
+        if not isinstance(topic, str):
+            raise InvalidSetting(
+                f"the handler's topic is {topic!r}: write @consumer.handler(topic) with one topic, or a pattern as "
+                "orders.*; for several, repeat the line"
+            )
         if not topic:
             raise InvalidSetting("the handler's topic is empty: give a topic, or a pattern as orders.* or *")
         try:
