@@ -410,3 +410,19 @@ async def test_R_8_once_says_that_the_broker_is_away_and_run_waits_for_it(servic
     assert not running.done()
     consumer.stop()
     await running
+
+
+async def test_V_4_status_says_why_a_consumer_receives_nothing(service: Service) -> None:
+    port = free_port()
+    consumer = Consumer("billing", f"nats://127.0.0.1:{port}", database=service.url, worker="pod-1", **QUICK)
+
+    @consumer.handler("orders.created")
+    def bill(message: Incoming) -> None: ...
+
+    def reasons() -> list[str]:
+        rows = service.status().relays
+        return [row["broker_down"] for row in rows if (row["worker"], row["queue"]) == ("pod-1", "source:billing")]
+
+    async with consumer:
+        await wait_for(lambda: any(f"127.0.0.1:{port}" in (reason or "") for reason in reasons()))
+    assert service.status().relays == []

@@ -40,7 +40,13 @@ class Reception:
         self._landed = asyncio.Event()
         self._closing = False
         self._in_flight = 0
-        self._reachable = True
+        self._down: str | None = None
+        """Why the broker cannot be reached; None while it can."""
+
+    @property
+    def state(self) -> tuple[int, str]:
+        """How many messages are in hand, and why no more come."""
+        return self._in_flight, self._down or ""
 
     async def receive(self) -> None:
         """Take messages in until the consumer stops."""
@@ -162,6 +168,7 @@ class Reception:
         self._unsettled.set()
 
     def _report(self, down: str | None) -> None:
-        if self._source is not None and self._reachable != (down is None):
-            self._reachable = down is None
-            self._office.hook(Reachability(self._source.name, self._reachable, down or ""))
+        is_news = (self._down is None) != (down is None)
+        self._down = down
+        if self._source is not None and is_news:
+            self._office.hook(Reachability(self._source.name, down is None, down or ""))
