@@ -34,6 +34,7 @@ class Reception:
         self._most = most
         self.desks = [Desk(office, self._done) for _ in range(concurrency)]
         self._answers: dict[Received, asyncio.Future[Fate]] = {}
+        """Of what came another way than by the source, which knows nothing of it."""
         self._to_acknowledge: list[Received] = []
         self._to_give_back: list[Received] = []
         self._unsettled = asyncio.Event()
@@ -88,10 +89,7 @@ class Reception:
         answer: asyncio.Future[Fate] = asyncio.get_running_loop().create_future()
         self._answers[received] = answer
         self._lay(received)
-        try:
-            return await answer
-        finally:
-            self._answers.pop(received, None)
+        return await answer
 
     async def acknowledge(self) -> None:
         """Acknowledge what is done, and give back what is not, until all is done."""

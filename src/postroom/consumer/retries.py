@@ -11,7 +11,7 @@ from postroom.consumer.parked import as_received
 from postroom.consumer.running import said
 from postroom.rules import failures
 from postroom.rules.backoff import RetryPolicy
-from postroom.rules.failures import Failure
+from postroom.rules.failures import Failure, Reason
 from postroom.rules.lifecycle import Outcome as Settlement
 from postroom.store.db_errors import is_lost_connection
 from postroom.telemetry import DATABASE, Event, Handled, Hook, Lifecycle, Phase, Reachability, Settled
@@ -54,6 +54,8 @@ class Retries:
         if handler is None:
             problem = "there is no handler for its topic and type any more: requeue it when there is"
             return Refused(NO_HANDLER, problem, Failure.PERMANENT)
+        if received.problem is not None:
+            return Refused(Reason.UNDECODABLE_PAYLOAD, received.problem, Failure.PERMANENT)
         started = time.monotonic()
         try:
             [is_first] = await self._runner.run(handler, [received])
