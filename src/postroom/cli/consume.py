@@ -32,7 +32,12 @@ def consume(
         bool, typer.Option("--once", help="Handle what the broker has at hand and what is due, then end.")
     ] = False,
     broker: Annotated[
-        str | None, typer.Option(metavar="URL", help="For consumers that are given none: amqp:, kafka:, nats:, redis:.")
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="For consumers that are given none: amqp://host, kafka://host, nats://host, redis://host. "
+            "Else POSTROOM_BROKER.",
+        ),
     ] = None,
     database: Database = None,
     schema: Schema = None,

@@ -29,7 +29,9 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     broker: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Where to: python:module:function, stdout: (JSON lines). Else POSTROOM_BROKER."
+            metavar="URL",
+            help="Where to: amqp://host, https://host/path, kafka://host, nats://host, redis://host, "
+            "python:module:function, stdout: (JSON lines). Else POSTROOM_BROKER.",
         ),
     ] = None,
     broker_for: Annotated[
@@ -124,12 +126,14 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
 
         flags = [flag for flag, wanted in {"--once": once, "--until-empty": until_empty}.items() if wanted]
         raise typer.Exit(supervise(processes, worker, [*flags, *_flags(given)]))
-    report = _deliver(given, worker, "once" if once else "until empty" if until_empty else "always")
+    reasons: dict[str, str] = {}
+    report = _deliver(given, worker, "once" if once else "until empty" if until_empty else "always", reasons)
     if as_json:
         print_json(asdict(report))
     if once and report.broker_down:
         which = f" ({', '.join(report.queues_down)})" if settings.brokers else ""
-        raise BrokerUnavailable(f"the broker cannot be reached{which}: what is left waits for the next run")
+        why = "; ".join(dict.fromkeys(reasons[queue].rstrip(".") for queue in report.queues_down))
+        raise BrokerUnavailable(f"the broker cannot be reached{which}: {why}; what is left waits for the next run")
 
 
 def _brokers(given: list[str] | None) -> dict[str, str] | None:
@@ -165,13 +169,19 @@ def _flags(given: dict[str, Any]) -> list[str]:
     return flags
 
 
-def _deliver(given: dict[str, Any], worker: str | None, how_long: str) -> Report:
+def _deliver(given: dict[str, Any], worker: str | None, how_long: str, reasons: dict[str, str]) -> Report:
+    """Run a relay; `reasons` gets, for each queue, why its broker could not be reached."""
     from postroom.logs import structured
     from postroom.relay import Relay
+    from postroom.telemetry import DATABASE, Event, Reachability, all_of
+
+    def note(event: Event) -> None:
+        if isinstance(event, Reachability) and event.what != DATABASE and not event.reachable:
+            reasons[event.queue] = event.reason
 
     broker = given.pop("broker")
     database = given.pop("database")
-    relay = Relay(database, broker, worker=worker, hook=structured(), **given)
+    relay = Relay(database, broker, worker=worker, hook=all_of(note, structured()), **given)
     gc.collect()
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     with asyncio.Runner() as runner:

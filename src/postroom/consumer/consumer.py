@@ -12,6 +12,7 @@ from postroom.compose import as_source, open_relay_store
 from postroom.consumer.handlers import handler_of
 from postroom.consumer.office import Office
 from postroom.consumer.outcomes import Report
+from postroom.consumer.presence import Presence
 from postroom.consumer.retries import Retries
 from postroom.consumer.running import Runner
 from postroom.consumer.shift import Shift
@@ -23,10 +24,11 @@ from postroom.relay.lines import Database
 from postroom.relay.reasons import one_reason
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
-from postroom.rules.routing import queue_of_consumer
+from postroom.rules.routing import place_of_source, queue_of_consumer
 from postroom.settings import Settings
 from postroom.store.leases import Order
 from postroom.store.parking import Parking
+from postroom.store.workers import Workers
 from postroom.telemetry import Hook, all_of, changes_only
 
 if TYPE_CHECKING:
@@ -110,6 +112,11 @@ class Consumer:
         ``attempts`` times in all; one that takes longer than ``timeout`` has failed. ``policy`` takes the place of
         attempts and delays. Raises `InvalidSetting`.
         """
+        if not isinstance(topic, str):
+            raise InvalidSetting(
+                f"the handler's topic is {topic!r}: write @consumer.handler(topic) with one topic, or a pattern as "
+                "orders.*; for several, repeat the line"
+            )
         if not topic:
             raise InvalidSetting("the handler's topic is empty: give a topic, or a pattern as orders.* or *")
         try:
@@ -233,7 +240,8 @@ class Consumer:
                 parking=Parking(store.names, queue, Order(self._settings.order)),
                 wake=relay.wake,
             )
-            shift = Shift(office, source, relay, concurrency, self.worker)
+            presence = Presence(Workers(store.names, place_of_source(self.name)), line, self.worker)
+            shift = Shift(office, source, relay, presence, concurrency)
             self._running[shift] = asyncio.get_running_loop()
             stack.callback(self._off_duty, shift)
             if self._stop_asked:

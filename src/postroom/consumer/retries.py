@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from postroom.brokers.port import ACCEPTED, Outcome, Refused, Unreached
@@ -10,7 +11,7 @@ from postroom.consumer.parked import as_received
 from postroom.consumer.running import said
 from postroom.rules import failures
 from postroom.rules.backoff import RetryPolicy
-from postroom.rules.failures import Failure
+from postroom.rules.failures import Failure, Reason
 from postroom.rules.lifecycle import Outcome as Settlement
 from postroom.store.db_errors import is_lost_connection
 from postroom.telemetry import DATABASE, Event, Handled, Hook, Lifecycle, Phase, Reachability, Settled
@@ -53,6 +54,9 @@ class Retries:
         if handler is None:
             problem = "there is no handler for its topic and type any more: requeue it when there is"
             return Refused(NO_HANDLER, problem, Failure.PERMANENT)
+        if received.problem is not None:
+            return Refused(Reason.UNDECODABLE_PAYLOAD, received.problem, Failure.PERMANENT)
+        started = time.monotonic()
         try:
             [is_first] = await self._runner.run(handler, [received])
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
@@ -60,7 +64,7 @@ class Retries:
                 return Unreached("the database of the handlers cannot be reached")
             return Refused(failures.reason_code(error, self._classifier), said(error, handler))
         fate = Fate.HANDLED if is_first else Fate.DUPLICATE
-        self._hook(Handled(self._consumer, fate.value, [received]))
+        self._hook(Handled(self._consumer, fate.value, [received], seconds=time.monotonic() - started))
         return ACCEPTED
 
     def policy_for(self, message: Message) -> RetryPolicy:

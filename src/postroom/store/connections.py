@@ -86,7 +86,10 @@ def _name(connection: object) -> str:
     return f"{type(connection).__module__}.{type(connection).__qualname__}"
 
 
-_ASYNC_METHODS = {"aadd", "aadd_many", "afirst_time", "afirst_times", "abegin", "afinish", "afail", "arenew"}
+_ASYNC_METHODS = {
+    *("aadd", "aadd_many", "afirst_time", "afirst_times", "ais_marked"),
+    *("abegin", "afinish", "afail", "arenew", "ahand_over"),
+}
 
 
 def _twin(method: str) -> str:
