@@ -63,7 +63,8 @@ class Keeper:
         )
         self._columns = (
             f"idempotency_key, token, digest, status, http_status, {self.headers_out}, response_body, "
-            f"CASE WHEN leased_until > {now} THEN -({self.dialect.seconds_since('leased_until')}) ELSE 0 END, "
+            # As a float: where texts come as bytes, a driver may not be able to read a decimal.
+            f"CASE WHEN leased_until > {now} THEN -1e0 * ({self.dialect.seconds_since('leased_until')}) ELSE 0e0 END, "
             f"expires_at <= {now}"
         )
 
