@@ -34,9 +34,10 @@ def cleanup(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what was settled long ago, old inbox marks, and expired idempotency keys.
+    """Remove what is old: settled messages, marks and keys.
 
-    Never what is not sent, nor dead letters. In small batches: it may run beside everything else.
+    That is marks of inboxes, and idempotency keys that have expired; never what is not sent, nor dead letters. In small
+    batches: it may run beside everything else.
     """
     from postroom import retention
 

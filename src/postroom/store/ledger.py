@@ -49,7 +49,7 @@ class Keeper:
         self.dialect: Dialect = DIALECTS[names.dialect]()
         self.table = names.mapping()["idempotency"]
         now, lease, keep = self.dialect.now, self.dialect.later(":lease"), self.dialect.later(":keep")
-        self._new = f"(:scope, :key, :digest, :token, {lease}, {keep})"
+        self._times = f"{lease}, {keep}"
         self._renewed = f"leased_until = {lease}"
         self._taken_over = (
             f"digest = :digest, status = 'in_progress', token = :token, leased_until = {lease}, created_at = {now}, "
@@ -63,7 +63,8 @@ class Keeper:
         )
         self._columns = (
             f"idempotency_key, token, digest, status, http_status, {self.headers_out}, response_body, "
-            f"CASE WHEN leased_until > {now} THEN -({self.dialect.seconds_since('leased_until')}) ELSE 0 END, "
+            # As a float: where texts come as bytes, a driver may not be able to read a decimal.
+            f"CASE WHEN leased_until > {now} THEN -1e0 * ({self.dialect.seconds_since('leased_until')}) ELSE 0e0 END, "
             f"expires_at <= {now}"
         )
 
@@ -123,7 +124,7 @@ class Keeper:
         return {text(key) for [key] in result.rows}
 
     def _glance(self, entry: Entry) -> Steps[Found | None]:
-        """What can be had without locks before anything is written. Here nothing: an INSERT that is refused has none.
+        """What is there already, read without locks. Here the INSERT itself looks.
 
         On SQLite, a transaction that reads first could not write any more once another has written.
         """
@@ -135,9 +136,17 @@ class Keeper:
         return (yield from self.select(entry.scope, [entry.key], lock)).get(entry.key)
 
     def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
-        columns = "scope, idempotency_key, digest, token, leased_until, expires_at"
-        params = {**_identity(entry), "digest": entry.digest, "token": entry.token, **_seconds(terms)}
-        return bool((yield from self.insert(columns, self._new, params, ["key"])))
+        """Make the entry, unless there is one. One that is there and about to change is not waited for."""
+        values = "CAST(:scope AS text), CAST(:key AS text), CAST(:digest AS text), CAST(:token AS bigint)"
+        there = (
+            f"SELECT 1 FROM {self.table} WHERE scope = CAST(:scope AS text) AND idempotency_key = CAST(:key AS text)"
+        )
+        result = yield Query(
+            f"INSERT INTO {self.table} ({_NEW}) SELECT {values}, {self._times} WHERE NOT EXISTS ({there}) "
+            "ON CONFLICT DO NOTHING RETURNING token",
+            _fresh(entry, terms),
+        )
+        return bool(result.rows)
 
     def _take_over(self, entry: Entry, found: Found, terms: Terms) -> Steps[bool]:
         """Make the row this run's, unless it has changed or its lease was renewed since it was read."""
@@ -159,6 +168,7 @@ class Keeper:
         return body
 
 
+_NEW = "scope, idempotency_key, digest, token, leased_until, expires_at"
 _PLACE = "scope = :scope AND idempotency_key = :key AND token = :old_token AND status = :old_status"
 
 
@@ -194,6 +204,10 @@ class MySQLKeeper(Keeper):
         """What needs no writing is answered without waiting for whoever is about to finish the entry."""
         return (yield from self._look(entry))
 
+    def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
+        row = f"(:scope, :key, :digest, :token, {self._times})"
+        return bool((yield from self.insert(_NEW, row, _fresh(entry, terms), ["key"])))
+
     def _write(
         self, entry: Entry, token: int, status: Status, changes: str, values: dict[str, Any], condition: str = ""
     ) -> Steps[bool]:
@@ -213,6 +227,10 @@ KEEPERS: dict[str, type[Keeper]] = {"postgresql": PostgreSQLKeeper, "sqlite": Ke
 
 def _identity(entry: Entry) -> dict[str, Any]:
     return {"scope": entry.scope, "key": entry.key}
+
+
+def _fresh(entry: Entry, terms: Terms) -> dict[str, Any]:
+    return {**_identity(entry), "digest": entry.digest, "token": entry.token, **_seconds(terms)}
 
 
 def _seconds(terms: Terms) -> dict[str, Any]:
