@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postroom.brokers.port import ACCEPTED, Outcome, Refused, Unreached
@@ -13,7 +15,7 @@ from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure
 from postroom.rules.lifecycle import Outcome as Settlement
 from postroom.store.db_errors import is_lost_connection
-from postroom.telemetry import Event, Handled, Hook, Lifecycle, Phase, Reachability, Settled
+from postroom.telemetry import Beat, Event, Handled, Hook, Lifecycle, Phase, Published, Reachability, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -53,6 +55,7 @@ class Retries:
         if handler is None:
             problem = "there is no handler for its topic and type any more: requeue it when there is"
             return Refused(NO_HANDLER, problem, Failure.PERMANENT)
+        started = time.monotonic()
         try:
             [is_first] = await self._runner.run(handler, [received])
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
@@ -60,7 +63,7 @@ class Retries:
                 return Unreached("the database of the handlers cannot be reached")
             return Refused(failures.reason_code(error, self._classifier), said(error, handler))
         fate = Fate.HANDLED if is_first else Fate.DUPLICATE
-        self._hook(Handled(self._consumer, fate.value, [received]))
+        self._hook(Handled(self._consumer, fate.value, [received], seconds=time.monotonic() - started))
         return ACCEPTED
 
     def policy_for(self, message: Message) -> RetryPolicy:
@@ -77,8 +80,10 @@ class Retries:
                     fate = Fate.DEAD if outcome is Settlement.DEAD else Fate.PARKED
                     received = [as_received(one) for one in event.messages]
                     hook(Handled(self._consumer, fate.value, received, event.code, event.seconds, event.attempts))
-                case Settled() | Phase() | Lifecycle() | Reachability():
+                case Settled() | Phase() | Published() | Lifecycle() | Reachability():
                     pass
+                case Beat():
+                    hook(replace(event, broker="", broker_reachable=True))
                 case _:
                     hook(event)
 

@@ -13,7 +13,7 @@ from postroom.rules import failures
 from postroom.rules.ordering import waves
 from postroom.store.deliveries import content_hash
 from postroom.store.leases import Claimed, Dead, GivenBack, Retry, Sent, Settlement
-from postroom.telemetry import Phase
+from postroom.telemetry import NOT_TRIED, UNREACHED, Phase, Published
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,8 +96,11 @@ class Courier:
         started = time.monotonic()
         outcomes = await self._outcomes(batch)
         seconds = time.monotonic() - started
+        all_accepted = outcomes.count(ACCEPTED) == len(batch)
         office.hook(Phase("send", len(batch), seconds))
-        if not office.options.dedup and outcomes.count(ACCEPTED) == len(batch):
+        failed_for = {} if all_accepted else _reasons(outcomes)
+        office.hook(Published(office.broker.name, [one.message for one in batch], seconds, failed_for))
+        if not office.options.dedup and all_accepted:
             office.settle([Sent(one) for one in office.flight.flying(batch)])
             return ()
         fates = list(zip(batch, outcomes, strict=True))
@@ -182,3 +185,21 @@ class Courier:
                 return Retry(one, max(delay, refused.retry_after or 0.0), refused.code, refused.message)
             case failures.Dead():
                 return Dead(one, refused.code, refused.message)
+
+
+def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:
+    """Why messages of a batch did not go, by their index."""
+    reasons: dict[int, str] = {}
+    for index, outcome in enumerate(outcomes):
+        match outcome:
+            case Accepted():
+                pass
+            case Refused():
+                reasons[index] = outcome.code
+            case Unreached():
+                reasons[index] = UNREACHED
+            case NotSent():
+                reasons[index] = NOT_TRIED
+            case _:
+                assert_never(outcome)
+    return reasons
