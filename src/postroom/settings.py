@@ -14,6 +14,7 @@ from postroom.errors import InvalidSetting
 MEGABYTE = 1024 * 1024
 HOUR = 3600
 MOST_DAYS = 36_500
+MOST_PORT = 65_535
 Word = msgspec.Meta(min_length=1, max_length=255)
 Pause = Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * HOUR)]
 
@@ -47,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enabled: bool = True
     retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
     inbox_retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
+    http_port: Annotated[int, msgspec.Meta(ge=1, le=MOST_PORT)] | None = None
+    http_host: Annotated[str, Word] = "127.0.0.1"
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
@@ -83,6 +86,8 @@ ENVIRONMENT = {
     "enabled": "OUTBOX_ENABLED",
     "retention_days": "OUTBOX_RETENTION_DAYS",
     "inbox_retention_days": "INBOX_RETENTION_DAYS",
+    "http_port": "OUTBOX_HTTP_PORT",
+    "http_host": "OUTBOX_HTTP_HOST",
 }
 
 Source = tuple[str, Mapping[str, Any]]

@@ -28,6 +28,7 @@ from postroom.settings import Settings
 from postroom.store.leases import Order
 from postroom.store.parking import Parking
 from postroom.telemetry import Hook, all_of
+from postroom.traces import tracer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -214,7 +215,7 @@ class Consumer:
             if source is not None and is_ours:
                 stack.push_async_callback(source.close)
             stack.push_async_callback(self._transactions.close)
-            runner = Runner(self._inbox, self._transactions, 2 * concurrency)
+            runner = Runner(self._inbox, self._transactions, 2 * concurrency, tracer_of(hook))
             stack.callback(runner.close)
             await runner.check(self._handlers)
             line = Database(store, hook).line()
