@@ -63,7 +63,7 @@ class Census(Operations):
             f"SELECT max({since}) FROM ({firsts}) d JOIN {self.outbox} m ON m.position = d.position", {"queue": queue}
         )
         [[seconds]] = found.rows
-        return max(0.0, float(seconds or 0.0))
+        return round(max(0.0, float(seconds or 0.0)), 3)
 
     def _first(self, lane: int) -> str:
         some = (
