@@ -19,7 +19,7 @@ from postroom.telemetry import Backlog
 if TYPE_CHECKING:
     from postroom.store.names import Names
 
-MOST = 1_000_000
+MOST = 250_000
 """Rows of one state that are counted; a count that reaches it means: so many, or more."""
 FIRST = 1000
 """Rows of a lane among which the oldest is looked for that nothing holds back."""
