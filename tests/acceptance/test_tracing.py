@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -22,6 +25,7 @@ from tests.services.nats import Nats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.conftest import FreshDatabase
 
@@ -42,6 +46,24 @@ class Recorder:
 
     def spans(self) -> dict[str, ReadableSpan]:
         return {span.name: span for span in self.exporter.get_finished_spans()}
+
+
+SET_UP = """
+import sys
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.to_json(None) + "\\n")))
+trace.set_tracer_provider(provider)
+
+from postroom.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+"""What OpenTelemetry's launcher does before it starts a program."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -109,3 +131,18 @@ async def test_V_3_a_handler_that_fails_is_tried_again_in_the_same_trace(service
     producer = recorder.spans()["place order"]
     assert [parent(span) for span in found] == [producer.context.span_id] * 3
     assert [(span.attributes or {}).get("error.type") for span in found] == ["ValueError", "ValueError", None]
+
+
+def test_V_3_a_command_that_is_started_with_opentelemetry_set_up_makes_spans(
+    fresh_database: FreshDatabase, tmp_path: Path
+) -> None:
+    (tmp_path / "shop_broker.py").write_text("def publish(message):\n    pass\n")
+    with closing(Service(fresh_database("sqlite"))) as service:
+        sent = Recorder().commit(service, "orders")
+        command = ["relay", "--once", "--database", service.url, "--broker", "python:shop_broker:publish"]
+        ended = subprocess.run(
+            [sys.executable, "-c", SET_UP, *command], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+    spans = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [span["name"] for span in spans] == ["broker.send", "outbox.process"]
+    assert {span["context"]["trace_id"] for span in spans} == {f"0x{sent.headers['traceparent'].split('-')[1]}"}
