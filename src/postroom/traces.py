@@ -110,6 +110,8 @@ class Traces:
                 strangers.append(index)
                 continue
             process = self._process(context, message, event.broker, began)
+            if not process.is_recording():  # its trace is not sampled
+                continue
             self._send(process, [message], event, failed, (began, ended))
             self._keep(message, process)
         if strangers:

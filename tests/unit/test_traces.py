@@ -120,6 +120,12 @@ def test_V_3_what_was_not_tried_has_no_span(recorder: Recorder) -> None:
     assert recorder.named("broker.send") == []
 
 
+def test_V_3_what_is_not_sampled_makes_no_spans(recorder: Recorder) -> None:
+    message = Message.new("orders", headers={"traceparent": f"00-{'a' * 32}-{'b' * 16}-00"})
+    recorder.tell(published(message), Settled(Outcome.SUCCESS, [message]), Lifecycle("w1", "stopped"))
+    assert recorder.named("outbox.process") == recorder.named("broker.send") == []
+
+
 def test_V_3_every_way_to_end_ends_the_span(recorder: Recorder) -> None:
     messages = [recorder.message() for _ in range(4)]
     recorder.tell(published(*messages), published(messages[0]))  # given back, and sent again
