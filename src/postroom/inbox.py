@@ -58,6 +58,18 @@ class Inbox:
         marked = await arun(explained(self._marker(kind.dialect).mark_many(self.consumer, identifiers)), kind.execute)
         return _first_of_each(identifiers, marked)
 
+    def is_marked(self, connection: object, message_id: uuid.UUID | str) -> bool:
+        """Whether this consumer has marked the message, as the caller's transaction sees it."""
+        identifier = unique_key("message_id", message_id)
+        kind = sync_kind(connection, "inbox.is_marked")
+        return run(explained(self._marker(kind.dialect).is_marked(self.consumer, identifier)), kind.execute)
+
+    async def ais_marked(self, connection: object, message_id: uuid.UUID | str) -> bool:
+        """`is_marked` for an async connection."""
+        identifier = unique_key("message_id", message_id)
+        kind = await async_kind(connection, "inbox.ais_marked")
+        return await arun(explained(self._marker(kind.dialect).is_marked(self.consumer, identifier)), kind.execute)
+
     def _marker(self, dialect: str) -> Marker:
         return MARKERS[dialect](Names.of(dialect, self._settings.schema, self._settings.table_prefix))
 

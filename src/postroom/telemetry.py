@@ -220,3 +220,18 @@ def adapter(broker: str) -> str:
 def one_word(code: str) -> str:
     """A reason code or the name of an exception; what is not one word is not to be shown."""
     return str(code) if _ONE_WORD.fullmatch(code) else UNREADABLE  # str: of an enum's member, its value
+
+
+def changes_only(hook: Hook) -> Hook:
+    """A hook that says once that something went away and once that it is back, however many find out."""
+    reachable: dict[tuple[str, str], bool] = {}
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Reachability):
+            place = event.what, event.queue
+            if reachable.get(place, True) == event.reachable:
+                return
+            reachable[place] = event.reachable
+        hook(event)
+
+    return tell

@@ -14,7 +14,9 @@ from sqlalchemy import Connection, text
 from postroom import Consumer, Inbox, Message, Outbox, Relay
 from postroom.brokers.memory import MemoryBroker
 from postroom.errors import BrokerUnavailable
+from postroom.incoming import Incoming
 from postroom.rules.failures import Classifier, Failure
+from postroom.sources.memory import MemorySource
 from postroom.telemetry import Event, Handled, Reachability
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from postroom.incoming import Incoming
+    from postroom.sources.port import Received
     from tests.conftest import FreshDatabase
 
 pytestmark = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
@@ -410,3 +412,66 @@ async def test_R_8_once_says_that_the_broker_is_away_and_run_waits_for_it(servic
     assert not running.done()
     consumer.stop()
     await running
+
+
+async def test_V_4_status_says_why_a_consumer_receives_nothing(service: Service) -> None:
+    port = free_port()
+    consumer = Consumer("billing", f"nats://127.0.0.1:{port}", database=service.url, worker="pod-1", **QUICK)
+
+    @consumer.handler("orders.created")
+    def bill(message: Incoming) -> None: ...
+
+    def reasons() -> list[str]:
+        rows = service.status().relays
+        return [row["broker_down"] for row in rows if (row["worker"], row["queue"]) == ("pod-1", "source:billing")]
+
+    async with consumer:
+        await wait_for(lambda: any(f"127.0.0.1:{port}" in (reason or "") for reason in reasons()))
+    assert service.status().relays == []
+
+
+async def test_I_2_who_no_longer_waits_for_a_message_that_it_gave_does_not_end_the_consumer(service: Service) -> None:
+    """The source would be told to acknowledge what it never gave."""
+
+    class Strict(MemorySource):
+        async def acknowledge(self, received: Sequence[Received]) -> None:
+            assert all(one.receipt is not None for one in received)
+            await super().acknowledge(received)
+
+    consumer = Consumer("billing", Strict(MemoryBroker(), "billing", ["orders.created"]), database=service.url, **QUICK)
+    may_go_on = asyncio.Event()
+
+    @consumer.handler("orders.created")
+    async def bill(connection: AsyncConnection, message: Incoming) -> None:
+        await may_go_on.wait()
+        await connection.execute(INSERT, {"number": int(message.id)})
+
+    def order(number: int) -> Incoming:
+        return Incoming(id=str(number), topic="orders.created", payload=b"{}", content_type="application/json")
+
+    async with consumer:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.handle(order(1)), 0.1)
+        may_go_on.set()
+        assert await consumer.handle(order(2)) == "handled"
+    assert sorted(bills(service)) == [1, 2]
+
+
+async def test_I_4_what_cannot_be_read_does_not_reach_the_handler_when_it_is_requeued(service: Service) -> None:
+    consumer = Consumer("billing", "http:", database=service.url, **QUICK)
+    handled: list[Incoming] = []
+
+    @consumer.handler("orders.created")
+    def bill(connection: Connection, message: Incoming) -> None:
+        del connection
+        handled.append(message)
+
+    message = Incoming(id="1", topic="orders.created", payload=b"{", content_type="text/x", problem="it has no type")
+    async with consumer:
+        assert await consumer.handle(message) == "dead"
+    service.requeue(*service.dead())
+    await consumer.run_once()
+    assert handled == []
+    assert [(one.error_code, one.error_message) for one in service.dead()] == [
+        ("UNDECODABLE_PAYLOAD", "it has no type")
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import aiosqlite
@@ -12,6 +12,7 @@ import psycopg
 import psycopg_pool
 import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -214,3 +215,50 @@ async def test_wrong_ones_are_refused_at_the_start_with_the_remedy(service: Serv
         with pytest.raises(error, match=remedy):
             await consumer.run_once()
     assert service.rows(f"SELECT count(*) FROM {service.table('delivery')}") == [(0,)]
+
+
+@on_postgresql
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_I_1_a_handler_that_swallows_a_failed_statement_has_failed(service: Service, asynchronous: bool) -> None:  # noqa: FBT001 - a parameter
+    """PostgreSQL answers the commit with a rollback: the message would be acknowledged and its effect lost."""
+    broker = MemoryBroker()
+    await broker.publish([Message.new("orders.created", {"n": 1})], 1)
+    consumer = Consumer("billing", broker, database=service.url, poll_interval_sec=0.02)
+
+    def bill(connection: Connection, message: Incoming) -> None:
+        connection.execute(text("INSERT INTO bill VALUES (:n)"), message.json())
+        with suppress(ProgrammingError):
+            connection.execute(text("INSERT INTO no_such_table VALUES (1)"))
+
+    async def bill_async(connection: AsyncConnection, message: Incoming) -> None:
+        await connection.run_sync(bill, message)
+
+    consumer.handler("orders.created", delays=[3600])(bill_async if asynchronous else bill)
+    report = await consumer.run_once()
+    assert (report.handled, report.parked) == (0, 1)
+    [[error]] = service.rows(f"SELECT error_message FROM {service.table('delivery')}")
+    assert "went on after a statement had failed" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+@pytest.mark.parametrize("ending", ["ROLLBACK", "rollback", "close"])
+async def test_I_1_a_handler_that_undoes_its_transaction_has_failed(service: Service, ending: str) -> None:
+    """The mark is undone too: what it writes afterwards would have its effect again with each delivery."""
+    message = Message.new("orders.created", {"n": 1})
+    broker = MemoryBroker()
+    await broker.publish([message, message], 1)
+    consumer = Consumer("billing", broker, database=service.url, poll_interval_sec=0.02)
+
+    @consumer.handler("orders.created", delays=[3600])
+    def bill(connection: Connection, message: Incoming) -> None:
+        connection.execute(text("INSERT INTO bill VALUES (:n)"), message.json())
+        if ending == "ROLLBACK":
+            connection.execute(text("ROLLBACK"))
+            connection.execute(text("INSERT INTO bill VALUES (:n)"), message.json())
+        else:
+            getattr(connection, ending)()
+
+    report = await consumer.run_once()
+    assert report.handled == 0
+    assert service.rows("SELECT * FROM bill") == []
+    assert len(service.rows(f"SELECT position FROM {service.table('delivery')} WHERE state = 2")) == 1

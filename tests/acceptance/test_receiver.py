@@ -232,3 +232,14 @@ async def test_a_consumer_that_cannot_start_fails_the_server(tmp_path: Any) -> N
     await Receiver(consumer, secret=None)({"type": "lifespan"}, receive, send)
     assert sent[0]["type"] == "lifespan.startup.failed"
     assert "there is no database file" in sent[0]["message"]
+
+
+async def test_I_1_a_signed_message_cannot_be_sent_again_under_another_id(service: Service) -> None:
+    """The signature is of webhook-id, the time and the body; the attributes of an event in headers are not signed."""
+    billing = Billing(service)
+    request = signed(Message.new("orders.created", {"n": 1}))
+    async with requests_to(receiver_of(billing), billing) as client:
+        for name in ("1", "2"):
+            again = await client.post("/", **{**request, "headers": {**request["headers"], "ce-id": name}})
+            assert again.status_code == 204
+    assert [one.id for one in billing.handled] == [request["headers"]["webhook-id"]]

@@ -330,7 +330,7 @@ class TestCommand:
         assert run(["relay", "--once", "--broker-for", "payments.*=stdout:", "--database", service.url]) == 1
         captured = capfd.readouterr()
         assert len(captured.out.splitlines()) == 3
-        assert "cannot be reached (topic:*)" in captured.err
+        assert "cannot be reached (topic:*): no broker is given for the topic " in captured.err
 
     @pytest.mark.parametrize(
         ("options", "problem"),

@@ -77,11 +77,12 @@ class Rooms:
 class Billing:
     """The service: processes that write a bill for each order that comes."""
 
-    def __init__(self, desk: ServerDesk, database: str, crew: Crew) -> None:
+    def __init__(self, desk: ServerDesk, database: str, crew: Crew, *, hasty: bool = True) -> None:
+        """Hasty: what a dead process had comes again soon, also where a process is only slow."""
         self.desk = desk
         self.shop = Shop(database)
         topic = f"t{uuid4().hex}"
-        self.rooms = Rooms(crew.directory, desk.url(None, **desk.hasty), topic, database)
+        self.rooms = Rooms(crew.directory, desk.url(None, **(desk.hasty if hasty else {})), topic, database)
         self._crew = crew
         with engine_for(database) as engine:
             execute(engine, TABLE.format(identity=IDENTITY[engine.dialect.name]))

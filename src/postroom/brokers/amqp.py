@@ -67,7 +67,7 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.unroutable: Outcome = Unreached("there is no queue of this name")
+        self.unroutable: Outcome = Unreached("there is no queue of this name; ?declare=true makes it")
         """What becomes of messages that are returned."""
         self._answer: asyncio.Future[Frame] | None = None
         self._tag = 0

@@ -258,7 +258,8 @@ def _event(
     missing = [name for name in ("specversion", "id", "source", "type") if not event.get(name)]
     if missing:
         raise InvalidMessage(f"this is not a CloudEvent: it has no {', '.join(missing)}")
-    sequence = event.get("sequence")
+    sequence = event.get("sequence", "")
+    is_position = len(sequence) <= POSITION_DIGITS and sequence.isdecimal()
     return Incoming(
         id=event["id"],
         source=event["source"],
@@ -269,7 +270,7 @@ def _event(
         key=event.get("partitionkey") or key,
         aggregate_id=event.get("subject"),
         aggregate_type=event.get("aggregatetype"),
-        position=int(sequence) if sequence and sequence.isdecimal() else None,
+        position=int(sequence) if is_position else None,
         created_at=_moment(event, "time"),
         expires_at=_moment(event, "expirytime"),
         headers=headers,
@@ -292,7 +293,7 @@ def _data(payload: bytes, content_type: str) -> dict[str, Any]:
             return {"data": msgspec.Raw(payload)}
         if content_type.startswith("text/"):
             return {"data": payload.decode()}
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     return {"data_base64": base64.b64encode(payload).decode()}
 
@@ -302,13 +303,13 @@ def _opened(body: bytes) -> tuple[dict[str, str], bytes | None]:
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         data, encoded = fields.pop("data", None), fields.pop("data_base64", None)
-        event = {name: _text(raw) for name, raw in fields.items()}
+        event = {name: _text(raw) for name, raw in fields.items() if bytes(raw) != b"null"}  # which is: not set
         if encoded is not None:
             return event, base64.b64decode(msgspec.json.decode(encoded, type=str), validate=True)
         if data is None or _is_json(event.get("datacontenttype", "application/json")):
             return event, None if data is None else bytes(data)
         return event, msgspec.json.decode(data, type=str).encode()
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InvalidMessage(f"this is not a structured CloudEvent: {error}") from None
 
 

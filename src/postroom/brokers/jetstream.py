@@ -31,6 +31,7 @@ NO_RESPONDERS = "503"
 UNAVAILABLE = 503
 MESSAGE_EXCEEDS_MAXIMUM = 10054
 NOT_THE_EXPECTED_STREAM = 10060
+NO_STREAM = "no stream takes this subject; ?declare=true&stream=…&subjects=… makes one"
 _FORBIDDEN = re.compile(r'permissions violation for publish to "(.*)"', re.DOTALL)
 
 
@@ -112,7 +113,7 @@ class Link:
         found = self._batches.get(int(name))
         if found is not None:
             nobody = message.headers is not None and message.headers.get("Status") == NO_RESPONDERS
-            outcome = Unreached("no stream takes this subject") if nobody else _outcome(message.data)
+            outcome = Unreached(NO_STREAM) if nobody else _outcome(message.data)
             found[0].answer(int(index), outcome)
 
 

@@ -33,7 +33,12 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
         bool, typer.Option("--once", help="Handle what the broker has at hand and what is due, then end.")
     ] = False,
     broker: Annotated[
-        str | None, typer.Option(metavar="URL", help="For consumers that are given none: amqp:, kafka:, nats:, redis:.")
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="For consumers that are given none: amqp://host, kafka://host, nats://host, redis://host. "
+            "Else POSTROOM_BROKER.",
+        ),
     ] = None,
     http_port: HttpPort = None,
     http_host: HttpHost = None,

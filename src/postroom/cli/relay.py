@@ -30,7 +30,9 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     broker: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Where to: python:module:function, stdout: (JSON lines). Else POSTROOM_BROKER."
+            metavar="URL",
+            help="Where to: amqp://host, https://host/path, kafka://host, nats://host, redis://host, "
+            "python:module:function, stdout: (JSON lines). Else POSTROOM_BROKER.",
         ),
     ] = None,
     broker_for: Annotated[
@@ -130,12 +132,15 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         flags = [flag for flag, wanted in {"--once": once, "--until-empty": until_empty}.items() if wanted]
         ports = _ports(settings, processes)
         raise typer.Exit(supervise(processes, worker, [*flags, *_flags(given | {"http_port": None})], ports))
-    report = _deliver(settings, given, worker, "once" if once else "until empty" if until_empty else "always")
+    reasons: dict[str, str] = {}
+    how_long = "once" if once else "until empty" if until_empty else "always"
+    report = _deliver(settings, given, worker, how_long, reasons)
     if as_json:
         print_json(asdict(report))
     if once and report.broker_down:
         which = f" ({', '.join(report.queues_down)})" if settings.brokers else ""
-        raise BrokerUnavailable(f"the broker cannot be reached{which}: what is left waits for the next run")
+        why = "; ".join(dict.fromkeys(reasons[queue].rstrip(".") for queue in report.queues_down))
+        raise BrokerUnavailable(f"the broker cannot be reached{which}: {why}; what is left waits for the next run")
 
 
 def _ports(settings: Settings, processes: int) -> range | None:
@@ -184,14 +189,22 @@ def _flags(given: dict[str, Any]) -> list[str]:
     return flags
 
 
-def _deliver(settings: Settings, given: dict[str, Any], worker: str | None, how_long: str) -> Report:
+def _deliver(
+    settings: Settings, given: dict[str, Any], worker: str | None, how_long: str, reasons: dict[str, str]
+) -> Report:
+    """Run a relay; `reasons` gets, for each queue, why its broker could not be reached."""
     from postroom.cli.telemetry import telemetry
     from postroom.relay import Relay
+    from postroom.telemetry import DATABASE, Event, Reachability, all_of
+
+    def note(event: Event) -> None:
+        if isinstance(event, Reachability) and event.what != DATABASE and not event.reachable:
+            reasons[event.queue] = event.reason
 
     broker = given.pop("broker")
     database = given.pop("database")
     told = telemetry(settings)
-    relay = Relay(database, broker, worker=worker, hook=told.hook, **given)
+    relay = Relay(database, broker, worker=worker, hook=all_of(note, told.hook), **given)
     gc.collect()
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     with asyncio.Runner() as runner:

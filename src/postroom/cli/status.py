@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 MEANINGS = {
     "pending": "to be sent now",
-    "sending": "a relay has it",
+    "sending": "a relay or a consumer has it",
     "waiting": "for its time, or for its next try",
     "dead": "given up, kept for an operator",
-    "sent": "the broker has it",
+    "sent": "the broker has it, or a consumer's handler is done",
     "expired": "its time was over before it was sent",
     "held": "of the pending: behind a failed or dead one of their key",
 }
@@ -73,7 +73,7 @@ def show(found: Status) -> None:
 def show_relays(found: Status) -> None:
     """The relays for people."""
     if not found.relays:
-        print_text("\nno relay is alive")
+        print_text("\nno relay and no consumer is alive")
         return
     print_text("")
     rows = [[_of_relay(relay, column) for column in RELAYS] for relay in found.relays]

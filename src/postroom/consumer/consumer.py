@@ -12,6 +12,7 @@ from postroom.compose import as_source, open_relay_store
 from postroom.consumer.handlers import handler_of
 from postroom.consumer.office import Office
 from postroom.consumer.outcomes import Report
+from postroom.consumer.presence import Presence
 from postroom.consumer.retries import Retries
 from postroom.consumer.running import Runner
 from postroom.consumer.shift import Shift
@@ -23,11 +24,12 @@ from postroom.relay.lines import Database
 from postroom.relay.reasons import one_reason
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
-from postroom.rules.routing import queue_of_consumer
+from postroom.rules.routing import place_of_source, queue_of_consumer
 from postroom.settings import Settings
 from postroom.store.leases import Order
 from postroom.store.parking import Parking
-from postroom.telemetry import Hook, all_of
+from postroom.store.workers import Workers
+from postroom.telemetry import Hook, all_of, changes_only
 from postroom.traces import tracer_of
 
 if TYPE_CHECKING:
@@ -111,6 +113,11 @@ class Consumer:
         ``attempts`` times in all; one that takes longer than ``timeout`` has failed. ``policy`` takes the place of
         attempts and delays. Raises `InvalidSetting`.
         """
+        if not isinstance(topic, str):
+            raise InvalidSetting(
+                f"the handler's topic is {topic!r}: write @consumer.handler(topic) with one topic, or a pattern as "
+                "orders.*; for several, repeat the line"
+            )
         if not topic:
             raise InvalidSetting("the handler's topic is empty: give a topic, or a pattern as orders.* or *")
         try:
@@ -206,7 +213,7 @@ class Consumer:
         if not self._handlers:
             raise InvalidSetting(f"the consumer {self.name!r} has no handler: add one with @consumer.handler(topic)")
         self.report = Report()
-        hook = all_of(self.report.count, self._user_hook)
+        hook = changes_only(all_of(self.report.count, self._user_hook))
         concurrency = self._settings.concurrency
         async with AsyncExitStack() as stack:
             store = await open_relay_store(self._settings)
@@ -215,7 +222,7 @@ class Consumer:
             if source is not None and is_ours:
                 stack.push_async_callback(source.close)
             stack.push_async_callback(self._transactions.close)
-            runner = Runner(self._inbox, self._transactions, 2 * concurrency, tracer_of(hook))
+            runner = Runner(self._inbox, self._transactions, 2 * concurrency, tracer_of(self._user_hook))
             stack.callback(runner.close)
             await runner.check(self._handlers)
             line = Database(store, hook).line()
@@ -234,7 +241,8 @@ class Consumer:
                 parking=Parking(store.names, queue, Order(self._settings.order)),
                 wake=relay.wake,
             )
-            shift = Shift(office, source, relay, concurrency, self.worker)
+            presence = Presence(Workers(store.names, place_of_source(self.name)), line, self.worker)
+            shift = Shift(office, source, relay, presence, concurrency)
             self._running[shift] = asyncio.get_running_loop()
             stack.callback(self._off_duty, shift)
             if self._stop_asked:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from postroom.incoming import Incoming
 from postroom.message import Message
 from postroom.rules.naming import identity, label, line
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 _ID = "postroom-received-id"
 _SOURCE = "postroom-received-from"
 _POSITION = "postroom-received-position"
 _CREATED = "postroom-received-created"
-_OURS = frozenset({_ID, _SOURCE, _POSITION, _CREATED})
+_EXPIRES = "postroom-received-expires"
+_PROBLEM = "postroom-received-problem"
+_OURS = frozenset({_ID, _SOURCE, _POSITION, _CREATED, _EXPIRES, _PROBLEM})
 
 
 def as_parked(consumer: str, message: Incoming) -> Message:
@@ -31,7 +29,10 @@ def as_parked(consumer: str, message: Incoming) -> Message:
         _SOURCE: None if message.source is None else line(message.source),
         _POSITION: None if message.position is None else str(message.position),
         _CREATED: None if message.created_at is None else message.created_at.isoformat(),
+        _EXPIRES: None if message.expires_at is None else message.expires_at.isoformat(),
+        _PROBLEM: None if message.problem is None else line(message.problem),
     }
+    length = len(consumer)  # or a consumer a:b with the id c would be a consumer a with the id b:c
     return Message.new(
         label(message.topic) or "unnamed",
         message.payload,
@@ -40,7 +41,7 @@ def as_parked(consumer: str, message: Incoming) -> Message:
         aggregate_type=None if message.aggregate_type is None else label(message.aggregate_type),
         aggregate_id=None if message.aggregate_id is None else label(message.aggregate_id),
         headers={**kept, **{name: value for name, value in received.items() if value is not None}},
-        idempotency_key=identity(f"parked:{consumer}:{message.id}"),
+        idempotency_key=identity(f"parked:{length}:{consumer}:{message.id}"),
         content_type=label(message.content_type),
     )
 
@@ -65,11 +66,12 @@ def as_received(message: Message) -> Incoming:
         aggregate_type=message.aggregate_type,
         aggregate_id=message.aggregate_id,
         position=int(position) if position and position.isdecimal() else None,
-        created_at=_moment(headers),
+        created_at=_moment(headers.get(_CREATED)),
+        expires_at=_moment(headers.get(_EXPIRES)),
         headers={name: value for name, value in headers.items() if name not in _OURS},
+        problem=headers.get(_PROBLEM),
     )
 
 
-def _moment(headers: Mapping[str, str]) -> datetime | None:
-    created = headers.get(_CREATED)
-    return None if created is None else datetime.fromisoformat(created)
+def _moment(written: str | None) -> datetime | None:
+    return None if written is None else datetime.fromisoformat(written)

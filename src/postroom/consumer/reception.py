@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from postroom.consumer.desk import Desk, hash_of
@@ -33,13 +34,20 @@ class Reception:
         self._most = most
         self.desks = [Desk(office, self._done) for _ in range(concurrency)]
         self._answers: dict[Received, asyncio.Future[Fate]] = {}
+        """Of what came another way than by the source, which knows nothing of it."""
         self._to_acknowledge: list[Received] = []
         self._to_give_back: list[Received] = []
         self._unsettled = asyncio.Event()
         self._landed = asyncio.Event()
         self._closing = False
         self._in_flight = 0
-        self._reachable = True
+        self._down: str | None = None
+        """Why the broker cannot be reached; None while it can."""
+
+    @property
+    def state(self) -> tuple[int, str]:
+        """How many messages are in hand, and why no more come."""
+        return self._in_flight, self._down or ""
 
     async def receive(self) -> None:
         """Take messages in until the consumer stops."""
@@ -81,10 +89,7 @@ class Reception:
         answer: asyncio.Future[Fate] = asyncio.get_running_loop().create_future()
         self._answers[received] = answer
         self._lay(received)
-        try:
-            return await answer
-        finally:
-            self._answers.pop(received, None)
+        return await answer
 
     async def acknowledge(self) -> None:
         """Acknowledge what is done, and give back what is not, until all is done."""
@@ -106,10 +111,8 @@ class Reception:
         if undone:
             await self._source.give_back(undone)
         if done:
-            try:
+            with suppress(BrokerUnavailable):  # they come again, and are known; `receive` will tell that it is away
                 await self._source.acknowledge(done)
-            except BrokerUnavailable as error:
-                self._report(str(error))  # they come again, and the inbox knows them
 
     async def wait_until_idle(self) -> None:
         """Return when nothing is in flight."""
@@ -163,6 +166,7 @@ class Reception:
         self._unsettled.set()
 
     def _report(self, down: str | None) -> None:
-        if self._source is not None and self._reachable != (down is None):
-            self._reachable = down is None
-            self._office.hook(Reachability(self._source.name, self._reachable, down or ""))
+        is_news = (self._down is None) != (down is None)
+        self._down = down
+        if self._source is not None and is_news:
+            self._office.hook(Reachability(self._source.name, down is None, down or ""))

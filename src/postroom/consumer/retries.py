@@ -12,10 +12,10 @@ from postroom.consumer.parked import as_received
 from postroom.consumer.running import said
 from postroom.rules import failures
 from postroom.rules.backoff import RetryPolicy
-from postroom.rules.failures import Failure
+from postroom.rules.failures import Failure, Reason
 from postroom.rules.lifecycle import Outcome as Settlement
 from postroom.store.db_errors import is_lost_connection
-from postroom.telemetry import Beat, Event, Handled, Hook, Lifecycle, Phase, Published, Reachability, Settled
+from postroom.telemetry import DATABASE, Beat, Event, Handled, Hook, Lifecycle, Phase, Published, Reachability, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -55,6 +55,8 @@ class Retries:
         if handler is None:
             problem = "there is no handler for its topic and type any more: requeue it when there is"
             return Refused(NO_HANDLER, problem, Failure.PERMANENT)
+        if received.problem is not None:
+            return Refused(Reason.UNDECODABLE_PAYLOAD, received.problem, Failure.PERMANENT)
         started = time.monotonic()
         try:
             [is_first] = await self._runner.run(handler, [received])
@@ -80,8 +82,10 @@ class Retries:
                     fate = Fate.DEAD if outcome is Settlement.DEAD else Fate.PARKED
                     received = [as_received(one) for one in event.messages]
                     hook(Handled(self._consumer, fate.value, received, event.code, event.seconds, event.attempts))
-                case Settled() | Phase() | Published() | Lifecycle() | Reachability():
+                case Settled() | Phase() | Published() | Lifecycle():
                     pass
+                case Reachability() if event.what != DATABASE:
+                    pass  # the handlers, which are always there
                 case Beat():
                     hook(replace(event, broker="", broker_reachable=True))
                 case _:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from postroom.consumer.tracing import continued
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.rules.naming import identity
 from postroom.store.connections import async_kind, sync_kind
-from postroom.store.db_errors import is_lost_connection, reason
+from postroom.store.db_errors import is_aborted, is_lost_connection, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.trace import Tracer
 
@@ -28,8 +29,18 @@ STALE = 2
 """Connections that may prove to be lost one after another: a pool keeps some from before a server's restart."""
 
 
+ABORTED = (
+    "the handler went on after a statement had failed, and PostgreSQL undoes such a transaction: let the error out, or "
+    "have a savepoint around the statement"
+)
+ENDED = "the handler has rolled back its transaction, and the mark with it: leave its end to the consumer"
+
+
 class HandlerFailed(Exception):
-    """What a handler raised that is no exception of a program's own: an exit, or a cancellation."""
+    """What a handler raised that is no exception of a program's own: an exit, or a cancellation.
+
+    Or it returned, and had undone its transaction.
+    """
 
 
 class Runner:
@@ -102,6 +113,9 @@ class Runner:
             if fresh:
                 with continued(fresh, self._inbox.consumer, self._tracer):
                     await handler.call(connection, fresh)
+                if handler.takes_connection:
+                    with _told():
+                        _see(is_there=await self._inbox.ais_marked(connection, identity(fresh[0].id)))
         return first
 
     async def _in_thread(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
@@ -130,11 +144,31 @@ class Runner:
                 if fresh:
                     with continued(fresh, self._inbox.consumer, self._tracer):
                         handler.call(connection, fresh)
+                    if handler.takes_connection:
+                        with _told():
+                            _see(is_there=self._inbox.is_marked(connection, identity(fresh[0].id)))
                 if too_late.is_set():
                     raise TimeoutError  # noqa: TRY301 - what makes the transaction roll back
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
             return [], error
         return first, None
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A handler may have swallowed an error, and PostgreSQL would then answer a commit with a rollback, in silence."""
+    try:
+        yield
+    except Exception as error:
+        if is_aborted(error):
+            raise HandlerFailed(ABORTED) from error
+        raise
+
+
+def _see(*, is_there: bool) -> None:
+    """A mark that the handler's transaction no longer sees is undone, and so is what the handler wrote before."""
+    if not is_there:
+        raise HandlerFailed(ENDED)
 
 
 def _ids(messages: Sequence[Incoming]) -> list[str]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from postroom.consumer.office import Office
+    from postroom.consumer.presence import Presence
     from postroom.relay import Relay
     from postroom.sources.port import Source
 
@@ -23,10 +24,12 @@ AT_HAND = 0.2
 class Shift:
     """Reception, desks, and the relay of what is parked."""
 
-    def __init__(self, office: Office, source: Source | None, relay: Relay, concurrency: int, worker: str) -> None:
+    def __init__(
+        self, office: Office, source: Source | None, relay: Relay, presence: Presence, concurrency: int
+    ) -> None:
         self._office = office
         self._relay = relay
-        self._worker = worker
+        self._presence = presence
         self.reception = Reception(office, source, concurrency, max(office.batch, concurrency))
 
     def stop(self) -> None:
@@ -38,7 +41,9 @@ class Shift:
         """Receive and handle until the consumer stops."""
         async with self._at_work(), asyncio.TaskGroup() as group:
             group.create_task(self._relay.run())
+            saying = group.create_task(self._presence.run(lambda: self.reception.state))
             await self.reception.receive()
+            saying.cancel()
 
     async def work_once(self) -> None:
         """Handle what the broker has at hand, and what is parked and due."""
@@ -52,7 +57,7 @@ class Shift:
     @asynccontextmanager
     async def _at_work(self) -> AsyncIterator[None]:
         office = self._office
-        office.hook(Lifecycle(self._worker, "started", office.name))
+        office.hook(Lifecycle(self._relay.worker, "started", office.name))
         async with asyncio.TaskGroup() as group:
             desks = [group.create_task(desk.run()) for desk in self.reception.desks]
             group.create_task(self.reception.acknowledge())
@@ -64,4 +69,5 @@ class Shift:
                 self.reception.close()
                 for desk in desks:
                     desk.cancel()
-        office.hook(Lifecycle(self._worker, "stopped", office.name))
+        await self._presence.leave()
+        office.hook(Lifecycle(self._relay.worker, "stopped", office.name))

@@ -14,6 +14,9 @@ PREFIX = "topic:"
 HANDLERS = "handler:"
 """What the names of the queues begin with in which received messages are parked for their handlers."""
 
+SOURCES = "source:"
+"""What the names begin with under which consumers say that they receive; no message is there."""
+
 LONGEST_QUEUE = 64
 _PLAIN = re.compile(r"[!-~]+")
 _KNOWN_TOPICS = 4096
@@ -53,6 +56,11 @@ def queue_of_pattern(pattern: str) -> str:
 def queue_of_consumer(consumer: str) -> str:
     """The queue in which a consumer's messages are parked: ``handler:billing``, or a hash as well."""
     return _queue(HANDLERS, consumer)
+
+
+def place_of_source(consumer: str) -> str:
+    """Under which name a consumer says what it receives from, among the queues: ``source:billing``."""
+    return _queue(SOURCES, consumer)
 
 
 def _queue(prefix: str, name: str) -> str:

@@ -18,8 +18,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from postroom.brokers.cloudevents import KAFKA, incoming
 from postroom.errors import BrokerUnavailable
+from postroom.rules.routing import expression
 from postroom.sources.offsets import Offsets
-from postroom.sources.patterns import expression, is_pattern
+from postroom.sources.patterns import is_pattern
 from postroom.sources.port import Received
 
 if TYPE_CHECKING:
@@ -31,22 +32,11 @@ GLANCE, IDLE_GLANCE = 0.02, 0.1
 SOON_RECEIVED = 0.5
 """Seconds that a full queue may last before the partitions are paused, which costs a new fetch."""
 PATIENCE = 10.0
+TRIES = 5
 FAREWELL = 10.0
 NO_TOPIC = "__postroom"
 _END_OF_PARTITION = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name for it, as all with an underscore
 _GONE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL})  # noqa: SLF001 - as above
-_NO_LONGER_OURS = frozenset(
-    {
-        KafkaError._NO_OFFSET,  # noqa: SLF001 - as above
-        KafkaError._STATE,  # noqa: SLF001 - as above
-        KafkaError._ASSIGNMENT_LOST,  # noqa: SLF001 - as above
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.FENCED_INSTANCE_ID,
-    }
-)
-
 Key = tuple[str, int]
 
 
@@ -81,7 +71,12 @@ class Link:
     """A member of a group, until it is closed."""
 
     def __init__(self, settings: dict[str, Any], topics: Sequence[str], logger: Logger) -> None:
-        self._consumer: Any = Consumer({**settings, "error_cb": self._complain}, logger=logger)
+        try:
+            self._consumer: Any = Consumer(
+                {**settings, "error_cb": self._complain, "on_commit": self._committed}, logger=logger
+            )
+        except KafkaException as error:
+            raise BrokerUnavailable(error.args[0].str()) from None
         self._topics = topics
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -122,15 +117,22 @@ class Link:
             raise BrokerUnavailable(self.trouble or "the server does not answer") from None
 
     def _check(self) -> None:
-        try:
-            for topic in self._topics:
-                name = NO_TOPIC if is_pattern(topic) else topic
-                error = self._consumer.list_topics(name, timeout=PATIENCE / 2).topics[name].error
-                if error is not None and name == topic:
-                    raise BrokerUnavailable(f"topic {topic}: {error.str()}")
-        except KafkaException as error:
-            self._serve_complaints()
-            raise BrokerUnavailable(self.trouble or error.args[0].str()) from None
+        for topic in self._topics:
+            name = NO_TOPIC if is_pattern(topic) else topic
+            error = self._metadata(name).topics[name].error
+            if error is not None and name == topic:
+                raise BrokerUnavailable(f"topic {topic}: {error.str()}")
+
+    def _metadata(self, topic: str) -> Any:
+        """What the servers say of a topic; the client waits on where it knows already that there are none."""
+        for attempt in range(TRIES):
+            try:
+                return self._consumer.list_topics(topic, timeout=PATIENCE / 2 / TRIES)
+            except KafkaException as error:
+                self._serve_complaints()
+                if self.trouble or attempt == TRIES - 1:
+                    raise BrokerUnavailable(self.trouble or error.args[0].str()) from None
+        raise AssertionError("the last attempt returns or raises")
 
     def _serve_complaints(self) -> None:
         """Before the group is joined nobody polls, and so hears what the client has to say."""
@@ -151,7 +153,7 @@ class Link:
         return found
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """Commit as far as there is no gap. Raises `BrokerUnavailable`, `KafkaException` or `RuntimeError`."""
+        """Have it committed as far as there is no gap; in an outage, after it. Raises `BrokerUnavailable`."""
         with self._lock:
             for one in received:
                 partition, offset, _ = one.receipt
@@ -160,8 +162,10 @@ class Link:
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._order(lambda: self._commit(list(self._partitions.values())))
-        except TimeoutError:
-            raise BrokerUnavailable("the server does not answer") from None
+        except KafkaException as error:
+            raise BrokerUnavailable(error.args[0].str()) from None
+        except (RuntimeError, TimeoutError) as error:
+            raise BrokerUnavailable(str(error) or "the server does not answer") from None
 
     def give_back(self, received: Sequence[Received]) -> None:
         """Read again from the first of these, in each partition."""
@@ -301,23 +305,19 @@ class Link:
                 change(self._consumer.assignment())
 
     def _commit(self, partitions: Iterable[Partition]) -> None:
-        """Commit what is done of these. Raises `KafkaException`, but not for partitions that others have by now."""
+        """Have what is done of these committed. It is not waited for: where no server answers, that has no end."""
         with self._lock:
-            places = {(one.topic, one.number): (one, place) for one in partitions if (place := one.to_commit())}
-        if not places:
-            return
-        try:
-            answers = self._consumer.commit(offsets=[place for _, place in places.values()], asynchronous=False)
-        except KafkaException as error:
-            if error.args[0].code() in _NO_LONGER_OURS:
-                return
-            raise
-        for answer in answers:
-            partition, place = places[answer.topic, answer.partition]
-            if answer.error is None:
-                partition.committed = place.offset
-            elif answer.error.code() not in _NO_LONGER_OURS:
-                raise KafkaException(answer.error)
+            places = [place for one in partitions if (place := one.to_commit())]
+        if places:
+            self._consumer.commit(offsets=places, asynchronous=True)
+
+    def _committed(self, error: Any, places: Sequence[TopicPartition]) -> None:
+        """The answer. What is refused goes with the next commit; or it is with others by now, and comes again there."""
+        with self._lock:
+            for place in places:
+                partition = self._partitions.get((place.topic, place.partition))
+                if partition is not None and error is None and place.error is None:
+                    partition.committed = place.offset
 
     def _assigned(self, consumer: Any, places: Sequence[TopicPartition]) -> None:
         del consumer

@@ -89,7 +89,7 @@ def _name(connection: object) -> str:
 def _twin(method: str) -> str:
     """Add ↔ aadd, first_time ↔ afirst_time."""
     owner, _, name = method.rpartition(".")
-    asynchronous = name in {"aadd", "aadd_many", "afirst_time", "afirst_times"}
+    asynchronous = name in {"aadd", "aadd_many", "afirst_time", "afirst_times", "ais_marked"}
     return f"{owner}.{name[1:] if asynchronous else 'a' + name}"
 
 

@@ -18,6 +18,7 @@ _ANOTHERS_SAKE = {"40P01", "40001", 1213}
 """Deadlock and serialization failure on PostgreSQL, deadlock on MySQL: the transaction is undone and may run again."""
 _NO_SUCH_TABLE = {"42P01", "3F000", 1146}
 _DUPLICATE_ENTRY = {"23505", 1062}
+_ABORTED = "25P02"
 _LOST_CONNECTION = {"57P01", "57P02", "57P03", "25P03", 1053, 1927, 2006, 2013, 2055}
 _DRIVERS = {"aiomysql", "asyncmy", "asyncpg", "psycopg", "psycopg2", "pymysql"}
 """Whose connections lead to a server, and may get lost on the way."""
@@ -49,6 +50,11 @@ def _original(error: BaseException) -> BaseException:
 def is_duplicate_entry(error: BaseException) -> bool:
     """A unique constraint was violated."""
     return code_of(error) in _DUPLICATE_ENTRY
+
+
+def is_aborted(error: BaseException) -> bool:
+    """PostgreSQL refuses this statement because one before it in the transaction has failed."""
+    return code_of(error) == _ABORTED
 
 
 def is_lost_connection(error: BaseException) -> bool:

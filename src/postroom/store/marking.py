@@ -19,7 +19,9 @@ class Marker:
     """Writes inbox marks on PostgreSQL and SQLite, where a mark that is there already is no error."""
 
     def __init__(self, names: Names) -> None:
-        self._insert = f"INSERT INTO {names.mapping()['inbox']} (consumer, message_id) VALUES"
+        inbox = names.mapping()["inbox"]
+        self._insert = f"INSERT INTO {inbox} (consumer, message_id) VALUES"
+        self._select = f"SELECT 1 FROM {inbox} WHERE consumer = :consumer AND message_id = :id"
 
     def mark(self, consumer: str, message_id: str) -> Steps[bool]:
         """Write the mark. False if it was there."""
@@ -39,6 +41,11 @@ class Marker:
             )
             fresh |= {text(message_id) for [message_id] in result.rows}
         return fresh
+
+    def is_marked(self, consumer: str, message_id: str) -> Steps[bool]:
+        """Whether the mark is there, as the transaction sees it."""
+        found = yield Query(self._select, {"consumer": consumer, "id": message_id})
+        return bool(found.rows)
 
 
 class MySQLMarker(Marker):

@@ -30,6 +30,8 @@ TOLERANCE = 300
 PATIENCE = 20.0
 """Seconds until a sender is asked to come again, because the database is away or handlers are slow."""
 RETRY_AFTER = "5"
+EVENT_ID = "ce-id"
+"""Is not signed, but webhook-id is: else who has listened could send a message once more under another id."""
 MEGABYTE = 1024 * 1024
 
 
@@ -107,6 +109,8 @@ class Receiver:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         body = await self._body(headers, receive)
         self._verify(headers, body)
+        if self._keys is not None and EVENT_ID in headers:
+            headers[EVENT_ID] = HTTP.attribute_value(headers[signatures.ID])
         topic = scope["path"].removeprefix(scope.get("root_path", "")).strip("/")
         message = incoming(HTTP, headers, body, id=headers.get(signatures.ID, ""), topic=topic)
         if message.problem is not None:

@@ -192,3 +192,35 @@ def test_what_says_that_it_is_an_event_and_is_none_says_why() -> None:
     torn = incoming(HTTP, {"Content-Type": "application/cloudevents+json"}, b"{", id="7-1", topic="orders")
     assert torn.id == "7-1"
     assert "not a structured CloudEvent" in str(torn.problem)
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize("name", ["data", "other"])
+def test_an_event_that_is_too_deep_is_received_with_a_problem(name: str) -> None:
+    """An error that no source expects would end the consumer, and the next one at the same message."""
+    body = b'{"specversion": "1.0", "id": "1", "source": "s", "type": "t", "%s": %s}' % (name.encode(), DEEP)
+    found = incoming(NATS, {"content-type": "application/cloudevents+json"}, body, id="1", topic="t")
+    assert found.problem
+
+
+def test_json_that_is_too_deep_to_be_looked_at_is_sent_as_it_is() -> None:
+    message = Message.new("t", DEEP, content_type="application/json")
+    headers, body = Envelope(KAFKA, mode="structured").seal(message)
+    assert decode(KAFKA, headers, body).payload == DEEP
+
+
+@pytest.mark.parametrize("sequence", ["9" * 5000, "9" * 20, "first", ""])
+def test_a_sequence_of_others_that_is_no_position_is_none(sequence: str) -> None:
+    headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "s", "ce-type": "t", "ce-sequence": sequence}
+    found = incoming(AMQP, headers, b"", id="1", topic="t")
+    assert (found.problem, found.position) == (None, None)
+
+
+def test_an_attribute_that_is_null_is_not_set() -> None:
+    """As the JSON format of CloudEvents says. The key of all such messages would be the same word."""
+    event = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "time": None, "partitionkey": None}
+    headers = {"content-type": "application/cloudevents+json"}
+    found = incoming(HTTP, headers, json.dumps(event).encode(), id="1", topic="t")
+    assert (found.problem, found.created_at, found.key) == (None, None, None)

@@ -105,6 +105,9 @@ def test_wrong_values_are_refused_where_they_are_given() -> None:
             consumer.handler("orders", **options)(both)
     with pytest.raises(InvalidSetting, match="topic is empty"):
         consumer.handler("")
+    for no_topic in (both, ["orders.created"]):  # the first is @consumer.handler without parentheses
+        with pytest.raises(InvalidSetting, match=r"write @consumer.handler\(topic\)"):
+            consumer.handler(no_topic)  # type: ignore[arg-type]
     with pytest.raises(InvalidSetting, match="batch = 0"):
         Consumer("billing", batch=0)
     with pytest.raises(InvalidMessage, match="consumer"):

@@ -27,7 +27,9 @@ def test_nothing_is_lost_on_the_way() -> None:
         aggregate_id="7",
         position=42,
         created_at=NOW,
+        expires_at=NOW,
         headers={"colour": "red"},
+        problem="the event has no type",
     )
     assert as_received(as_parked("billing", message)) == message
 
@@ -52,3 +54,9 @@ def test_whatever_a_stranger_sends_can_be_parked(
     assert received.payload == payload
     assert (received.key is None) == (key is None)
     assert as_received(as_parked("billing", received)).id == received.id
+
+
+def test_consumers_with_similar_names_do_not_take_each_others_messages_for_parked() -> None:
+    one = Incoming(id="orders:1", topic="t", payload=None, content_type="text/x")
+    other = Incoming(id="1", topic="t", payload=None, content_type="text/x")
+    assert as_parked("billing", one).idempotency_key != as_parked("billing:orders", other).idempotency_key
