@@ -18,7 +18,7 @@
     ├── InvalidSetting          (ValueError)  a setting has a wrong value
     │   └── InvalidIdentifier                 a schema or table prefix is not an identifier
     ├── UnsupportedDatabase     (ValueError)  the database URL names something unknown
-    ├── DriverMissing           (ImportError) a database's driver or a broker's client is not installed
+    ├── DriverMissing           (ImportError) a driver, a broker's client or another library is not installed
     ├── DatabaseUnreachable                   the database does not answer
     ├── BrokerUnavailable                     the broker cannot be reached; nothing counts as tried
     └── SchemaError                           the tables are not what this version needs
@@ -98,7 +98,7 @@ class UnsupportedDatabase(PostroomError, ValueError):
 
 
 class DriverMissing(PostroomError, ImportError):
-    """The driver for the database, or the client for the broker, is not installed."""
+    """A database's driver, a broker's client or another library that is asked for is not installed."""
 
 
 class DatabaseUnreachable(PostroomError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,6 +13,8 @@ from postroom.rules.lifecycle import Outcome, State
 from postroom.rules.routing import is_sorted
 from postroom.telemetry import (
     DATABASE,
+    Beat,
+    Counted,
     Expired,
     Handled,
     HookFailed,
@@ -21,8 +22,11 @@ from postroom.telemetry import (
     Lifecycle,
     NotSettled,
     Phase,
+    Published,
     Reachability,
     Settled,
+    adapter,
+    one_word,
 )
 
 if TYPE_CHECKING:
@@ -34,10 +38,6 @@ if TYPE_CHECKING:
 
     Line = tuple[str, str, dict[str, Any]]
     """Level, what happened, and the fields."""
-
-UNREADABLE = "OTHER"
-"""Stands for a reason code that is none: a sentence may quote a payload."""
-_ONE_WORD = re.compile(r"[\w.-]{1,64}")
 
 _LEVELS = {
     Outcome.SUCCESS: "info",
@@ -89,7 +89,7 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
         case Reachability():
             is_database = event.what == DATABASE
             what = f"{DATABASE if is_database else 'broker'}_{'reachable' if event.reachable else 'unreachable'}"
-            fields = {} if is_database else {"adapter": _plain(event.what), **_queue(event.queue)}
+            fields = {} if is_database else {"adapter": adapter(event.what), **_queue(event.queue)}
             yield "info" if event.reachable else "error", what, fields
         case LeasesLost():
             yield "warning", "leases_lost", {"messages": event.messages, "lanes": event.lanes}
@@ -102,14 +102,14 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
             for received in event.messages:
                 yield _handled(event, received)
         case HookFailed():
-            yield "error", "hook_failed", {"hook": event.name, "error": _code(event.reason.partition(":")[0])}
+            yield "error", "hook_failed", {"hook": event.name, "error": one_word(event.reason.partition(":")[0])}
         case Expired():
             for message in event.messages:
                 yield "info", "message_expired", {**_named(message), "status": State.EXPIRED.value}
         case NotSettled():
             yield "error", "not_settled", _named(event.message)
-        case Phase():
-            pass  # figures, for metrics
+        case Beat() | Counted() | Phase() | Published():
+            pass  # figures, for metrics and traces
         case _:
             assert_never(event)
 
@@ -131,7 +131,7 @@ def _message(event: Settled, message: Message) -> Line:
     if event.attempts:
         fields["attempts"] = event.attempts
     if event.code:
-        fields["reason_code"] = _code(event.code)
+        fields["reason_code"] = one_word(event.code)
     return _LEVELS.get(event.outcome, "info"), event.outcome.value, {**fields, **_adapter(event), **_latency([message])}
 
 
@@ -146,7 +146,7 @@ def _handled(event: Handled, message: Incoming) -> Line:
     if event.attempts:
         fields["attempts"] = event.attempts
     if event.code:
-        fields["reason_code"] = _code(event.code)
+        fields["reason_code"] = one_word(event.code)
     if event.seconds:
         fields["handler_ms"] = round(event.seconds * 1000, 1)
     level = {"duplicate": "info", "parked": "warning", "dead": "error"}[event.fate]
@@ -156,7 +156,7 @@ def _handled(event: Handled, message: Incoming) -> Line:
 def _adapter(event: Settled) -> dict[str, Any]:
     """Where it went, and how long the send took, of one that failed."""
     took = {"send_ms": round(event.seconds * 1000, 1)} if event.seconds else {}
-    return {**({"adapter": _plain(event.broker)} if event.broker else {}), **took}
+    return {**({"adapter": adapter(event.broker)} if event.broker else {}), **took}
 
 
 def _named(message: Message) -> dict[str, Any]:
@@ -172,16 +172,6 @@ def _latency(messages: Sequence[Message]) -> dict[str, float]:
     if added is None:
         return {}
     return {"latency_ms": round(max(0.0, (datetime.now(UTC) - added).total_seconds() * 1000), 1)}
-
-
-def _code(text: str) -> str:
-    """A reason code or the name of an exception; what is not one word is not shown."""
-    return str(text) if _ONE_WORD.fullmatch(text) else UNREADABLE  # str: of an enum's member, its value
-
-
-def _plain(name: str) -> str:
-    """A broker's name, or the scheme of its URL: what comes after may hold a password."""
-    return name.partition("://")[0].rstrip(":")
 
 
 def _writer(stream: TextIO, *, json: bool) -> Callable[[str, str, dict[str, Any]], None]:

@@ -14,6 +14,7 @@ from postroom.errors import InvalidSetting
 MEGABYTE = 1024 * 1024
 HOUR = 3600
 MOST_DAYS = 36_500
+MOST_PORT = 65_535
 Word = msgspec.Meta(min_length=1, max_length=255)
 Pause = Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * HOUR)]
 
@@ -50,6 +51,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     idempotency_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 30.0
     idempotency_keep_sec: Annotated[float, msgspec.Meta(ge=1, le=MOST_DAYS * 24 * HOUR)] = 24.0 * HOUR
     replay_failures: bool = False
+    http_port: Annotated[int, msgspec.Meta(ge=1, le=MOST_PORT)] | None = None
+    http_host: Annotated[str, Word] = "127.0.0.1"
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
@@ -89,6 +92,8 @@ ENVIRONMENT = {
     "idempotency_lease_sec": "IDEMPOTENCY_LEASE_SEC",
     "idempotency_keep_sec": "IDEMPOTENCY_KEEP_SEC",
     "replay_failures": "IDEMPOTENCY_REPLAY_FAILURES",
+    "http_port": "OUTBOX_HTTP_PORT",
+    "http_host": "OUTBOX_HTTP_HOST",
 }
 
 Source = tuple[str, Mapping[str, Any]]

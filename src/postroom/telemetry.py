@@ -1,20 +1,28 @@
-"""Telemetry: everything that the relay reports goes through one hook, as one of these events."""
+"""Telemetry: everything that relays and consumers report goes through one hook, as one of these events."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from postroom.incoming import Incoming
     from postroom.message import Message
     from postroom.rules.lifecycle import Outcome
 
 DATABASE = "database"
+UNREACHED = "UNREACHED"
+"""Of a message that was not sent: the broker cannot be reached."""
+NOT_TRIED = "NOT_TRIED"
+"""Of a message that was not sent: one before it had failed, or its turn did not come."""
+UNREADABLE = "OTHER"
+"""Stands for a reason code that is none: a sentence may quote a payload."""
+_ONE_WORD = re.compile(r"[\w.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,19 @@ class Phase:
     name: str
     messages: int
     seconds: float
+    taken_over: int = 0
+    """Of a claim, how many had been claimed before, under a lease that ended without a settlement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A call of the broker has ended just now."""
+
+    broker: str
+    messages: Sequence[Message]
+    seconds: float
+    failed: Mapping[int, str]
+    """Why those did not go that did not, by their index: a reason code, `UNREACHED` or `NOT_TRIED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +89,41 @@ class Reachability:
 
 
 @dataclass(frozen=True, slots=True)
+class Beat:
+    """A relay's heart has beaten for one of its queues, be it in vain because the database is away."""
+
+    worker: str
+    queue: str
+    reached: bool
+    """Whether the database has written it down. Otherwise `alive` is not known."""
+    alive: int
+    """Relays of the queue that are alive, this one included."""
+    in_flight: int
+    broker: str
+    """Empty where there is none: what is parked goes to handlers."""
+    broker_reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in one queue. Counts stop at a limit, see `postroom.store.census`."""
+
+    pending: int = 0
+    """To be sent now, or being sent."""
+    waiting: int = 0
+    """For their time, or for their next try."""
+    dead: int = 0
+    oldest_pending_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The messages that are not sent were counted, by queue. Queues with none are left out."""
+
+    queues: Mapping[str, Backlog]
+
+
+@dataclass(frozen=True, slots=True)
 class Handled:
     """What became of received messages: handled, duplicate, parked, dead or skipped."""
 
@@ -107,23 +163,63 @@ class NotSettled:
     reason: str
 
 
-Event = Expired | Handled | HookFailed | LeasesLost | Lifecycle | NotSettled | Phase | Reachability | Settled
+Event = (
+    Beat
+    | Counted
+    | Expired
+    | Handled
+    | HookFailed
+    | LeasesLost
+    | Lifecycle
+    | NotSettled
+    | Phase
+    | Published
+    | Reachability
+    | Settled
+)
 Hook = Callable[[Event], None]
+"""A listener. One with a true attribute ``wants_counts`` has the backlog counted for it (`Counted`), now and then; one
+with an attribute ``tracer`` gives consumers the tracer for their spans."""
+
+
+class _All:
+    """Several listeners as one."""
+
+    def __init__(self, listeners: Sequence[Hook]) -> None:
+        self.listeners = listeners
+
+    def __call__(self, event: Event) -> None:
+        for hook in self.listeners:
+            try:
+                hook(event)
+            except Exception as error:  # noqa: BLE001 - a listener must not be able to stop the relay
+                name = getattr(hook, "__qualname__", type(hook).__qualname__)
+                logging.getLogger("postroom").warning("the hook %s raised %s", name, type(error).__name__)
 
 
 def all_of(*hooks: Hook | None) -> Hook:
     """One hook for several listeners. One that raises is reported to Python's own log, and the others go on."""
-    listening = [hook for hook in hooks if hook is not None]
+    return _All([one for hook in hooks if hook is not None for one in listeners(hook)])
 
-    def call_all(event: Event) -> None:
-        for hook in listening:
-            try:
-                hook(event)
-            except Exception as error:  # noqa: BLE001 - a listener must not be able to stop the relay
-                name = getattr(hook, "__qualname__", repr(hook))
-                logging.getLogger("postroom").warning("the hook %s raised %s", name, type(error).__name__)
 
-    return call_all
+def listeners(hook: Hook) -> Sequence[Hook]:
+    """Those that a hook consists of: itself, unless `all_of` has made it."""
+    return hook.listeners if isinstance(hook, _All) else [hook]
+
+
+def wants_counts(hook: Hook) -> bool:
+    """Whether somebody listens for what only a query can tell."""
+    return any(getattr(one, "wants_counts", False) for one in listeners(hook))
+
+
+def adapter(broker: str) -> str:
+    """A broker's name, or the scheme of its URL: what comes after may hold a password."""
+    return broker.partition("://")[0].rstrip(":")
+
+
+def one_word(code: str) -> str:
+    """A reason code or the name of an exception; what is not one word is not to be shown."""
+    return str(code) if _ONE_WORD.fullmatch(code) else UNREADABLE  # str: of an enum's member, its value
 
 
 def changes_only(hook: Hook) -> Hook:

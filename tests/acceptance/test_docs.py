@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import typer.main
+from prometheus_client import CollectorRegistry, generate_latest
 
 from postroom import errors
 from postroom.cli.app import app
+from postroom.metrics import prometheus
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import Outcome, State, Transition
@@ -95,6 +97,16 @@ def test_every_setting_and_its_variable_is_listed() -> None:
     page = (DOCS / "guide" / "settings.md").read_text(encoding="utf-8")
     for setting, variable in ENVIRONMENT.items():
         assert f"| `{setting}` | `{variable}` |" in page
+
+
+def test_V_1_every_metric_is_listed_with_its_labels() -> None:
+    page = (DOCS / "guide" / "metrics.md").read_text(encoding="utf-8")
+    registry = CollectorRegistry()
+    prometheus(registry)
+    shown = generate_latest(registry).decode()
+    there = set(re.findall(r"^# TYPE (\S+) \w+$", shown, re.MULTILINE))
+    listed = set(re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram) \|", page, re.MULTILINE))
+    assert listed == {name for name in there if not name.endswith("_created")}
 
 
 def test_every_table_and_every_column_of_the_view_is_listed() -> None:

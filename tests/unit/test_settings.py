@@ -205,3 +205,17 @@ class TestBrokers:
         with pytest.raises(InvalidSetting, match=r"POSTROOM_BROKERS.*PATTERN=URL") as refused:
             Settings.load()
         assert SECRET not in str(refused.value)
+
+
+class TestHttp:
+    def test_V_4_there_is_no_port_unless_one_is_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert (Settings.load().http_port, Settings.load().http_host) == (None, "127.0.0.1")
+        monkeypatch.setenv("OUTBOX_HTTP_PORT", "9090")
+        monkeypatch.setenv("OUTBOX_HTTP_HOST", "0.0.0.0")  # noqa: S104 - nothing listens here
+        assert (Settings.load().http_port, Settings.load().http_host) == (9090, "0.0.0.0")  # noqa: S104 - as above
+
+    @pytest.mark.parametrize("port", ["0", "65536", "http", "-1"])
+    def test_R_1_a_port_that_is_none_is_refused(self, monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+        monkeypatch.setenv("OUTBOX_HTTP_PORT", port)
+        with pytest.raises(InvalidSetting, match=f"variable OUTBOX_HTTP_PORT: http_port = '{port}' is not valid"):
+            Settings.load()

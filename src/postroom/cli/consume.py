@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroom.cli.options import Database, Json, Schema, TablePrefix
+from postroom.cli.options import Database, HttpHost, HttpPort, Json, Schema, TablePrefix
 from postroom.cli.output import print_json
 from postroom.errors import InvalidSetting
 from postroom.settings import ENVIRONMENT, Settings
@@ -21,10 +21,11 @@ from postroom.settings import ENVIRONMENT, Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from postroom.cli.telemetry import Telemetry
     from postroom.consumer import Consumer
 
 
-def consume(
+def consume(  # noqa: PLR0913, PLR0917 - each is an option
     app: Annotated[
         str, typer.Option(metavar="MODULE:OBJECT", help="The consumer, or a list of them, in one of your modules.")
     ],
@@ -39,6 +40,8 @@ def consume(
             "Else POSTROOM_BROKER.",
         ),
     ] = None,
+    http_port: HttpPort = None,
+    http_host: HttpHost = None,
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
@@ -48,17 +51,17 @@ def consume(
 
     The settings given here are for consumers that do not have them from their own code.
     """
-    from postroom.logs import structured
+    from postroom.cli.telemetry import telemetry
 
     given = {"broker": broker, "database": database, "schema": schema, "table_prefix": table_prefix}
-    Settings.load(**given)
+    settings = Settings.load(**given, http_port=http_port, http_host=http_host)
     os.environ |= {ENVIRONMENT[name]: value for name, value in given.items() if value is not None}
     consumers = _load(app)
-    hook = structured()
+    told = telemetry(settings)
     for one in consumers:
-        one.add_hook(hook)
+        one.add_hook(told.hook)
     with asyncio.Runner() as runner:
-        runner.run(_run(consumers, once=once))
+        runner.run(_run(consumers, told, once=once))
     if as_json:
         print_json({one.name: asdict(one.report) for one in consumers})
 
@@ -90,14 +93,14 @@ def _load(address: str) -> Sequence[Consumer]:
     return consumers
 
 
-async def _run(consumers: Sequence[Consumer], *, once: bool) -> None:
+async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) -> None:
     from postroom.relay.reasons import one_reason
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, consumers, number)
     with one_reason():
-        async with asyncio.TaskGroup() as group:
+        async with told.serving, asyncio.TaskGroup() as group:
             for one in consumers:
                 group.create_task(one.run_once() if once else one.run())
 

@@ -29,6 +29,18 @@ TablePrefix = Annotated[
         help="What the tables' names begin with (PostgreSQL: nothing; else postroom_). Else POSTROOM_TABLE_PREFIX.",
     ),
 ]
+HttpPort = Annotated[
+    int | None,
+    typer.Option(
+        "--http-port", metavar="PORT", help="Serve /metrics, /livez and /readyz there. Else OUTBOX_HTTP_PORT."
+    ),
+]
+HttpHost = Annotated[
+    str | None,
+    typer.Option(
+        "--http-host", metavar="HOST", help="The address to serve them at (127.0.0.1). Else OUTBOX_HTTP_HOST."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -15,7 +15,7 @@ import typer
 from postroom.cli.relay import SUPERVISED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import FrameType
 
 LOOK = 0.1
@@ -58,10 +58,11 @@ class Child:
 class Supervisor:
     """Starts processes again that were killed, and stops all on a signal, or when one ends in failure."""
 
-    def __init__(self, names: Sequence[str], arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Mapping[str, Sequence[str]]) -> None:
+        """`arguments` are those of each process, by its name."""
         self._stopping = False
         self._before = {number: signal.signal(number, self._pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
-        self._children = [Child(name, arguments) for name in names]
+        self._children = [Child(name, some) for name, some in arguments.items()]
 
     def run(self) -> int:
         """Return when all have ended: 0, or the exit code of one that ended in failure."""
@@ -99,10 +100,14 @@ class Supervisor:
                 child.process.send_signal(number)
 
 
-def supervise(count: int, worker: str | None, arguments: Sequence[str]) -> int:
-    """Run so many relay processes until all have ended; returns the exit code."""
+def supervise(count: int, worker: str | None, arguments: Sequence[str], ports: Sequence[int] | None = None) -> int:
+    """Run so many relay processes, each with its port, until all have ended; returns the exit code."""
     stem = worker or f"{socket.gethostname()}:{os.getpid()}"
-    supervisor = Supervisor([f"{stem}-{number}" for number in range(1, count + 1)], arguments)
+    each = {
+        f"{stem}-{number + 1}": [*arguments, *(["--http-port", str(ports[number])] if ports else [])]
+        for number in range(count)
+    }
+    supervisor = Supervisor(each)
     try:
         return supervisor.run()
     finally:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from postroom.cli.options import Database, Json, Schema, TablePrefix
+from postroom.cli.options import Database, HttpHost, HttpPort, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, warn
 from postroom.compose import check_default
 from postroom.errors import BrokerUnavailable, InvalidSetting
-from postroom.settings import Settings
+from postroom.settings import MOST_PORT, Settings
 
 if TYPE_CHECKING:
+    from postroom.cli.telemetry import Telemetry
     from postroom.relay import Relay, Report
 
 SUPERVISED = "POSTROOM_SUPERVISED"
@@ -84,6 +85,8 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     dedup: Annotated[
         bool | None, typer.Option("--dedup/--no-dedup", help="Do not send again what was sent to the same topic.")
     ] = None,
+    http_port: HttpPort = None,
+    http_host: HttpHost = None,
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
@@ -104,6 +107,8 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         "max_in_flight_bytes": max_in_flight_bytes,
         "order": order,
         "dedup": dedup,
+        "http_port": http_port,
+        "http_host": http_host,
         "schema": schema,
         "table_prefix": table_prefix,
         "database": database,
@@ -125,15 +130,30 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         from postroom.cli.processes import supervise
 
         flags = [flag for flag, wanted in {"--once": once, "--until-empty": until_empty}.items() if wanted]
-        raise typer.Exit(supervise(processes, worker, [*flags, *_flags(given)]))
+        ports = _ports(settings, processes)
+        raise typer.Exit(supervise(processes, worker, [*flags, *_flags(given | {"http_port": None})], ports))
     reasons: dict[str, str] = {}
-    report = _deliver(given, worker, "once" if once else "until empty" if until_empty else "always", reasons)
+    how_long = "once" if once else "until empty" if until_empty else "always"
+    report = _deliver(settings, given, worker, how_long, reasons)
     if as_json:
         print_json(asdict(report))
     if once and report.broker_down:
         which = f" ({', '.join(report.queues_down)})" if settings.brokers else ""
         why = "; ".join(dict.fromkeys(reasons[queue].rstrip(".") for queue in report.queues_down))
         raise BrokerUnavailable(f"the broker cannot be reached{which}: {why}; what is left waits for the next run")
+
+
+def _ports(settings: Settings, processes: int) -> range | None:
+    """A port for each process, in a row."""
+    if settings.http_port is None:
+        return None
+    ports = range(settings.http_port, settings.http_port + processes)
+    if ports[-1] > MOST_PORT:
+        raise InvalidSetting(
+            f"http_port = {settings.http_port}: each of {processes} processes has a port of its own, from that one on, "
+            f"and there is none above {MOST_PORT}: give a lower one"
+        )
+    return ports
 
 
 def _brokers(given: list[str] | None) -> dict[str, str] | None:
@@ -169,9 +189,11 @@ def _flags(given: dict[str, Any]) -> list[str]:
     return flags
 
 
-def _deliver(given: dict[str, Any], worker: str | None, how_long: str, reasons: dict[str, str]) -> Report:
+def _deliver(
+    settings: Settings, given: dict[str, Any], worker: str | None, how_long: str, reasons: dict[str, str]
+) -> Report:
     """Run a relay; `reasons` gets, for each queue, why its broker could not be reached."""
-    from postroom.logs import structured
+    from postroom.cli.telemetry import telemetry
     from postroom.relay import Relay
     from postroom.telemetry import DATABASE, Event, Reachability, all_of
 
@@ -181,27 +203,29 @@ def _deliver(given: dict[str, Any], worker: str | None, how_long: str, reasons: 
 
     broker = given.pop("broker")
     database = given.pop("database")
-    relay = Relay(database, broker, worker=worker, hook=all_of(note, structured()), **given)
+    told = telemetry(settings)
+    relay = Relay(database, broker, worker=worker, hook=all_of(note, told.hook), **given)
     gc.collect()
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     with asyncio.Runner() as runner:
-        runner.run(_run(relay, how_long))
+        runner.run(_run(relay, told, how_long))
     return relay.report
 
 
-async def _run(relay: Relay, how_long: str) -> None:
+async def _run(relay: Relay, told: Telemetry, how_long: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stopper(relay, number))
     if os.environ.get(SUPERVISED):
         loop.add_reader(sys.stdin.fileno(), relay.stop)
-    match how_long:
-        case "once":
-            await relay.run_once()
-        case "until empty":
-            await relay.run_until_empty()
-        case _:
-            await relay.run()
+    async with told.serving:
+        match how_long:
+            case "once":
+                await relay.run_once()
+            case "until empty":
+                await relay.run_until_empty()
+            case _:
+                await relay.run()
 
 
 def _stopper(relay: Relay, number: signal.Signals) -> Any:

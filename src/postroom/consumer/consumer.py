@@ -30,6 +30,7 @@ from postroom.store.leases import Order
 from postroom.store.parking import Parking
 from postroom.store.workers import Workers
 from postroom.telemetry import Hook, all_of, changes_only
+from postroom.traces import tracer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -221,7 +222,7 @@ class Consumer:
             if source is not None and is_ours:
                 stack.push_async_callback(source.close)
             stack.push_async_callback(self._transactions.close)
-            runner = Runner(self._inbox, self._transactions, 2 * concurrency)
+            runner = Runner(self._inbox, self._transactions, 2 * concurrency, tracer_of(self._user_hook))
             stack.callback(runner.close)
             await runner.check(self._handlers)
             line = Database(store, hook).line()

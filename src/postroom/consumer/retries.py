@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postroom.brokers.port import ACCEPTED, Outcome, Refused, Unreached
@@ -14,7 +15,7 @@ from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure, Reason
 from postroom.rules.lifecycle import Outcome as Settlement
 from postroom.store.db_errors import is_lost_connection
-from postroom.telemetry import DATABASE, Event, Handled, Hook, Lifecycle, Phase, Reachability, Settled
+from postroom.telemetry import DATABASE, Beat, Event, Handled, Hook, Lifecycle, Phase, Published, Reachability, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -81,10 +82,12 @@ class Retries:
                     fate = Fate.DEAD if outcome is Settlement.DEAD else Fate.PARKED
                     received = [as_received(one) for one in event.messages]
                     hook(Handled(self._consumer, fate.value, received, event.code, event.seconds, event.attempts))
-                case Settled() | Phase() | Lifecycle():
+                case Settled() | Phase() | Published() | Lifecycle():
                     pass
                 case Reachability() if event.what != DATABASE:
                     pass  # the handlers, which are always there
+                case Beat():
+                    hook(replace(event, broker="", broker_reachable=True))
                 case _:
                     hook(event)
 

@@ -17,6 +17,8 @@ from postroom.store.db_errors import is_aborted, is_lost_connection, reason
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from opentelemetry.trace import Tracer
+
     from postroom.consumer.handlers import Handler
     from postroom.consumer.transactions import Transactions
     from postroom.inbox import Inbox
@@ -44,9 +46,10 @@ class HandlerFailed(Exception):
 class Runner:
     """Runs handlers, sync ones in threads. Each call is one transaction."""
 
-    def __init__(self, inbox: Inbox, transactions: Transactions, threads: int) -> None:
+    def __init__(self, inbox: Inbox, transactions: Transactions, threads: int, tracer: Tracer | None = None) -> None:
         self._inbox = inbox
         self._transactions = transactions
+        self._tracer = tracer
         self._threads = ThreadPoolExecutor(threads, "postroom-handler")
 
     async def run(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
@@ -108,7 +111,7 @@ class Runner:
             first = await self._inbox.afirst_times(connection, _ids(messages))
             fresh = _those(messages, first)
             if fresh:
-                with continued(fresh):
+                with continued(fresh, self._inbox.consumer, self._tracer):
                     await handler.call(connection, fresh)
                 if handler.takes_connection:
                     with _told():
@@ -139,7 +142,7 @@ class Runner:
                 first = self._inbox.first_times(connection, _ids(messages))
                 fresh = _those(messages, first)
                 if fresh:
-                    with continued(fresh):
+                    with continued(fresh, self._inbox.consumer, self._tracer):
                         handler.call(connection, fresh)
                     if handler.takes_connection:
                         with _told():

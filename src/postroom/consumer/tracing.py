@@ -1,32 +1,69 @@
-"""The sender's trace, continued while a handler runs: what it adds to the outbox belongs to it too."""
+"""The sender's trace, continued while a handler runs: what it does, and what it adds to the outbox, belongs to it."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from postroom.traces import SCOPE, context_of, mark_failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from opentelemetry.trace import Tracer
 
     from postroom.incoming import Incoming
 
 
 @contextmanager
-def continued(messages: Sequence[Incoming]) -> Iterator[None]:
-    """Make the W3C trace context of the message the current one. Several messages have no trace in common.
+def continued(messages: Sequence[Incoming], consumer: str = "", tracer: Tracer | None = None) -> Iterator[None]:
+    """Run a handler in a span ``process <topic>``, of this tracer or of the provider in force.
 
-    An application that never loaded OpenTelemetry has no traces.
+    It is a child of the span that the message names as its origin. Several messages have no trace in common: their
+    span has links to each. Where OpenTelemetry is loaded and not configured, the sender's context is the current one,
+    and there is no span. An application that never loaded it has no traces.
     """
-    if "opentelemetry.trace" not in sys.modules or len(messages) != 1:
+    if "opentelemetry.trace" not in sys.modules:
         yield
         return
-    from opentelemetry import context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    from opentelemetry import context, trace
 
-    headers = {name.lower(): value for name, value in messages[0].headers.items()}
-    token = context.attach(TraceContextTextMapPropagator().extract(headers))
+    tracer = tracer or trace.get_tracer(SCOPE)
+    contexts = [context_of(message.headers) for message in messages]
+    alone = len(messages) == 1
+    origins = [] if alone else [trace.get_current_span(context).get_span_context() for context in contexts]
+    topics = {message.topic for message in messages}
+    token = context.attach(contexts[0] if alone else context.Context())
     try:
-        yield
+        with tracer.start_as_current_span(
+            f"process {topics.pop()}" if len(topics) == 1 else "process",
+            kind=trace.SpanKind.CONSUMER,
+            attributes=_about(messages, consumer),
+            links=[trace.Link(origin) for origin in origins if origin.is_valid],
+            record_exception=False,  # its text may quote the payload
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield
+            except BaseException as error:
+                mark_failed(span, type(error).__qualname__)
+                raise
     finally:
         context.detach(token)
+
+
+def _about(messages: Sequence[Incoming], consumer: str) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.consumer.group.name": consumer,
+    }
+    first = messages[0]
+    if all(message.topic == first.topic for message in messages):
+        attributes["messaging.destination.name"] = first.topic
+    if len(messages) == 1:
+        attributes["messaging.message.id"] = first.id
+    else:
+        attributes["messaging.batch.message_count"] = len(messages)
+    return attributes

@@ -17,7 +17,7 @@ from postroom.store.deliveries import content_hash
 from postroom.store.leases import Claimed, Dead, Duplicate, GivenBack, Retry, Sent, Settlement
 from postroom.store.ledgered import is_ledgered
 from postroom.store.settling import ledger_conflict
-from postroom.telemetry import Phase
+from postroom.telemetry import NOT_TRIED, UNREACHED, Phase, Published
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,6 +126,8 @@ class Courier:
         seconds = time.monotonic() - started
         office.hook(Phase("send", len(batch), seconds))
         answers = [outcome.answer for outcome in outcomes if type(outcome) is Accepted]
+        failed_for = {} if len(answers) == len(batch) else _reasons(outcomes)
+        office.hook(Published(office.broker.name, [one.message for one in batch], seconds, failed_for))
         if not office.options.dedup and len(answers) == len(batch):
             self._settle_sent(batch, answers)
             return ()
@@ -219,3 +221,21 @@ class Courier:
                 return Retry(one, max(delay, refused.retry_after or 0.0), refused.code, refused.message)
             case failures.Dead():
                 return Dead(one, refused.code, refused.message)
+
+
+def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:
+    """Why messages of a batch did not go, by their index."""
+    reasons: dict[int, str] = {}
+    for index, outcome in enumerate(outcomes):
+        match outcome:
+            case Accepted():
+                pass
+            case Refused():
+                reasons[index] = outcome.code
+            case Unreached():
+                reasons[index] = UNREACHED
+            case NotSent():
+                reasons[index] = NOT_TRIED
+            case _:
+                assert_never(outcome)
+    return reasons

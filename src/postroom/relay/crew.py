@@ -24,12 +24,12 @@ class Crew:
     """What a run of a relay consists of."""
 
     def __init__(
-        self, shifts: Sequence[Shift], sorter: Sorter | None, lines: Sequence[Line], listeners: Sequence[Part]
+        self, shifts: Sequence[Shift], sorter: Sorter | None, lines: Sequence[Line], others: Sequence[Part]
     ) -> None:
         self._shifts = shifts
         self._sorter = sorter
         self._lines = lines
-        self._listeners = listeners
+        self._others = others
         self._first = shifts[0].office
         self._stopping = asyncio.Event()
 
@@ -119,7 +119,7 @@ class Crew:
         office.hook(Lifecycle(office.options.worker, "started"))
         try:
             async with asyncio.TaskGroup() as group:
-                parts = [*(part for shift in self._shifts for part in shift.parts), *self._listeners]
+                parts = [*(part for shift in self._shifts for part in shift.parts), *self._others]
                 tasks = [group.create_task(part.run()) for part in parts]
                 try:
                     yield

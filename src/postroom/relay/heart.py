@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from postroom.relay.lines import Outage
 from postroom.rules.ordering import LANES, NO_LANE
 from postroom.store.leases import new_token
+from postroom.telemetry import Beat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,13 +36,15 @@ class Heart:
     async def run(self) -> None:
         """Beat until cancelled."""
         while True:
+            alive: int | None = None
             with suppress(Outage):
                 async with self._beating:
-                    await self.beat()
+                    alive = await self.beat()
+            self._tell(alive)
             await asyncio.sleep(self._office.options.beat)
 
-    async def beat(self) -> None:
-        """One beat. Raises `Outage`: then deadlines pass by themselves."""
+    async def beat(self) -> int:
+        """One beat; returns how many relays are alive. Raises `Outage`: then deadlines pass by themselves."""
         office = self._office
         await self._renew()
         alive = await self._line.attempt(
@@ -54,6 +57,21 @@ class Heart:
         )
         await self._share_lanes(alive)
         office.flight.forget_landed()
+        return alive
+
+    def _tell(self, alive: int | None) -> None:
+        office = self._office
+        office.hook(
+            Beat(
+                worker=office.options.worker,
+                queue=office.deliveries.queue,
+                reached=alive is not None,
+                alive=alive or 0,
+                in_flight=len(office.flight.messages),
+                broker=office.broker.name,
+                broker_reachable=office.circuit.down is None,
+            )
+        )
 
     async def rest(self) -> None:
         """Return when the beat that is under way is done; no other begins. One broken off could have taken lanes."""

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postroom.relay.census import Counting
 from postroom.relay.crew import Crew
 from postroom.relay.lines import Database, ShiftLines
 from postroom.relay.listener import Listener
 from postroom.relay.office import Office
 from postroom.relay.shift import Shift
 from postroom.relay.sorter import Sorter
+from postroom.store.census import Census
 from postroom.store.databases import deliveries
 from postroom.store.leases import Order
 from postroom.store.names import channel
 from postroom.store.operations import DEFAULT_QUEUE
 from postroom.store.workers import Workers
+from postroom.telemetry import wants_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from postroom.brokers.port import Broker
     from postroom.relay.options import Options
+    from postroom.relay.shift import Part
     from postroom.rules.routing import Routing
     from postroom.settings import Settings
     from postroom.store.names import Names
@@ -57,7 +61,10 @@ def hired(
     if routing is not None or DEFAULT_QUEUE in offices:
         notify = settings.notify and names.dialect == "postgresql"
         sorter = Sorter(options, names, sorting, routing, offices, notify=notify)
-    return Crew(shifts, sorter, database.lines, _listeners(settings, names, offices, sorter))
+    others: list[Part] = [*_listeners(settings, names, offices, sorter)]
+    if wants_counts(hook):
+        others.append(Counting(database.line(), Census(names, Order(settings.order)), hook))
+    return Crew(shifts, sorter, database.lines, others)
 
 
 def _listeners(

@@ -1,0 +1,152 @@
+"""Probes: a server that answers what is asked, and survives everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from postroom import probes
+from postroom.errors import InvalidSetting
+from postroom.health import Health
+from postroom.metrics import prometheus
+from postroom.probes import Answer, Probes, pages, prometheus_page
+from postroom.telemetry import Lifecycle
+from tests.services.service import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+def broken() -> Answer:
+    raise ValueError("secret")
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    health = Health()
+    health(Lifecycle("w1", "started"))
+    prometheus()
+    port = free_port()
+    async with Probes({**pages(health, prometheus_page), "/broken": broken}, port):
+        yield port
+
+
+async def exchange(port: int, request: bytes) -> bytes:
+    """Send it, and read until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = b""
+    try:
+        writer.write(request)
+        await writer.drain()
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+    except ConnectionError:
+        pass
+    finally:
+        writer.transport.abort()
+    return answer
+
+
+async def get(port: int, target: str, method: str = "GET") -> tuple[int, str]:
+    head, _, body = (await exchange(port, f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())).partition(
+        b"\r\n\r\n"
+    )
+    return int(head.split()[1]), body.decode()
+
+
+async def test_V_4_pages_are_answered(port: int) -> None:
+    assert await get(port, "/livez") == (200, '{"status":"ok","problems":[]}\n')
+    status, body = await get(port, "/readyz?verbose=1")
+    assert (status, json.loads(body)["problems"]) == (200, [])
+    status, body = await get(port, "/metrics")
+    assert status == 200
+    assert "outbox_claimed_total" in body
+
+
+async def test_V_4_what_is_not_ready_says_why() -> None:
+    port = free_port()
+    async with Probes(pages(Health()), port):
+        assert await get(port, "/readyz") == (503, '{"status":"unavailable","problems":["not started"]}\n')
+        assert (await get(port, "/metrics"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"GET /other HTTP/1.1\r\n\r\n", 404),
+        (b"POST /livez HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", 405),
+        (b"GET /livez HTTP/2.0\r\n\r\n", 400),
+        (b"GET http://host/livez HTTP/1.1\r\n\r\n", 400),
+        (b"GET  /livez HTTP/1.1\r\n\r\n", 400),
+        (b"\x16\x03\x01 hello\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431),
+        (b"GET /broken HTTP/1.1\r\n\r\n", 500),
+    ],
+)
+async def test_what_is_wrong_is_answered_with_an_error(port: int, request_head: bytes, status: int) -> None:
+    answer = await exchange(port, request_head)
+    assert answer.startswith(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode())
+    assert b"secret" not in answer
+    assert (b"Allow: GET, HEAD" in answer) == (status == 405)
+
+
+async def test_head_has_no_body(port: int) -> None:
+    assert await get(port, "/livez", "HEAD") == (200, "")
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "SECONDS", 0.05)
+    assert await exchange(port, b"GET /livez HTTP/1.1\r\n") == b""
+
+
+async def test_too_many_at_once_are_turned_away_and_the_others_served(port: int) -> None:
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(probes.MOST_CONNECTIONS)]
+    while len(asyncio.all_tasks()) <= probes.MOST_CONNECTIONS:  # noqa: ASYNC110 - the server sets no event
+        await asyncio.sleep(0)
+    assert await exchange(port, b"GET /livez HTTP/1.1\r\n\r\n") == b""
+    for _, writer in idle:
+        writer.transport.abort()
+    async with asyncio.timeout(10):
+        while not await exchange(port, b"GET /livez HTTP/1.1\r\n\r\n"):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+
+
+@given(garbage=st.binary(max_size=300))
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_garbage_does_not_end_it(garbage: bytes) -> None:
+    async def throw() -> None:
+        port = free_port()
+        async with Probes(pages(Health()), port):
+            await exchange(port, garbage + b"\r\n\r\n")
+            assert (await get(port, "/livez"))[0] == 200
+
+    asyncio.run(throw())
+
+
+async def test_a_port_in_use_is_an_error_that_says_so(port: int) -> None:
+    with pytest.raises(InvalidSetting, match=f"http_port = {port}: cannot listen at 127.0.0.1:{port}"):
+        async with Probes({}, port):
+            pass
+
+
+async def test_an_address_of_another_machine_is_an_error_too() -> None:
+    with pytest.raises(InvalidSetting, match="http_port = 9000"):
+        async with Probes({}, 9000, "203.0.113.1"):
+            pass
+
+
+async def test_when_it_stops_connections_end_and_the_port_is_free() -> None:
+    port = free_port()
+    async with Probes({}, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    writer.transport.abort()
+    async with Probes({}, port):
+        pass
