@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.conftest import FreshDatabase
+
 PATIENCE = 30
 
 APPLICATION = """
@@ -164,3 +166,31 @@ def test_a_consumer_without_a_broker_is_told_to_have_one(
     (tmp_path / "brokerless.py").write_text('from postroom import Consumer\nconsumer = Consumer("billing")\n')
     assert main(["consume", "--app", "brokerless:consumer"]) == 2
     assert "the consumer 'billing' has no broker" in capsys.readouterr().err
+
+
+HANGING = """
+import time
+from postroom import Consumer, Message
+from postroom.brokers.memory import MemoryBroker
+
+broker = MemoryBroker()
+broker.messages.append(Message.new("orders", {{}}))
+consumer = Consumer("billing", broker, database={database!r})
+
+@consumer.handler("orders", timeout=0.2, delays=[3600])
+def bill(connection, message):
+    time.sleep(1000)
+"""
+
+
+def test_a_handler_that_never_ends_does_not_keep_the_process(tmp_path: Path, fresh_database: FreshDatabase) -> None:
+    """Python waits for threads at its end: the process would stay until it is killed."""
+    database = fresh_database("postgresql")
+    with closing(Service(database)) as service:
+        (tmp_path / "application.py").write_text(HANGING.format(database=database))
+        command = [sys.executable, "-m", "postroom", "consume", "--app", "application:consumer", "--once", "--json"]
+        ended = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, env=plain_environment(), timeout=PATIENCE, check=True
+        )
+        assert json.loads(ended.stdout)["billing"]["parked"] == 1
+        assert len(service.rows(f"SELECT position FROM {service.table('delivery')} WHERE state = 2")) == 1

@@ -7,6 +7,8 @@ import importlib
 import os
 import signal
 import sys
+import threading
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
     from postroom.cli.telemetry import Telemetry
     from postroom.consumer import Consumer
+
+FAREWELL = 1.0
+"""Seconds that a handler's thread has to end when all is done."""
 
 
 def consume(  # noqa: PLR0913, PLR0917 - each is an option
@@ -64,6 +69,7 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
         runner.run(_run(consumers, told, once=once))
     if as_json:
         print_json({one.name: asdict(one.report) for one in consumers})
+    _leave_late_handlers()
 
 
 def _load(address: str) -> Sequence[Consumer]:
@@ -103,6 +109,23 @@ async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) ->
         async with told.serving, asyncio.TaskGroup() as group:
             for one in consumers:
                 group.create_task(one.run_once() if once else one.run())
+
+
+def _leave_late_handlers() -> None:
+    """End the process where a handler does not end, long after its timeout: Python would wait for its thread.
+
+    What it wrote is rolled back with its connection.
+    """
+    from postroom.consumer.running import THREADS
+
+    deadline = time.monotonic() + FAREWELL
+    for thread in threading.enumerate():
+        if thread.name.startswith(THREADS):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(0)
 
 
 def _stop(consumers: Sequence[Consumer], number: signal.Signals) -> None:

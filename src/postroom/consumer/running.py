@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from postroom.incoming import Incoming
 
 
+THREADS = "postroom-handler"
 STALE = 2
 """Connections that may prove to be lost one after another: a pool keeps some from before a server's restart."""
 
@@ -50,7 +51,7 @@ class Runner:
         self._inbox = inbox
         self._transactions = transactions
         self._tracer = tracer
-        self._threads = ThreadPoolExecutor(threads, "postroom-handler")
+        self._threads = ThreadPoolExecutor(threads, THREADS)
 
     async def run(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
         """Mark the messages, call the handler with those that are new, commit; returns which were new.
