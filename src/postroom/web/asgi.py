@@ -70,7 +70,7 @@ class IdempotencyMiddleware:
         await self._desk.close()
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = self._setup.policy.look_at(_request(scope))
+        asked = self._setup.policy.look_at(_request(scope, self._app))
         if asked is None:
             await self._app(scope, receive, send)
             return
@@ -100,9 +100,9 @@ class IdempotencyMiddleware:
         try:
             work.result()
         except Exception:
-            await exchange.give_up()
+            await exchange.close(failed=True)
             raise
-        await exchange.give_up()
+        await exchange.close()
 
     async def _shielded(self, exchange: Exchange, run: Any) -> None:
         """Let the run come to its end though the client has gone, so that it can ask again for the response."""
@@ -130,7 +130,7 @@ class _Read(NamedTuple):
     more: bool
 
 
-def _request(scope: Scope) -> Request:
+def _request(scope: Scope, app: Application) -> Request:
     path: str = scope["path"]
     raw = scope.get("raw_path") or path.encode(errors="surrogatepass")
     return Request(
@@ -140,7 +140,7 @@ def _request(scope: Scope) -> Request:
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]),
         raw=scope,
-        find_route=lambda: route_of(scope),
+        find_route=lambda: route_of(scope, app),
     )
 
 

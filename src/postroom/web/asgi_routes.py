@@ -8,15 +8,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def route_of(scope: Mapping[str, Any]) -> str:
+def route_of(scope: Mapping[str, Any], app: object) -> str:
     """The template of the path, as ``/orders/{id}``: Litestar has it there, Starlette's and FastAPI's routes tell.
 
-    Empty where it cannot be known.
+    Empty where neither the scope nor the application that comes next knows one.
     """
     known = scope.get("path_template")
     if isinstance(known, str):
         return known
-    return _matching(getattr(scope.get("app"), "routes", None) or (), scope)
+    routes = getattr(scope.get("app"), "routes", None) or getattr(app, "routes", None)
+    return _matching(routes or (), scope)
 
 
 def _matching(routes: Any, scope: Mapping[str, Any]) -> str:

@@ -26,9 +26,6 @@ from postroom.web.run import KeyedRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SERVER_ERROR = 500
-_FAILED = "postroom.idempotency.failed"
-
 
 class IdempotencyMiddleware:
     """Runs a request with an `Idempotency-Key` once; who asks again gets the same response.
@@ -54,7 +51,8 @@ class IdempotencyMiddleware:
     def process_exception(self, request: Any, exception: Exception) -> None:
         """A view has raised: Django makes a response of it before the middleware sees it."""
         del exception
-        request.META[_FAILED] = True
+        if PLACE in request.META:
+            request.META[PLACE].failed = True
 
     def close(self) -> None:
         """Close the connections."""
@@ -76,10 +74,10 @@ class IdempotencyMiddleware:
         run = KeyedRun(self._desk, self._setup, self._setup.keyed(admitted))
         request.META[PLACE] = run.keyed
         with run.failing():
-            return self._concluded(run, request, self._get_response(request))
+            return self._concluded(run, self._get_response(request))
 
-    def _concluded(self, run: KeyedRun, request: Any, answer: Any) -> Any:
-        if answer.status_code >= SERVER_ERROR and request.META.get(_FAILED):
+    def _concluded(self, run: KeyedRun, answer: Any) -> Any:
+        if run.has_failed(answer.status_code):
             run.give_up()
             return answer
         head = Response(answer.status_code, tuple(answer.items()))

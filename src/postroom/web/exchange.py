@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Event]]
     Send = Callable[[Event], Awaitable[None]]
 
+SERVER_ERROR = 500
+
 
 class Exchange:
     """The `receive` and `send` of the application while it runs.
 
     A response is held back until it is whole and recorded. One that grows too large, or is a stream of events, is
-    passed on as it comes, all but its last part, before which it is recorded that there was one.
+    passed on as it comes, all but its last part, before which it is recorded that there was one. A response that tells
+    of an error of the server is held back until the application has ended: frameworks send one and then raise.
     """
 
     def __init__(self, desk: AsyncDesk, setup: Setup, keyed: KeyedRequest, receive: Receive, send: Send) -> None:
@@ -42,6 +45,11 @@ class Exchange:
         self._parts: list[Event] = []
         self._size = 0
         self._streaming = False
+        self._whole = False
+
+    @property
+    def _status(self) -> int:
+        return int(self._start["status"]) if self._start else SERVER_ERROR
 
     async def receive(self) -> Event:
         """The request, whole. That the client has gone is told only when the response is recorded."""
@@ -62,12 +70,17 @@ class Exchange:
             case _:
                 await self._pass_on(event)
 
-    async def give_up(self) -> None:
-        """The application has ended: unless its response is whole, the request may run again."""
+    async def close(self, *, failed: bool = False) -> None:
+        """The application has ended: unless its response is whole, or if it failed, the request may run again."""
         if self.ended:
+            return
+        if self._whole and not failed:
+            await self._end()
             return
         self.ended = True
         await self._desk.drive(self._setup.clerk.give_up(self._keyed.entry))
+        if self._whole:
+            await self._flush()
         self._answered.set()
 
     def leave(self) -> None:
@@ -78,9 +91,10 @@ class Exchange:
         self._parts.append(event)
         self._size += len(event.get("body", b""))
         self._streaming = self._streaming or self._size > self._setup.policy.max_response_bytes
-        if not event.get("more_body", False):
+        self._whole = not event.get("more_body", False)
+        if self._whole and self._status < SERVER_ERROR:
             await self._end()
-        elif self._streaming:
+        elif self._streaming and not self._whole:
             await self._flush()
 
     async def _end(self) -> None:
@@ -94,12 +108,11 @@ class Exchange:
         self._answered.set()
 
     def _record(self) -> Response:
-        start = self._start or {"status": 500}
-        policy = self._setup.policy
+        headers = _headers(self._start or {})
         if self._streaming:
-            return policy.not_kept(Response(start["status"], _headers(start)))
+            return self._setup.policy.not_kept(Response(self._status, headers))
         body = b"".join(part.get("body", b"") for part in self._parts)
-        return policy.kept(Response(start["status"], _headers(start), body))
+        return self._setup.policy.kept(Response(self._status, headers, body))
 
     async def _flush(self) -> None:
         if not self._start_sent and self._start is not None:

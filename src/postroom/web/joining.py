@@ -24,6 +24,8 @@ class KeyedRequest:
         """Why it runs. After `Start.ABANDONED`, what an earlier run did outside the database is not known."""
         self.recorded: Response | None = None
         """What the handler has recorded; whether its transaction was then committed is not known here."""
+        self.failed = False
+        """The handler raised, though a framework made a response of it."""
         self._policy = policy
         self._ledger = ledger
 

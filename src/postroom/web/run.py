@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from postroom.web.desks import Desk, Setup
     from postroom.web.joining import KeyedRequest
 
+SERVER_ERROR = 500
+
 
 class KeyedRun:
     """Its lease is renewed until it has ended, in one way or the other."""
@@ -31,6 +33,10 @@ class KeyedRun:
         except BaseException:
             self.give_up()
             raise
+
+    def has_failed(self, status: int) -> bool:
+        """Whether a response of this status was made of an exception."""
+        return self.keyed.failed and status >= SERVER_ERROR
 
     def conclude(self, response: Response) -> Response | None:
         """Record the response, which can be given again; returns what is to be sent instead, or None."""

@@ -51,8 +51,13 @@ class IdempotencyMiddleware:
         """Close the connections."""
         self._desk.close()
 
+    def find_route(self, environ: Environ) -> str:
+        """The path's template, for a framework that can tell; empty where it is not known."""
+        del environ
+        return ""
+
     def _handle(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        asked = self._setup.policy.look_at(_request(environ))
+        asked = self._setup.policy.look_at(_request(environ, lambda: self.find_route(environ)))
         if asked is None:
             return self._app(environ, start_response)
         read = _read(environ, self._setup.policy.max_body_bytes)
@@ -83,8 +88,9 @@ class IdempotencyMiddleware:
                 answer.pass_on(start_response)
                 return run.streamed(head, chain(held, parts))
         whole = answer.response(b"".join(held))
-        instead = run.conclude(whole)
-        if instead is not None:
+        if run.has_failed(whole.status):
+            run.give_up()
+        elif (instead := run.conclude(whole)) is not None:
             return _respond(start_response, instead)
         answer.pass_on(start_response)
         return held
@@ -150,7 +156,7 @@ class _Replayed(io.RawIOBase):
         return read
 
 
-def _request(environ: Environ) -> Request:
+def _request(environ: Environ, find_route: Callable[[], str]) -> Request:
     path = _text(environ.get("PATH_INFO", "")) or "/"
     headers = {
         name.removeprefix("HTTP_").replace("_", "-").lower(): str(value)
@@ -164,6 +170,7 @@ def _request(environ: Environ) -> Request:
         query=environ.get("QUERY_STRING", ""),
         headers=tuple(headers.items()),
         raw=environ,
+        find_route=find_route,
     )
 
 
