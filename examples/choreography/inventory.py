@@ -16,7 +16,7 @@ from examples.choreography.service import Service
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from postroom.incoming import Incoming
+    from postroom import Incoming
 
 TABLES = (
     "CREATE TABLE stock (item TEXT PRIMARY KEY, quantity INTEGER)",

@@ -12,7 +12,7 @@ from examples.choreography.service import Service
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from postroom.incoming import Incoming
+    from postroom import Incoming
 
 TABLES = (
     "CREATE TABLE orders (id TEXT PRIMARY KEY, customer TEXT, amount INTEGER, items TEXT, status TEXT, reason TEXT)",

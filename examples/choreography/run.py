@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +36,8 @@ class Shop:
 
     def __init__(self, directory: Path) -> None:
         self.databases = {one.name: f"sqlite:///{directory / one.name}.db" for one in SERVICES}
-        for service in SERVICES:
-            service.set_up(self.databases[service.name])
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda one: one.set_up(self.databases[one.name]), SERVICES))
         self._before = self.books()
 
     def books(self) -> Books:

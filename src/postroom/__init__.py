@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from postroom.consumer import Consumer
     from postroom.inbox import Inbox
+    from postroom.incoming import Incoming
     from postroom.message import Message
     from postroom.outbox import Outbox
     from postroom.relay import Relay
     from postroom.rules.backoff import RetryPolicy
 
-__all__ = ["Consumer", "Inbox", "Message", "Outbox", "Relay", "RetryPolicy"]
+__all__ = ["Consumer", "Inbox", "Incoming", "Message", "Outbox", "Relay", "RetryPolicy"]
 
 _HOMES = {
     "Consumer": "postroom.consumer",
     "Inbox": "postroom.inbox",
+    "Incoming": "postroom.incoming",
     "Message": "postroom.message",
     "Outbox": "postroom.outbox",
     "Relay": "postroom.relay",

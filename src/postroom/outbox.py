@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Unpack
 
 from postroom import wakeup
-from postroom.errors import InvalidMessage, PayloadTooLarge
+from postroom.errors import InvalidMessage, InvalidSetting, PayloadTooLarge
 from postroom.message import Fields, Message
 from postroom.rules.routing import Routing
 from postroom.settings import Settings
@@ -50,9 +50,14 @@ class Outbox:
         brokers: Collection[str] | None = None,
     ) -> None:
         self._settings = Settings.load(
-            schema=schema, table_prefix=table_prefix, max_payload_bytes=max_payload_bytes, notify=notify, routes=routes
+            schema=schema,
+            table_prefix=table_prefix,
+            max_payload_bytes=max_payload_bytes,
+            notify=notify,
+            routes=routes,
+            brokers=_without_brokers(brokers),
         )
-        patterns = self._settings.brokers if brokers is None else brokers
+        patterns = self._settings.brokers
         self._queue_of = Routing(patterns).queue_of if patterns else None
         Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
         self._mask = mask
@@ -149,6 +154,13 @@ class Outbox:
             names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
             self._writers[dialect] = WRITERS[dialect](names, notify=self._settings.notify, queue_of=self._queue_of)
         return self._writers[dialect]
+
+
+def _without_brokers(patterns: Collection[str] | None) -> dict[str, str] | None:
+    """The patterns as settings have them; an outbox does not look at the URLs."""
+    if isinstance(patterns, str):
+        raise InvalidSetting(f"brokers = {patterns!r} is a text: give a list of patterns, as in [{patterns!r}]")
+    return None if patterns is None else dict.fromkeys(patterns, "")
 
 
 def _listed(messages: Iterable[Message]) -> list[Message]:

@@ -23,6 +23,8 @@ class Cleaned:
 
     messages: int
     marks: int
+    entries: int
+    """Of the idempotency ledger."""
 
 
 def clean(
@@ -33,7 +35,7 @@ def clean(
     batch: int = BATCH,
     tell: Callable[[int], None] | None = None,
 ) -> Steps[Cleaned]:
-    """Remove messages that were settled more than `days` ago, and inbox marks older than `inbox_days`.
+    """Remove messages settled more than `days` ago, inbox marks older than `inbox_days`, and expired ledger entries.
 
     In small batches, each a transaction of its own; `tell` hears how much went after each. Several may clean at once.
     A message's idempotency key can be used again when it is removed, and a mark that is gone no longer tells a
@@ -42,4 +44,5 @@ def clean(
     retention = Retention(Operations(names))
     messages = yield from retention.remove_all_settled(days * DAY, batch, tell)
     marks = yield from retention.remove_marks(inbox_days * DAY, batch, tell)
-    return Cleaned(messages, marks)
+    entries = yield from retention.remove_expired(batch, tell)
+    return Cleaned(messages, marks, entries)

@@ -124,3 +124,18 @@ def all_of(*hooks: Hook | None) -> Hook:
                 logging.getLogger("postroom").warning("the hook %s raised %s", name, type(error).__name__)
 
     return call_all
+
+
+def changes_only(hook: Hook) -> Hook:
+    """A hook that says once that something went away and once that it is back, however many find out."""
+    reachable: dict[tuple[str, str], bool] = {}
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Reachability):
+            place = event.what, event.queue
+            if reachable.get(place, True) == event.reachable:
+                return
+            reachable[place] = event.reachable
+        hook(event)
+
+    return tell

@@ -202,11 +202,14 @@ def test_L_15_clean_up_removes_what_was_settled_long_ago(desk: Desk, monkeypatch
     desk.store.run(protocol.settle([Sent(one) for one in claimed]))
     [unsent] = desk.add("orders")
     clock.advance(desk.store, 3 * DAY)
-    assert desk.json("cleanup") == {"messages": 0, "marks": 0}
+    assert desk.json("cleanup") == {"messages": 0, "marks": 0, "entries": 0}
     monkeypatch.setenv("OUTBOX_RETENTION_DAYS", "4")
-    assert desk.json("cleanup") == {"messages": 0, "marks": 0}
+    assert desk.json("cleanup") == {"messages": 0, "marks": 0, "entries": 0}
     told = desk("cleanup", "--days", "2")
-    assert told.startswith("removed 2 messages settled more than 2 days ago, and 0 inbox marks older than 7 days")
+    assert told.startswith(
+        "removed 2 messages settled more than 2 days ago, 0 inbox marks older than 7 days, "
+        "and 0 expired idempotency keys"
+    )
     assert {one["id"] for one in desk.json("messages", "list")} == {str(dead), str(unsent)}
 
 

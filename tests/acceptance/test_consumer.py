@@ -13,10 +13,12 @@ from sqlalchemy import Connection, text
 
 from postroom import Consumer, Inbox, Message, Outbox, Relay
 from postroom.brokers.memory import MemoryBroker
+from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Classifier, Failure
-from postroom.telemetry import Event, Handled
+from postroom.telemetry import Event, Handled, Reachability
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
+from tests.services.service import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -391,3 +393,20 @@ async def test_V_3_a_handler_goes_on_in_the_trace_of_the_sender(service: Service
     await Relay(service.url, sent).run_until_empty()
     trace = f"{span.get_span_context().trace_id:032x}"
     assert [message.headers["traceparent"].split("-")[1] for message in sent.messages] == [trace] * 2
+
+
+async def test_R_8_once_says_that_the_broker_is_away_and_run_waits_for_it(service: Service) -> None:
+    events: list[Event] = []
+    url = f"nats://127.0.0.1:{free_port()}"
+    consumer = Consumer("billing", url, database=service.url, hook=events.append, **QUICK)
+
+    @consumer.handler("orders.created")
+    def bill(message: Incoming) -> None: ...
+
+    with pytest.raises(BrokerUnavailable):
+        await consumer.run_once()
+    running = asyncio.create_task(consumer.run())
+    await wait_for(lambda: sum(isinstance(event, Reachability) for event in events) == 2)
+    assert not running.done()
+    consumer.stop()
+    await running

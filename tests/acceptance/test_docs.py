@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 DOCS = documents.ROOT / "docs"
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
-PAGES = [documents.ROOT / "README.md", documents.ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *(documents.ROOT / "README.md", documents.ROOT / "CONTRIBUTING.md"),
+    *sorted(DOCS.rglob("*.md")),
+    *sorted((documents.ROOT / "examples").rglob("*.md")),
+]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)")
 
 

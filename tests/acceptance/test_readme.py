@@ -24,6 +24,6 @@ def test_O_1_the_readme_s_example_leaves_an_order_and_its_message(tmp_path: Path
 
 
 def test_the_readme_s_example_has_no_more_than_ten_lines() -> None:
-    example, _, _test = documents.program_of(README).partition("\ndef test_")
+    example, _, _test = documents.program_of(README).partition("\nfrom postroom import Consumer")
     code = [line for line in example.splitlines() if line and "_s.run" not in line]
     assert 0 < len(code) <= 10

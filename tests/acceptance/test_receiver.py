@@ -216,7 +216,10 @@ async def test_behind_a_server_it_receives_what_a_relay_posts(service: Service, 
 
 async def test_a_consumer_that_cannot_start_fails_the_server(tmp_path: Any) -> None:
     consumer = Consumer("billing", database=f"sqlite:///{tmp_path}/none.db")
-    consumer.handler("*")(print)
+
+    @consumer.handler("*")
+    def bill(message: Incoming) -> None: ...
+
     events = iter([{"type": "lifespan.startup"}])
     sent: list[Any] = []
 

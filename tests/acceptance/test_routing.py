@@ -16,6 +16,7 @@ from postroom.brokers.port import Outcome, Unreached
 from postroom.cli.running import run
 from postroom.errors import InvalidSetting
 from postroom.telemetry import Event, Reachability
+from postroom.testing import InMemoryRelay
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
@@ -197,6 +198,32 @@ async def test_when_the_patterns_change_what_was_sorted_is_sorted_anew(service: 
 
 
 @on_databases
+async def test_what_a_producer_with_old_patterns_adds_finds_its_broker(service: Service) -> None:
+    old = Outbox(brokers=["payments.*"])
+    orders, others = Broker(), Broker()
+    relay = Relay(service.url, others, brokers={"payments.*": Broker(), "orders.*": orders})
+    async with relay:
+        await holds(lambda: {one["queue"] for one in service.status().relays} >= {"topic:*", "topic:orders.*"})
+        with service.engine.begin() as connection:
+            old.add_many(connection, mixed(100, "orders.created", "events"))
+        await holds(lambda: len(orders.messages) == len(others.messages) == 100)
+    assert (orders.topics(), others.topics()) == ({"orders.created"}, {"events"})
+    assert orders.is_in_order()
+    assert (relay.report.sent, relay.report.conflicts) == (200, 0)
+    assert service.rows(f"SELECT DISTINCT attempts FROM {service.table('receipt')}") == [(0,)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_relay_for_tests_sends_nothing_to_the_brokers_of_the_settings(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_BROKERS", "payments.*=python:no.such.module:function")
+    service.commit(*mixed(3))
+    assert queues(service) == {PAYMENTS: 3, "topic:*": 3}
+    assert len(InMemoryRelay(service.url).deliver(lambda _: None)) == 6
+
+
+@on_databases
 async def test_what_is_sorted_by_a_living_relay_stays_there(service: Service) -> None:
     payments = Broker(up=False)
     service.commit(*mixed(10, "payments.made"))
@@ -270,6 +297,11 @@ class TestWrongValues:
     def test_a_pattern_is_a_word(self, pattern: str) -> None:
         with pytest.raises(InvalidSetting, match="brokers"):
             Relay("sqlite://", brokers={pattern: "stdout:"})
+
+    @pytest.mark.parametrize("patterns", ["payments.*", [""], ["x" * 256]])
+    def test_an_outbox_takes_a_list_of_patterns(self, patterns: list[str]) -> None:
+        with pytest.raises(InvalidSetting, match="brokers"):
+            Outbox(brokers=patterns)
 
     def test_two_brokers_for_the_rest_are_one_too_many(self) -> None:
         with pytest.raises(InvalidSetting, match="both given"):

@@ -21,6 +21,7 @@ import pytest
 
 from postroom import Inbox, Message, Outbox
 from postroom.errors import DuplicateMessage, IdempotencyConflict
+from postroom.idempotency import InProgress, Ledger, Replay, Response, digest_of
 from tests.contract import connection_kinds as kinds
 from tests.contract.write_support import Databases, prepared
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 OUTBOX = Outbox()
 INBOX = Inbox("billing")
+LEDGER = Ledger()
+DIGEST = digest_of("POST", "/orders")
+ODD_RESPONSE = Response(200, (("it's", '\\ "x"'),), b"it's \\ \x00 \xff")
 
 
 class OwnSqlite(sqlite3.Connection):
@@ -216,6 +220,10 @@ def test_everything_works_as_without_it(setting: str, databases: Databases) -> N
             caller.add_many(OUTBOX, [Message.new("orders", 5), Message.new("orders", 6, idempotency_key=key)])
         assert caller.first_time(INBOX, identifier)
         assert not caller.first_time(INBOX, identifier)
+        run = caller.ledger(LEDGER, "begin", key, DIGEST)
+        assert isinstance(caller.ledger(LEDGER, "begin", key, DIGEST), InProgress)
+        caller.ledger(LEDGER, "finish", run.entry, ODD_RESPONSE)
+        assert caller.ledger(LEDGER, "begin", key, DIGEST) == Replay(ODD_RESPONSE)
         caller.commit()
     assert (first.duplicate, again.duplicate, again.id) == (False, True, first.id)
     assert [message.duplicate for message in recorded] == [True] * 3 + [False] * 2

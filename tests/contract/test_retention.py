@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from postroom import retention
-from postroom.store.leases import Dead, Expired, Retry, Sent
+from postroom.rules.replay import Entry, Response, Run, Status
+from postroom.store.leases import Dead, Expired, Retry, Sent, new_token
+from postroom.store.ledger import KEEPERS, Terms
 from postroom.store.retention import Retention
 from tests.contract.store_drivers import Room, only_with_row_locks
 
@@ -71,7 +75,7 @@ def test_L_15_a_clean_up_goes_through_all_batches_and_past_what_stays(room: Room
     assert (cleaned.messages, cleaned.marks) == (len(settled_early), 0)
     assert told == [10, 10, 5, 0]
     assert messages(room) == [late, unsent]
-    assert room.run(retention.clean(room.names, days=0, inbox_days=7)) == retention.Cleaned(1, 1)
+    assert room.run(retention.clean(room.names, days=0, inbox_days=7)) == retention.Cleaned(1, 1, 0)
     assert messages(room) == [unsent]
 
 
@@ -117,3 +121,34 @@ def test_I_3_old_inbox_marks_are_removed_in_batches(room: Room) -> None:
     assert told == [4, 1, 2]
     assert room.run(old.remove_marks(7 * DAY, 4)) == 0
     assert room.select("SELECT consumer, message_id FROM {inbox}") == [("billing", "new")]
+
+
+def test_K_1_expired_entries_are_removed_in_batches_and_never_from_under_a_run(room: Room) -> None:
+    def begin(scope: str, key: str, lease: float = 30) -> Entry:
+        entry = Entry(scope, key, "0" * 64, new_token())
+        begin = partial(keeper.begin, replay_failures=False)
+        assert room.run(room.deliveries.transaction(begin, entry, Terms(lease, DAY))) == Run(entry)
+        return entry
+
+    def finish(entry: Entry) -> None:
+        assert room.run(keeper.end(entry, Status.SUCCEEDED, Response(200), DAY))
+
+    keeper = KEEPERS[room.names.dialect](room.names)
+    for key in "abcde":
+        finish(begin("", key))
+    begin("shop", "crashed")
+    begin("shop", "running", lease=2 * DAY)
+    late = begin("shop", "late")
+    room.advance(DAY - 1)
+    finish(late)
+    begin("shop", "new")
+    old = Retention(room.deliveries)
+    assert room.run(old.remove_expired()) == 0
+    room.advance(2)
+    told: list[int] = []
+    assert room.run(old.remove_expired(4, told.append)) == 6
+    assert told == [4, 1, 1]
+    kept = [key for [key] in room.select("SELECT idempotency_key FROM {idempotency} ORDER BY idempotency_key")]
+    assert kept == ["late", "new", "running"]
+    room.advance(2 * DAY)
+    assert room.run(retention.clean(room.names)).entries == 3

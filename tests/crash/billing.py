@@ -77,11 +77,12 @@ class Rooms:
 class Billing:
     """The service: processes that write a bill for each order that comes."""
 
-    def __init__(self, desk: ServerDesk, database: str, crew: Crew) -> None:
+    def __init__(self, desk: ServerDesk, database: str, crew: Crew, *, hasty: bool = True) -> None:
+        """Hasty: what a dead process had comes again soon, also where a process is only slow."""
         self.desk = desk
         self.shop = Shop(database)
         topic = f"t{uuid4().hex}"
-        self.rooms = Rooms(crew.directory, desk.url(None, **desk.hasty), topic, database)
+        self.rooms = Rooms(crew.directory, desk.url(None, **(desk.hasty if hasty else {})), topic, database)
         self._crew = crew
         with engine_for(database) as engine:
             execute(engine, TABLE.format(identity=IDENTITY[engine.dialect.name]))
@@ -126,6 +127,11 @@ class Billing:
         return any(
             (one.fate, one.number) == (fate, number) and worker in {None, one.worker} for one in self.rooms.all_fates()
         )
+
+    def waits_for_a_lock(self) -> bool:
+        """Whether a statement waits for another transaction to end; on PostgreSQL."""
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        return bool(self.shop.select(waiting))
 
     def parked(self) -> int:
         """How many messages were ever parked."""

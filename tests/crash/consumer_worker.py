@@ -56,15 +56,16 @@ AFTER = {"handled": Point.HANDLED, "parked": Point.PARKED}
 
 @dataclass(frozen=True)
 class Fate:
-    """A consumer dies where it reaches the point with the message of this number."""
+    """A consumer dies, or is paused, where it reaches the point with the message of this number."""
 
     point: Point
     number: int
+    signal: signal.Signals = signal.SIGKILL
 
     def meet(self, point: Point, number: int) -> None:
         """Here is the point, with this message."""
         if (point, number) == (self.point, self.number):
-            signal.raise_signal(signal.SIGKILL)
+            signal.raise_signal(self.signal)
 
 
 class Fated(msgspec.Struct, frozen=True, array_like=True):

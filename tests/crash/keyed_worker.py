@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,6 +28,7 @@ from postroom.web.joining import PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -134,9 +136,14 @@ def _find_bill(connection: Connection, keyed: KeyedRequest) -> Response | None:
     return None if number is None else JSONResponse({"bill": number}, 201)
 
 
-def serve(_name: str, url: str, port: int, fate: Fate) -> None:
-    """Serve until killed."""
+def serve(_name: str, url: str, port: Path, fate: Fate) -> None:
+    """Serve until killed, on the port that is then in the file."""
     with ExitStack() as patches:
         for patched in fate.arrange():
             patches.enter_context(patched)
-        uvicorn.run(Shop(url, fate).app, port=port, log_level="error", ws="none")
+        listening = patches.enter_context(socket.create_server(("127.0.0.1", 0)))
+        new = port.with_suffix(".new")
+        new.write_text(str(listening.getsockname()[1]))
+        new.rename(port)  # whole at once
+        config = uvicorn.Config(Shop(url, fate).app, log_level="error", ws="none")
+        uvicorn.Server(config).run([listening])

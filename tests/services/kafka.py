@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 from tests.services.service import Service, Unavailable
@@ -39,6 +40,14 @@ class Kafka(Service):
     def stop(self, *, kill: bool = False) -> None:
         del kill
         os.kill(self.pid, signal.SIGUSR1)
+
+    def refuse_next(self, error: int) -> None:
+        """Have the next request to produce answered with an error."""
+        file = self.directory / "error"
+        file.write_text(str(error))
+        os.kill(self.pid, signal.SIGHUP)
+        while file.exists():
+            time.sleep(0.005)
 
     def ping(self) -> None:
         for place in self.places():

@@ -15,7 +15,7 @@ from postroom.store.urls import resolve
 def main() -> None:
     """Work as the JSON in the only argument says."""
     given = json.loads(sys.argv[1])
-    outbox = Outbox(schema=given["schema"], table_prefix=given["prefix"], notify=True)
+    outbox = Outbox(schema=given["schema"], table_prefix=given["prefix"], notify=True, brokers=[])
     committed: list[float] = []
     with create_engine(resolve(given["url"])).connect() as connection:
         start = time.monotonic()

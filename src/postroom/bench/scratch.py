@@ -66,7 +66,7 @@ class Scratch:
             if self.schema:
                 self._generate(connection, messages, keys)
                 return
-            outbox = Outbox(table_prefix=self.prefix)
+            outbox = Outbox(table_prefix=self.prefix, brokers=[])
             for start in range(0, messages, CHUNK):
                 numbers = range(start, min(start + CHUNK, messages))
                 outbox.add_many(

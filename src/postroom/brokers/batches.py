@@ -13,7 +13,7 @@ from postroom.rules.failures import Failure, Reason
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-FAREWELL = 5.0
+FAREWELL = 2.0
 """Seconds for closing a connection."""
 LEAST_LEFT = 0.2
 """The part of the timeout without which it makes no sense to send."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+import ssl
 import time
+from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
@@ -28,7 +30,7 @@ except ImportError as error:
     raise urls.client_missing("http", "http", error) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from postroom.message import Message
 
@@ -75,12 +77,10 @@ class HttpBroker:
         user, password = self._address.user, self._address.password or ""
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._headers = {"authorization": f"Basic {login}"} if user else {}
-        # Not a client: that would follow the environment to a proxy, and write URLs to the log.
-        self._transport = httpx.AsyncHTTPTransport(
-            verify=self._options.tls() if self._address.scheme == "https" else True,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-            trust_env=False,
-        )
+        # Made once: reading the certificate authorities takes long.
+        encrypted = self._address.scheme == "https"
+        self._tls = self._options.tls() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._idle: list[httpx.AsyncHTTPTransport] = []
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Post all, some at a time; those whose turn does not come soon are not sent. Raises `BrokerUnavailable`."""
@@ -106,7 +106,22 @@ class HttpBroker:
 
     async def close(self) -> None:
         """End the connections."""
-        await self._transport.aclose()
+        while self._idle:
+            await self._idle.pop().aclose()
+
+    @asynccontextmanager
+    async def _line(self) -> AsyncIterator[httpx.AsyncHTTPTransport]:
+        """A transport for one request at a time: a pool would look through all its connections for each.
+
+        Not a client, which would follow the environment to a proxy, and write URLs to the log.
+        """
+        line = self._idle.pop() if self._idle else httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False)
+        try:
+            yield line
+        except BaseException:
+            await line.aclose()
+            raise
+        self._idle.append(line)
 
     async def _post_each(
         self,
@@ -115,20 +130,27 @@ class HttpBroker:
         addresses: Sequence[str],
         timeout: float,  # noqa: ASYNC109 - as publish
     ) -> None:
-        for index, message in work:
-            outcomes[index] = timed_out(timeout)
-            try:
-                response = await self._post(message, addresses, timeout)
-                outcomes[index] = _outcome(response)  # whatever may become of the body
-                await _read(response)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                outcomes[index] = Unreached(f"{self.name}: {str(error) or type(error).__name__}")
-            except httpx.TimeoutException:
-                pass
-            except httpx.HTTPError as error:
-                outcomes[index] = Refused(Reason.CONNECTION, str(error) or type(error).__name__)
+        async with self._line() as line:
+            for index, message in work:
+                outcomes[index] = timed_out(timeout)
+                try:
+                    response = await self._post(line, message, addresses, timeout)
+                    outcomes[index] = _outcome(response)  # whatever may become of the body
+                    await _read(response)
+                except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                    outcomes[index] = Unreached(f"{self.name}: {str(error) or type(error).__name__}")
+                except httpx.TimeoutException:
+                    pass
+                except httpx.HTTPError as error:
+                    outcomes[index] = Refused(Reason.CONNECTION, str(error) or type(error).__name__)
 
-    async def _post(self, message: Message, addresses: Sequence[str], timeout: float) -> httpx.Response:  # noqa: ASYNC109 - as publish
+    async def _post(
+        self,
+        line: httpx.AsyncHTTPTransport,
+        message: Message,
+        addresses: Sequence[str],
+        timeout: float,  # noqa: ASYNC109 - as publish
+    ) -> httpx.Response:
         """Try one address after another; returns the answer's head."""
         headers, body = self._envelope.seal(message)
         headers |= self._headers | self._signed(str(message.id), body or b"", int(time.time()))
@@ -145,7 +167,7 @@ class HttpBroker:
                 extensions={"timeout": times, "sni_hostname": self._host.strip("[]")},
             )
             try:
-                return await self._transport.handle_async_request(request)
+                return await line.handle_async_request(request)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 trouble = error
         raise trouble or httpx.ConnectError("it has no address")

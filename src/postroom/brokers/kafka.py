@@ -16,6 +16,7 @@ from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target,
 from postroom.brokers.cloudevents import KAFKA
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.rules.failures import Reason
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Producer
@@ -48,13 +49,14 @@ _NOT_SET_UP = frozenset(
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
+_TOO_LARGE = Refused(Reason.MESSAGE_TOO_LARGE, "the bytes of the message are more than the topic's max.message.bytes")
 _GONE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL})  # noqa: SLF001 - as above
 
-_silence = logging.getLogger(
+silence = logging.getLogger(
     "postroom.brokers.kafka"
 )  # the relay says once that the broker is gone, and that it is back
-_silence.addHandler(logging.NullHandler())
-_silence.propagate = False
+silence.addHandler(logging.NullHandler())
+silence.propagate = False
 
 
 class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +79,7 @@ class _Link:
         self._told: deque[tuple[Batch | None, int, Any, Any]] = deque()
         told = self._told  # the producer must not hold on to us, or it would not end with us
         self._producer: Producer | None = Producer(
-            {**settings, "error_cb": lambda error: told.append((None, 0, error, None))}, logger=_silence
+            {**settings, "error_cb": lambda error: told.append((None, 0, error, None))}, logger=silence
         )
         self._loop = asyncio.get_running_loop()
         self._batches: set[Batch] = set()
@@ -153,12 +155,12 @@ class KafkaBroker:
     """Produces to the topic that a message names, its key deciding on the partition."""
 
     def __init__(self, url: str) -> None:
-        self._address, self._options = urls.parse(url, PORTS, Options)
-        if self._options.declare:
+        self._address, self.options = urls.parse(url, PORTS, Options)
+        if self.options.declare:
             raise InvalidSetting("kafka: topics are not declared here: make them with the replication that you need")
         self.name = self._address.name
-        self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self._options.max_bytes)
-        self._envelope = self._options.envelope(KAFKA)
+        self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self.options.max_bytes)
+        self._envelope = self.options.envelope(KAFKA)
         self._connecting = asyncio.Lock()
         self._leaving = Leaving()
         self._link: _Link | None = None
@@ -179,7 +181,7 @@ class KafkaBroker:
         late = False
         try:
             async with asyncio.timeout_at(deadline):
-                link.send(sealed, batch, self._options.max_bytes)
+                link.send(sealed, batch, self.options.max_bytes)
                 await batch.complete()
         except TimeoutError:
             late = True
@@ -188,7 +190,20 @@ class KafkaBroker:
         outcomes = batch.outcomes(timeout)
         if late or link.lost or any(isinstance(outcome, Unreached) for outcome in outcomes):
             self._drop(link)  # a producer also remembers for long which topics were not there
+        if len(messages) > 1 and _TOO_LARGE in outcomes:
+            return await self._each_alone(messages, outcomes, deadline)
         return outcomes
+
+    async def _each_alone(
+        self, messages: Sequence[Message], outcomes: Sequence[Outcome], deadline: float
+    ) -> Sequence[Outcome]:
+        """The server refuses what it was sent together: find out which of them it is."""
+        found = list(outcomes)
+        for index, outcome in enumerate(outcomes):
+            if outcome == _TOO_LARGE:
+                left = deadline - asyncio.get_running_loop().time()
+                [found[index]] = await self.publish([messages[index]], left) if left > 0 else [NOT_SENT]
+        return found
 
     async def close(self) -> None:
         """End the producer and its thread."""
@@ -210,7 +225,7 @@ class KafkaBroker:
             raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
 
     async def _connect(self, timeout: float) -> _Link:  # noqa: ASYNC109 - as publish
-        link = _Link(self._settings())
+        link = _Link(self.settings())
         try:
             await link.open(timeout)
         except BaseException:
@@ -218,8 +233,9 @@ class KafkaBroker:
             raise
         return link
 
-    def _settings(self) -> dict[str, Any]:
-        address, options = self._address, self._options
+    def settings(self) -> dict[str, Any]:
+        """What any client of this cluster is set to."""
+        address, options = self._address, self.options
         encrypted = address.scheme == "kafka+ssl"
         settings: dict[str, Any] = {
             "bootstrap.servers": address.places(),
@@ -253,7 +269,7 @@ class KafkaBroker:
 def _refused(error: Any, size: int, limit: int) -> Outcome:
     code = error.code()
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
-        return too_large(size, limit) if limit else Refused("MESSAGE_TOO_LARGE", error.str())
+        return too_large(size, limit) if limit else _TOO_LARGE
     if code in _NOT_SET_UP:
         return Unreached(error.str())
     return Refused(f"KAFKA_{error.name()}"[:64], error.str())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,11 +57,12 @@ class NatsBroker:
     capabilities = Capabilities(ordered=True, dedup_seconds=120.0, places=True)
 
     def __init__(self, url: str) -> None:
-        self._address, self._options = urls.parse(url, PORTS, Options)
-        if self._options.declare and not (self._options.stream and self._options.subjects):
+        self.address, self.options = urls.parse(url, PORTS, Options)
+        if self.options.declare and not (self.options.stream and self.options.subjects):
             raise InvalidSetting("nats: to declare a stream, give its name and its subjects too: ?stream=…&subjects=…")
-        self.name = self._address.name
-        self._envelope = self._options.envelope(NATS)
+        self.name = self.address.name
+        self._envelope = self.options.envelope(NATS)
+        self._hosts = deque(self.address.hosts)
         self._connecting = asyncio.Lock()
         self._leaving = Leaving()
         self._link: Link | None = None
@@ -94,7 +96,7 @@ class NatsBroker:
 
     def _letters(self, messages: Sequence[Message], batch: Batch, limit: int) -> list[Letter]:
         letters = []
-        expected = self._options.stream
+        expected = self.options.stream
         for index, message in enumerate(messages):
             if not _is_subject(message.topic):
                 batch.settle(index, invalid_target(message.topic, "is not a subject: no spaces, * or >"))
@@ -123,6 +125,18 @@ class NatsBroker:
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from error
 
     async def _connect(self) -> Link:
+        """The client would try one host only, where it is not to reconnect by itself."""
+        trouble: Exception | None = None
+        for _ in self.address.hosts:
+            place = self._hosts[0]
+            self._hosts.rotate(-1)  # one that does not even refuse takes all the time there is: the next comes next
+            try:
+                return await self._connect_to(*place)
+            except (nats.errors.Error, OSError) as error:
+                trouble = error
+        raise trouble or OSError("no host")
+
+    async def _connect_to(self, host: str, port: int) -> Link:
         client = Client()
         link = Link(client)
         reasons: list[str] = []
@@ -135,40 +149,42 @@ class NatsBroker:
             link.lose(f"{self.name}: {reasons[-1] if reasons else 'the connection is lost'}")
 
         try:
-            await client.connect(**self._connection_settings(), error_cb=complain, closed_cb=closed)
+            await client.connect(**self.connection_settings(host, port), error_cb=complain, closed_cb=closed)
             await link.listen()
-            if self._options.declare:
-                await self._declare(client)
+            if self.options.declare:
+                await self.declare(client)
         except nats.errors.NoServersError as error:
-            raise BrokerUnavailable(f"{self.name}: {reasons[-1] if reasons else _why(error)}") from error
+            raise nats.errors.Error(reasons[-1] if reasons else _why(error)) from error
         except BaseException:
-            await client.close()
+            self._leaving.begin(client.close())
             raise
         return link
 
-    def _connection_settings(self) -> dict[str, Any]:
-        address = self._address
+    def connection_settings(self, host: str, port: int) -> dict[str, Any]:
+        """What any connection to this host is made with."""
+        address = self.address
         tls = address.scheme.endswith("+tls")
         return {
-            "servers": [f"{'tls' if tls else 'nats'}://{host}:{port}" for host, port in address.hosts],
+            "servers": [f"{'tls' if tls else 'nats'}://{host}:{port}"],
             "user": address.user if address.password else None,
             "password": address.password,
             "token": None if address.password else address.user,
-            "user_credentials": self._options.credentials,
-            "tls": self._options.tls() if tls else None,
+            "user_credentials": self.options.credentials,
+            "tls": self.options.tls() if tls else None,
             "allow_reconnect": False,
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,
             "name": "postroom",
         }
 
-    async def _declare(self, client: Client) -> None:
-        stream = self._options.stream or ""
+    async def declare(self, client: Client) -> None:
+        """Make the stream if it is not there."""
+        stream = self.options.stream or ""
         jetstream = client.jetstream()
         try:
             await jetstream.stream_info(stream)
         except nats.js.errors.NotFoundError:
-            subjects = (self._options.subjects or "").split(",")
+            subjects = (self.options.subjects or "").split(",")
             await jetstream.add_stream(name=stream, subjects=subjects, storage=nats.js.api.StorageType.FILE)
 
     def _drop(self, link: Link) -> None:

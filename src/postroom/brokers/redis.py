@@ -57,23 +57,23 @@ class RedisBroker:
     """Adds each message to the stream that its topic names."""
 
     def __init__(self, url: str) -> None:
-        address, self._options = urls.parse(url, PORTS, Options)
+        address, self.options = urls.parse(url, PORTS, Options)
         if len(address.hosts) > 1:
             raise InvalidSetting(f"{address.name}: give one host; clusters are not supported")
         if address.path and not address.path.isdecimal():
             raise InvalidSetting(f"{address.name}: after the slash comes the number of a database")
         self.name = address.name
-        self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self._options.max_bytes)
-        self._envelope = self._options.envelope(REDIS)
+        self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self.options.max_bytes)
+        self._envelope = self.options.envelope(REDIS)
         [(host, port)] = address.hosts
-        self._client = Redis(
+        self.client = Redis(
             host=host.strip("[]"),
             port=port,
             db=int(address.path or 0),
             username=address.user,
             password=address.password,
             ssl=address.scheme == "rediss",
-            ssl_ca_certs=self._options.ca,
+            ssl_ca_certs=self.options.ca,
             client_name="postroom",
             retry=Retry(NoBackoff(), 0),  # the relay tries again, and knows what it has tried
         )
@@ -83,15 +83,15 @@ class RedisBroker:
         entries = [self._entry(message) for message in messages]
         connected = False
         try:
-            async with asyncio.timeout(timeout), self._client.pipeline(transaction=False) as pipeline:
+            async with asyncio.timeout(timeout), self.client.pipeline(transaction=False) as pipeline:
                 # The connection comes first: one that cannot be had was no attempt.
-                pipeline.connection = await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]  # the client has no type here
+                pipeline.connection = await self.client.connection_pool.get_connection()  # type: ignore[no-untyped-call]  # the client has no type here
                 connected = True
                 for entry in entries:
                     if not isinstance(entry, Refused):
                         pipeline.execute_command(*entry)
-                if self._options.replicas:
-                    pipeline.execute_command("WAIT", self._options.replicas, int(timeout * 1000 * PATIENCE))
+                if self.options.replicas:
+                    pipeline.execute_command("WAIT", self.options.replicas, int(timeout * 1000 * PATIENCE))
                 answers = await pipeline.execute(raise_on_error=False)
         except (TimeoutError, RedisTimeoutError):
             if not connected:
@@ -99,24 +99,24 @@ class RedisBroker:
             return [entry if isinstance(entry, Refused) else timed_out(timeout) for entry in entries]
         except (RedisError, OSError) as error:
             raise BrokerUnavailable(f"{self.name}: {error}") from error
-        short = self._options.replicas > 0 and _replicas(answers.pop()) < self._options.replicas
+        short = self.options.replicas > 0 and _replicas(answers.pop()) < self.options.replicas
         found = iter(answers)
         return [entry if isinstance(entry, Refused) else _outcome(next(found), short=short) for entry in entries]
 
     async def close(self) -> None:
         """End the connections."""
-        await self._client.aclose()
+        await self.client.aclose()
 
     def _entry(self, message: Message) -> Refused | list[Any]:
         """The command for a message."""
         headers, body = self._envelope.seal(message)
-        if len(body or b"") > self._options.max_bytes:
-            return too_large(len(body or b""), self._options.max_bytes)
-        command: list[Any] = ["XADD", self._options.prefix + message.topic]
-        if not self._options.declare:
+        if len(body or b"") > self.options.max_bytes:
+            return too_large(len(body or b""), self.options.max_bytes)
+        command: list[Any] = ["XADD", self.options.prefix + message.topic]
+        if not self.options.declare:
             command.append("NOMKSTREAM")
-        if self._options.maxlen:
-            command += ["MAXLEN", "~", self._options.maxlen]
+        if self.options.maxlen:
+            command += ["MAXLEN", "~", self.options.maxlen]
         command.append("*")
         for field in headers.items():
             command += field

@@ -34,9 +34,10 @@ def cleanup(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what was settled long ago, and old inbox marks.
+    """Remove what is old: settled messages, marks and keys.
 
-    Never what is not sent, nor dead letters. In small batches: it may run beside everything else.
+    That is marks of inboxes, and idempotency keys that have expired; never what is not sent, nor dead letters. In small
+    batches: it may run beside everything else.
     """
     from postroom import retention
 
@@ -55,5 +56,6 @@ def cleanup(
         return
     print_text(
         f"removed {cleaned.messages:,} messages settled more than {kept} days ago, "
-        f"and {cleaned.marks:,} inbox marks older than {marks_kept} days"
+        f"{cleaned.marks:,} inbox marks older than {marks_kept} days, "
+        f"and {cleaned.entries:,} expired idempotency keys"
     )

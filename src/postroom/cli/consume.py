@@ -86,15 +86,15 @@ def _load(address: str) -> Sequence[Consumer]:
 
 
 async def _run(consumers: Sequence[Consumer], *, once: bool) -> None:
+    from postroom.relay.reasons import one_reason
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, consumers, number)
-    try:
+    with one_reason():
         async with asyncio.TaskGroup() as group:
             for one in consumers:
                 group.create_task(one.run_once() if once else one.run())
-    except BaseExceptionGroup as group_of_errors:  # one reason ends them all
-        raise _first(group_of_errors) from None
 
 
 def _stop(consumers: Sequence[Consumer], number: signal.Signals) -> None:
@@ -102,7 +102,3 @@ def _stop(consumers: Sequence[Consumer], number: signal.Signals) -> None:
         os._exit(128 + number)  # the second signal: what is in flight comes again
     for one in consumers:
         one.stop()
-
-
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

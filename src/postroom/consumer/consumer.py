@@ -20,13 +20,14 @@ from postroom.errors import InvalidSetting
 from postroom.inbox import Inbox
 from postroom.relay import Relay
 from postroom.relay.lines import Database
+from postroom.relay.reasons import one_reason
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
-from postroom.rules.naming import handler_queue
+from postroom.rules.routing import queue_of_consumer
 from postroom.settings import Settings
 from postroom.store.leases import Order
 from postroom.store.parking import Parking
-from postroom.telemetry import Hook, all_of
+from postroom.telemetry import Hook, all_of, changes_only
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -204,7 +205,7 @@ class Consumer:
         if not self._handlers:
             raise InvalidSetting(f"the consumer {self.name!r} has no handler: add one with @consumer.handler(topic)")
         self.report = Report()
-        hook = all_of(self.report.count, self._user_hook)
+        hook = changes_only(all_of(self.report.count, self._user_hook))
         concurrency = self._settings.concurrency
         async with AsyncExitStack() as stack:
             store = await open_relay_store(self._settings)
@@ -218,7 +219,7 @@ class Consumer:
             await runner.check(self._handlers)
             line = Database(store, hook).line()
             stack.push_async_callback(line.close)
-            queue = handler_queue(self.name)
+            queue = queue_of_consumer(self.name)
             retries = Retries(self.name, self._handlers, runner, self._classifier, hook, line.answers)
             relay = self._relay(retries, queue, hook)
             office = Office(
@@ -237,7 +238,8 @@ class Consumer:
             stack.callback(self._off_duty, shift)
             if self._stop_asked:
                 shift.stop()
-            yield shift
+            with one_reason():
+                yield shift
 
     def _relay(self, retries: Retries, queue: str, hook: Hook) -> Relay:
         """A relay of what is parked, to the handlers."""

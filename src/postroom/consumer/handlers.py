@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import InvalidSetting
-from postroom.rules.naming import fits
+from postroom.rules.routing import matches
 
 if TYPE_CHECKING:
     from postroom.incoming import Incoming
@@ -40,7 +40,7 @@ class Handler:
 
     def fits(self, message: Incoming) -> bool:
         """Whether the message is for this handler."""
-        return (self.type is None or self.type == message.type) and fits(self.topic, message.topic)
+        return (self.type is None or self.type == message.type) and matches(self.topic, message.topic)
 
     def call(self, connection: object, messages: Sequence[Incoming]) -> Any:
         """Call the function with one message, or, if it takes a batch, with all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from postroom.consumer.desk import Desk, hash_of
@@ -106,10 +107,8 @@ class Reception:
         if undone:
             await self._source.give_back(undone)
         if done:
-            try:
+            with suppress(BrokerUnavailable):  # they come again, and are known; `receive` will tell that it is away
                 await self._source.acknowledge(done)
-            except BrokerUnavailable as error:
-                self._report(str(error))  # they come again, and the inbox knows them
 
     async def wait_until_idle(self) -> None:
         """Return when nothing is in flight."""

@@ -13,7 +13,7 @@ from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure
 from postroom.rules.lifecycle import Outcome as Settlement
 from postroom.store.db_errors import is_lost_connection
-from postroom.telemetry import Event, Handled, Hook, Lifecycle, Phase, Reachability, Settled
+from postroom.telemetry import DATABASE, Event, Handled, Hook, Lifecycle, Phase, Reachability, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -77,8 +77,10 @@ class Retries:
                     fate = Fate.DEAD if outcome is Settlement.DEAD else Fate.PARKED
                     received = [as_received(one) for one in event.messages]
                     hook(Handled(self._consumer, fate.value, received, event.code, event.seconds, event.attempts))
-                case Settled() | Phase() | Lifecycle() | Reachability():
+                case Settled() | Phase() | Lifecycle():
                     pass
+                case Reachability() if event.what != DATABASE:
+                    pass  # the handlers, which are always there
                 case _:
                     hook(event)
 

@@ -7,7 +7,7 @@ import random
 import time
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from postroom.brokers.port import ACCEPTED, Accepted, NotSent, Outcome, Refused, Unreached
+from postroom.brokers.port import Accepted, NotSent, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable
 from postroom.rules import failures
 from postroom.rules.ordering import waves
@@ -97,8 +97,9 @@ class Courier:
         outcomes = await self._outcomes(batch)
         seconds = time.monotonic() - started
         office.hook(Phase("send", len(batch), seconds))
-        if not office.options.dedup and outcomes.count(ACCEPTED) == len(batch):
-            office.settle([Sent(one) for one in office.flight.flying(batch)])
+        answers = [outcome.answer for outcome in outcomes if type(outcome) is Accepted]
+        if not office.options.dedup and len(answers) == len(batch):
+            self._settle_sent(batch, answers)
             return ()
         fates = list(zip(batch, outcomes, strict=True))
         left = self._left(fates)
@@ -112,6 +113,15 @@ class Courier:
         office.seconds.update(dict.fromkeys(counted, seconds))
         office.settle([settlements[one.lease] for one in office.flight.flying(batch)])
         return left
+
+    def _settle_sent(self, batch: Sequence[Claimed], answers: Sequence[str | None]) -> None:
+        """All were accepted, as nearly always: no decision is to be made."""
+        sent: Sequence[Sent] = [Sent(one, answer) for one, answer in zip(batch, answers, strict=True)]
+        flying = self._office.flight.flying(batch)
+        if flying is not batch:
+            leases = {one.lease for one in flying}
+            sent = [one for one in sent if one.claimed.lease in leases]
+        self._office.settle(sent)
 
     def _left(self, fates: Sequence[tuple[Claimed, Outcome]]) -> Sequence[Claimed]:
         """What was not sent though nothing stands before it, because each took its time and some had no turn.
@@ -141,12 +151,11 @@ class Courier:
             outcomes = [Refused(failures.Reason.INTERNAL_ERROR, problem)] * len(batch)
         if outages < circuit.outages:
             return outcomes
-        if outcomes.count(ACCEPTED) < len(batch):
-            unreached = next((one for one in outcomes if isinstance(one, Unreached)), None)
-            if unreached is not None:
-                circuit.failed(unreached.reason)
-                return outcomes
-        circuit.worked()
+        unreached = [one for one in outcomes if type(one) is Unreached]
+        if unreached:
+            circuit.failed(unreached[0].reason)
+        else:
+            circuit.worked()
         return outcomes
 
     async def _published(self, batch: Sequence[Claimed]) -> list[Outcome]:

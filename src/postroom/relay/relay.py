@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from postroom import wakeup
 from postroom.compose import as_broker, broker_for, check_broker, check_brokers, check_default, open_relay_store
-from postroom.errors import PostroomError
 from postroom.relay.crew import Crew
 from postroom.relay.hiring import hired
 from postroom.relay.options import options_of
+from postroom.relay.reasons import one_reason
 from postroom.relay.report import Report
 from postroom.rules.routing import ANYTHING, Routing
 from postroom.settings import Settings
@@ -36,7 +36,8 @@ class Relay:
 
     ``database`` is a URL; ``broker`` is a URL, a broker, or a function that takes a message (or a list of them, called
     ``messages``). ``brokers`` are those of topics with a broker of their own, by patterns: ``{"payments.*": broker}``.
-    These, and all other settings, which may be given by their names, default to the settings in force.
+    They sort what is in the default queue: a relay of another ``queue`` has one broker. These, and all other settings,
+    which may be given by their names, default to the settings in force.
     ``worker`` names this relay among the others. ``policy`` takes the place of ``backoff_sec`` and ``max_attempts``;
     ``classifier`` says which failures are permanent; ``on_dead(message, code, text)`` is told of dead letters;
     ``hook`` of everything (`postroom.telemetry`). Raises `InvalidSetting`.
@@ -156,13 +157,8 @@ class Relay:
             stack.callback(wakeup.ignore, self.wake)
             if self._stop_asked:
                 crew.stop()
-            try:
+            with one_reason():
                 yield crew
-            except BaseExceptionGroup as group:  # of the parts: one reason ends them all
-                errors, others = group.split(PostroomError)
-                if others is not None or errors is None:
-                    raise
-                raise _first(errors) from None
 
     def _opened_brokers(self, routing: Routing | None, stack: AsyncExitStack) -> dict[str, Broker]:
         """Each queue's broker; the stack closes those that were made here."""
@@ -183,8 +179,3 @@ class Relay:
         del self._running[crew]
         if not self._running:
             self._stop_asked = False
-
-
-def _first(error: BaseException) -> BaseException:
-    """One reason of a group, which may hold groups in turn."""
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

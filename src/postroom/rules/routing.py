@@ -11,6 +11,9 @@ ANYTHING = "*"
 PREFIX = "topic:"
 """What the names of the queues begin with that messages are sorted into. No other queue may begin so."""
 
+HANDLERS = "handler:"
+"""What the names of the queues begin with in which received messages are parked for their handlers."""
+
 LONGEST_QUEUE = 64
 _PLAIN = re.compile(r"[!-~]+")
 _KNOWN_TOPICS = 4096
@@ -18,7 +21,17 @@ _KNOWN_TOPICS = 4096
 
 def matches(pattern: str, topic: str) -> bool:
     """Whether the topic belongs to the pattern. In a pattern ``*`` stands for any characters; all else for itself."""
-    return re.fullmatch(".*".join(map(re.escape, pattern.split(ANYTHING))), topic, re.DOTALL) is not None
+    return pattern == topic or _compiled(pattern).fullmatch(topic) is not None
+
+
+def expression(pattern: str) -> str:
+    """The pattern as a regular expression."""
+    return ".*".join(map(re.escape, pattern.split(ANYTHING)))
+
+
+@lru_cache(_KNOWN_TOPICS)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(expression(pattern), re.DOTALL)
 
 
 def best_pattern(patterns: Collection[str], topic: str) -> str | None:
@@ -34,10 +47,19 @@ def best_pattern(patterns: Collection[str], topic: str) -> str | None:
 
 def queue_of_pattern(pattern: str) -> str:
     """The queue of a pattern's messages: ``topic:orders.*``. A hash where that is too long, or not plain ASCII."""
-    plain = f"{PREFIX}{pattern}"
+    return _queue(PREFIX, pattern)
+
+
+def queue_of_consumer(consumer: str) -> str:
+    """The queue in which a consumer's messages are parked: ``handler:billing``, or a hash as well."""
+    return _queue(HANDLERS, consumer)
+
+
+def _queue(prefix: str, name: str) -> str:
+    plain = f"{prefix}{name}"
     if len(plain) <= LONGEST_QUEUE and _PLAIN.fullmatch(plain):
         return plain
-    return f"{PREFIX}sha256-{sha256(pattern.encode()).hexdigest()[:32]}"
+    return f"{prefix}sha256-{sha256(name.encode()).hexdigest()[:32]}"
 
 
 def is_sorted(queue: str) -> bool:

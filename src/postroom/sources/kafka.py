@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from postroom.brokers import kafka as publisher
 from postroom.errors import BrokerUnavailable
 from postroom.sources import patterns
-from postroom.sources.kafka_link import KafkaException, Link
+from postroom.sources.kafka_link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ class KafkaSource:
 
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
         self._publisher = publisher.KafkaBroker(url)
-        self._options = self._publisher._options  # noqa: SLF001 - publisher and source are one broker
+        self._options = self._publisher.options
         self.name = self._publisher.name
         self._topics = patterns.check_topics(topics)
         self._group = self._options.group or consumer
@@ -56,9 +56,7 @@ class KafkaSource:
             raise BrokerUnavailable(f"{self.name}: the connection is closed")
         try:
             await self._link.acknowledge(received)
-        except KafkaException as error:
-            raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
-        except (BrokerUnavailable, RuntimeError) as error:  # RuntimeError: closed meanwhile
+        except BrokerUnavailable as error:
             raise BrokerUnavailable(f"{self.name}: {error}") from None
 
     async def give_back(self, received: Sequence[Received]) -> None:
@@ -74,10 +72,8 @@ class KafkaSource:
 
     async def _open(self) -> Link:
         try:
-            link = Link(self._settings(), self._topics, publisher._silence)  # noqa: SLF001 - as above
+            link = Link(self._settings(), self._topics, publisher.silence)
             await link.open()
-        except KafkaException as error:
-            raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
         except BrokerUnavailable as error:
             raise BrokerUnavailable(f"{self.name}: {error}") from None
         self._link = link
@@ -86,7 +82,7 @@ class KafkaSource:
 
     def _settings(self) -> dict[str, Any]:
         session = self._options.session_timeout_ms
-        shared = self._publisher._settings()  # noqa: SLF001 - as above
+        shared = self._publisher.settings()
         return {
             **{name: value for name, value in shared.items() if name.startswith(_SHARED)},
             "group.id": self._group,

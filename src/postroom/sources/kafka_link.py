@@ -2,6 +2,7 @@
 
 The thread polls all the time, also while nobody receives, since a member that does not poll is put out of its group and
 holds up the others. What it polls it puts in a queue; when that stays full, it pauses the partitions and polls on.
+It alone calls the client: a call from a second thread, while the first polls, can block both for ever.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -16,35 +18,25 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from postroom.brokers.cloudevents import KAFKA, incoming
 from postroom.errors import BrokerUnavailable
+from postroom.rules.routing import expression
 from postroom.sources.offsets import Offsets
-from postroom.sources.patterns import expression, is_pattern
+from postroom.sources.patterns import is_pattern
 from postroom.sources.port import Received
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from logging import Logger
 
-GLANCE = 0.1
-"""Seconds after which the thread looks whether it is wanted elsewhere."""
+GLANCE, IDLE_GLANCE = 0.02, 0.1
+"""Seconds after which the thread looks whether it has orders: while messages are out, and else."""
 SOON_RECEIVED = 0.5
 """Seconds that a full queue may last before the partitions are paused, which costs a new fetch."""
 PATIENCE = 10.0
+TRIES = 5
 FAREWELL = 10.0
 NO_TOPIC = "__postroom"
 _END_OF_PARTITION = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name for it, as all with an underscore
 _GONE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL})  # noqa: SLF001 - as above
-_NO_LONGER_OURS = frozenset(
-    {
-        KafkaError._NO_OFFSET,  # noqa: SLF001 - as above
-        KafkaError._STATE,  # noqa: SLF001 - as above
-        KafkaError._ASSIGNMENT_LOST,  # noqa: SLF001 - as above
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.FENCED_INSTANCE_ID,
-    }
-)
-
 Key = tuple[str, int]
 
 
@@ -79,29 +71,32 @@ class Link:
     """A member of a group, until it is closed."""
 
     def __init__(self, settings: dict[str, Any], topics: Sequence[str], logger: Logger) -> None:
-        self._consumer: Any = Consumer(
-            {**settings, "error_cb": self._complain, "on_commit": self._committed}, logger=logger
-        )
+        try:
+            self._consumer: Any = Consumer(
+                {**settings, "error_cb": self._complain, "on_commit": self._committed}, logger=logger
+            )
+        except KafkaException as error:
+            raise BrokerUnavailable(error.args[0].str()) from None
         self._topics = topics
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._partitions: dict[Key, Partition] = {}
         self._paused = False
         self._most = 1
+        self._full_since: float | None = None
+        self._orders: deque[tuple[Callable[[], object], asyncio.Future[None]]] = deque()
         self._space = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="postroom-kafka-source", daemon=True)
         self._waiting: deque[Received] = deque()
         self._news = asyncio.Event()
-        self._answered = asyncio.Event()
-        self._refusal: str | None = None
         self.trouble: str | None = None
         """What the client has complained of since it was last asked."""
 
     async def open(self) -> None:
         """Ask for the topics, then join the group. Raises `BrokerUnavailable`."""
         try:
-            await self.check()
+            await asyncio.to_thread(self._check)
         except BaseException:
             await asyncio.to_thread(self._consumer.close)
             raise
@@ -115,19 +110,34 @@ class Link:
 
     async def check(self) -> None:
         """See that a server answers, and has the topics. Raises `BrokerUnavailable`."""
-        await asyncio.to_thread(self._check)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._order(self._check)
+        except (TimeoutError, RuntimeError):
+            raise BrokerUnavailable(self.trouble or "the server does not answer") from None
 
     def _check(self) -> None:
-        try:
-            for topic in self._topics:
-                name = NO_TOPIC if is_pattern(topic) else topic
-                error = self._consumer.list_topics(name, timeout=PATIENCE / 2).topics[name].error
-                if error is not None and name == topic:
-                    raise BrokerUnavailable(f"topic {topic}: {error.str()}")
-        except KafkaException as error:
-            if not self._thread.is_alive():
-                self._consumer.poll(0)  # what it complains of
-            raise BrokerUnavailable(self.trouble or error.args[0].str()) from None
+        for topic in self._topics:
+            name = NO_TOPIC if is_pattern(topic) else topic
+            error = self._metadata(name).topics[name].error
+            if error is not None and name == topic:
+                raise BrokerUnavailable(f"topic {topic}: {error.str()}")
+
+    def _metadata(self, topic: str) -> Any:
+        """What the servers say of a topic; the client waits on where it knows already that there are none."""
+        for attempt in range(TRIES):
+            try:
+                return self._consumer.list_topics(topic, timeout=PATIENCE / 2 / TRIES)
+            except KafkaException as error:
+                self._serve_complaints()
+                if self.trouble or attempt == TRIES - 1:
+                    raise BrokerUnavailable(self.trouble or error.args[0].str()) from None
+        raise AssertionError("the last attempt returns or raises")
+
+    def _serve_complaints(self) -> None:
+        """Before the group is joined nobody polls, and so hears what the client has to say."""
+        if not self._thread.is_alive():
+            self._consumer.poll(0)
 
     async def receive(self, most: int, seconds: float) -> list[Received]:
         """What has been polled; or, with trouble, nothing."""
@@ -143,27 +153,19 @@ class Link:
         return found
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """Commit as far as there is no gap. Raises `BrokerUnavailable`, `KafkaException` or `RuntimeError`."""
+        """Have it committed as far as there is no gap; in an outage, after it. Raises `BrokerUnavailable`."""
         with self._lock:
             for one in received:
                 partition, offset, _ = one.receipt
                 if self._is_ours(partition):
                     partition.offsets.done(offset)
-            pairs = _to_commit(self._partitions.values())
-        if not pairs:
-            return
-        # Not the call that waits: beside a thread that polls, its answer can get lost.
-        self._refusal = None
-        self._consumer.commit(offsets=[place for _, place in pairs], asynchronous=True)
         try:
             async with asyncio.timeout(PATIENCE):
-                while self._refusal is None and any(self._is_open(*pair) for pair in pairs):
-                    self._answered.clear()
-                    await self._answered.wait()
-        except TimeoutError:
-            raise BrokerUnavailable("the server does not answer") from None
-        if self._refusal:
-            raise BrokerUnavailable(self._refusal)
+                await self._order(lambda: self._commit(list(self._partitions.values())))
+        except KafkaException as error:
+            raise BrokerUnavailable(error.args[0].str()) from None
+        except (RuntimeError, TimeoutError) as error:
+            raise BrokerUnavailable(str(error) or "the server does not answer") from None
 
     def give_back(self, received: Sequence[Received]) -> None:
         """Read again from the first of these, in each partition."""
@@ -189,9 +191,6 @@ class Link:
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join, FAREWELL)
 
-    def _is_open(self, partition: Partition, place: TopicPartition) -> bool:
-        return self._is_ours(partition) and (partition.committed or 0) < place.offset
-
     def _is_ours(self, partition: Partition) -> bool:
         return self._partitions.get((partition.topic, partition.number)) is partition
 
@@ -204,21 +203,65 @@ class Link:
         self._waiting.clear()
         self._waiting.extend(kept)
 
+    def _order(self, work: Callable[[], object]) -> asyncio.Future[None]:
+        """Have the thread do something; ends with what it raises, or `RuntimeError` when it has ended."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._orders.append((work, future))
+        self._space.set()
+        if not self._thread.is_alive():
+            self._refuse_orders()
+        return future
+
     def _run(self) -> None:
         while not self._ending.is_set():
+            self._obey()
             self._seek()
             if len(self._waiting) < self._most:
+                self._full_since = None
                 self._pause(pause=False)
-                self._poll(GLANCE)
-            elif not self._paused:
-                self._space.clear()
-                if not self._space.wait(SOON_RECEIVED):
-                    self._pause(pause=True)
+                self._poll(self._glance())
             else:
-                self._space.clear()
-                self._poll(0)
-                self._space.wait(GLANCE)
+                self._stay()
         self._consumer.close()  # which commits, since it gives up the partitions
+        self._refuse_orders()
+
+    def _glance(self) -> float:
+        is_out = any(partition.offsets.lowest is not None for partition in self._partitions.values())
+        return GLANCE if is_out else IDLE_GLANCE
+
+    def _stay(self) -> None:
+        """Let nothing more in, but stay in the group."""
+        now = time.monotonic()
+        self._full_since = self._full_since or now
+        if now - self._full_since > SOON_RECEIVED:
+            self._pause(pause=True)
+            self._poll(0)
+        self._space.clear()
+        if not self._orders and len(self._waiting) >= self._most:
+            self._space.wait(IDLE_GLANCE)
+
+    def _obey(self) -> None:
+        while self._orders:
+            work, future = self._orders.popleft()
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - whoever has ordered it hears of it
+                self._answer(future, error)
+            else:
+                self._answer(future, None)
+
+    def _refuse_orders(self) -> None:
+        while self._orders:
+            _, future = self._orders.popleft()
+            self._answer(future, RuntimeError("the connection is closed"))
+
+    def _answer(self, future: asyncio.Future[None], error: Exception | None) -> None:
+        def tell() -> None:
+            if not future.done():
+                future.set_result(None) if error is None else future.set_exception(error)
+
+        with contextlib.suppress(RuntimeError):  # the loop may have ended
+            self._loop.call_soon_threadsafe(tell)
 
     def _poll(self, seconds: float) -> None:
         first = self._consumer.poll(seconds)
@@ -261,29 +304,20 @@ class Link:
             with contextlib.suppress(KafkaException):
                 change(self._consumer.assignment())
 
+    def _commit(self, partitions: Iterable[Partition]) -> None:
+        """Have what is done of these committed. It is not waited for: where no server answers, that has no end."""
+        with self._lock:
+            places = [place for one in partitions if (place := one.to_commit())]
+        if places:
+            self._consumer.commit(offsets=places, asynchronous=True)
+
     def _committed(self, error: Any, places: Sequence[TopicPartition]) -> None:
-        """An answer to a commit. One for partitions that others have by now is no error: all comes again there."""
-        refusal = None if error is None or error.code() in _NO_LONGER_OURS else error.str()
+        """The answer. What is refused goes with the next commit; or it is with others by now, and comes again there."""
         with self._lock:
             for place in places:
                 partition = self._partitions.get((place.topic, place.partition))
-                failed = error or place.error
-                if partition is not None and failed is None:
-                    partition.committed = max(partition.committed or 0, place.offset)
-                elif failed is not None and failed.code() not in _NO_LONGER_OURS:
-                    refusal = failed.str()
-        if error is not None:
-            refusal = refusal or ""
-        self._refusal = refusal if self._refusal is None else self._refusal
-        self._wake()
-
-    def _commit(self, partitions: Iterable[Partition]) -> None:
-        """Commit what is done of these, in the thread, before they go to others."""
-        with self._lock:
-            places = [place for _, place in _to_commit(partitions)]
-        if places:
-            with contextlib.suppress(KafkaException, RuntimeError):
-                self._consumer.commit(offsets=places, asynchronous=False)
+                if partition is not None and error is None and place.error is None:
+                    partition.committed = place.offset
 
     def _assigned(self, consumer: Any, places: Sequence[TopicPartition]) -> None:
         del consumer
@@ -294,7 +328,8 @@ class Link:
 
     def _revoked(self, consumer: Any, places: Sequence[TopicPartition]) -> None:
         keys = [(place.topic, place.partition) for place in places]
-        self._commit([self._partitions[key] for key in keys if key in self._partitions])
+        with contextlib.suppress(KafkaException, RuntimeError):
+            self._commit([self._partitions[key] for key in keys if key in self._partitions])
         self._lost(consumer, places)
 
     def _lost(self, consumer: Any, places: Sequence[TopicPartition]) -> None:
@@ -312,15 +347,7 @@ class Link:
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop may have ended
-            self._loop.call_soon_threadsafe(self._tell)
-
-    def _tell(self) -> None:
-        self._news.set()
-        self._answered.set()
-
-
-def _to_commit(partitions: Iterable[Partition]) -> list[tuple[Partition, TopicPartition]]:
-    return [(one, place) for one in partitions if (place := one.to_commit())]
+            self._loop.call_soon_threadsafe(self._news.set)
 
 
 def _received(partition: Partition, record: Any) -> Received:

@@ -161,7 +161,8 @@ class NatsSource:
 
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
         self._publisher = publisher.NatsBroker(url)  # it knows how to connect, and how to declare a stream
-        self._options = self._publisher._options  # noqa: SLF001 - as above: publisher and source are one broker
+        self._options = self._publisher.options
+        self._hosts = deque(self._publisher.address.hosts)
         self.name = self._publisher.name
         self._filters = filters_of(patterns.check_topics(topics))
         self._durable = self._options.durable or durable_name(consumer)
@@ -220,7 +221,8 @@ class NatsSource:
 
         try:
             async with asyncio.timeout(PATIENCE * 2):
-                settings = self._publisher._connection_settings()  # noqa: SLF001 - as above
+                self._hosts.rotate(-1)  # after one that is not there, the next
+                settings = self._publisher.connection_settings(*self._hosts[-1])
                 await link.client.connect(**settings, error_cb=complain, closed_cb=closed)
                 await self._set_up(link)
         except (BrokerUnavailable, nats.errors.Error, OSError, TimeoutError) as error:
@@ -235,7 +237,7 @@ class NatsSource:
     async def _set_up(self, link: _Link) -> None:
         options = self._options
         if options.declare:
-            await self._publisher._declare(link.client)  # noqa: SLF001 - as above
+            await self._publisher.declare(link.client)
         jetstream = link.client.jetstream(timeout=PATIENCE)
         stream = options.stream or await find_stream(jetstream, self._filters)
         config = await ensure_consumer(jetstream, stream, self._durable, self._filters, options)

@@ -82,7 +82,7 @@ async def ensure_consumer(
 ) -> ConsumerConfig:
     """The durable as it is, or, where there is none, a new one. Raises `BrokerUnavailable` where it does not serve."""
     try:
-        config = (await jetstream.consumer_info(stream, durable)).config or ConsumerConfig()
+        config: ConsumerConfig = (await jetstream.consumer_info(stream, durable)).config
     except nats.js.errors.NotFoundError:
         await _stream_there(jetstream, stream)
         return await _make(jetstream, stream, _new(durable, options), filters)
@@ -127,5 +127,6 @@ async def _make(
     """One filter is written as servers before 2.10 understand it too."""
     one = filters[0] if len(filters) == 1 and filters[0] != ALL else None
     several = list(filters) if len(filters) > 1 else None
-    made = await jetstream.add_consumer(stream, config.evolve(filter_subject=one, filter_subjects=several))
-    return made.config or config
+    wanted: ConsumerConfig = config.evolve(filter_subject=one, filter_subjects=several)
+    await jetstream.add_consumer(stream, wanted)
+    return wanted

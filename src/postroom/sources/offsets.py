@@ -1,4 +1,4 @@
-"""Offsets: how far a partition is done, where messages are done in any order and only the first gap can be committed."""
+"""Offsets: how far a partition is done, where messages are done in any order and none may be left out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Offsets:
             self.reached = self._delivered.popleft() + 1
 
     def rewind(self, offset: int) -> None:
-        """This one, and all behind it, will be delivered again."""
+        """One, and all behind it, will be delivered again."""
         while self._delivered and self._delivered[-1] >= offset:
             self._out.discard(self._delivered.pop())
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting
+from postroom.rules.routing import ANYTHING, matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-STAR = "*"
+STAR = ANYTHING
 
 
 def check_topics(topics: Sequence[str]) -> Sequence[str]:
@@ -26,15 +26,9 @@ def is_pattern(topic: str) -> bool:
     return STAR in topic
 
 
-def expression(topic: str) -> str:
-    """The regular expression of a topic."""
-    return ".*".join(map(re.escape, topic.split(STAR)))
-
-
-def matcher(topics: Iterable[str]) -> Callable[[str], bool]:
+def matcher(topics: Collection[str]) -> Callable[[str], bool]:
     """Whether a topic is one of these."""
-    pattern = re.compile("|".join(map(expression, topics)), re.DOTALL)
-    return lambda topic: pattern.fullmatch(topic) is not None
+    return lambda topic: any(matches(pattern, topic) for pattern in topics)
 
 
 def whole_words(broker: str, topic: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pamqp import body, commands, frame, header
 
-from postroom.brokers.amqp import FAREWELL, HEARTBEAT, PUBLISHING, Closed, Link
+from postroom.brokers.amqp import CAPABILITIES, FAREWELL, HEARTBEAT, PUBLISHING, Closed, Link
 
 if TYPE_CHECKING:
     import ssl
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 RECEIVING = PUBLISHING
 """The channel of the connection."""
 MOST_PREFETCHED = 65_535
+ABILITIES: Any = {**CAPABILITIES, "consumer_cancel_notify": True}
 
 
 class Delivery(NamedTuple):
@@ -133,6 +134,11 @@ class Inbound(Link):
         self._writer.write(b"".join(frame.marshal(one, RECEIVING) for one in frames))
         await self._writer.drain()
 
+    def _send(self, command: Any, channel: int) -> None:
+        if isinstance(command, commands.Connection.StartOk):  # or it would not say that a queue is gone
+            command.client_properties = {**command.client_properties, "capabilities": ABILITIES}
+        super()._send(command, channel)
+
     def _arrived(self, channel: int, found: Any) -> None:
         self._heard = time.monotonic()
         match found:
@@ -159,5 +165,6 @@ class Inbound(Link):
             self.news.set()
 
     def lose(self, reason: str, code: int = 0) -> None:
+        """The connection is gone: who waits for messages is told."""
         super().lose(reason, code)
         self.news.set()

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from postroom.brokers.cloudevents import REDIS, incoming
-from postroom.brokers.redis import RedisBroker, RedisError, ResponseError
+from postroom.brokers.redis import RedisBroker
 from postroom.errors import BrokerUnavailable
 from postroom.sources import patterns
 from postroom.sources.port import Received
+
+from redis.exceptions import RedisError, ResponseError  # isort: skip - after the publisher, which says what is missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,8 +45,8 @@ class RedisSource:
 
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
         self._publisher = RedisBroker(url)
-        options = self._publisher._options  # noqa: SLF001 - publisher and source are one broker
-        self._client: Any = self._publisher._client  # noqa: SLF001 - as above
+        options = self._publisher.options
+        self._client: Any = self._publisher.client
         self.name = self._publisher.name
         self._topics: dict[str, str] = {}
         for topic in patterns.check_topics(topics):
@@ -60,6 +62,7 @@ class RedisSource:
         self._waiting: deque[Received] = deque()
         self._out: dict[Place, None] = {}
         self._keeping: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
         """Up to `most` entries: our own that were lost on their way, then what was returned, then new ones.
@@ -105,8 +108,8 @@ class RedisSource:
     async def close(self) -> None:
         """Return what is pending, leave the group, and end the connections."""
         if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+            self._leaving.set()  # not cancelled: the client may swallow that
+            await self._keeping
             self._keeping = None
         self._forget()
         if self._joined:
@@ -125,6 +128,7 @@ class RedisSource:
                     if "BUSYGROUP" not in str(error):
                         raise
         if self._keeping is None:
+            self._leaving.clear()
             self._keeping = asyncio.create_task(self._keep())
         self._joined = True
 
@@ -196,11 +200,13 @@ class RedisSource:
 
     async def _keep(self) -> None:
         """Touch all that is out, again and again, so that nobody takes it over."""
-        while True:
-            await asyncio.sleep(self._idle_ms / 3000)
+        while not self._leaving.is_set():
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 async with asyncio.timeout(PATIENCE):
                     await self._claim(list(self._out), self._me, 0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._idle_ms / 3000):
+                    await self._leaving.wait()
 
     async def _claim(self, places: Sequence[Place], member: str, idle_ms: int) -> None:
         for stream, entries in _by_stream(places):

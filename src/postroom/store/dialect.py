@@ -99,7 +99,8 @@ class MySQL(Dialect):
     )
 
     def insert_missing(self, table: str, columns: str, rows: str) -> str:
-        return f"INSERT IGNORE INTO {table} ({columns}) VALUES {rows}"
+        column = columns.partition(",")[0]  # IGNORE would have drivers warn of each that is there
+        return f"INSERT INTO {table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE {column} = {column}"
 
     def later(self, seconds: str) -> str:
         return f"utc_timestamp(6) + INTERVAL {seconds} SECOND"

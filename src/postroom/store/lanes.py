@@ -33,7 +33,7 @@ class Lanes(Claiming):
         token = token or new_token()
         lease = {"queue": self.queue, "worker": worker, "seconds": float(seconds), "token": token, "limit": limit}
         found = yield from self._take_lanes(lease)
-        if not found and (yield from self._make_lanes()):
+        if not found and (yield from self.make_lanes()):
             found = yield from self._take_lanes(lease)
         return [Lane(number, token, interrupted=previous != 0) for number, previous in sorted(map(tuple, found))]
 
@@ -110,15 +110,6 @@ class Lanes(Claiming):
                 f"WHERE state = 0 AND queue = :queue AND {self.places(mine)}",
                 {"queue": self.queue},
             )
-
-    def _make_lanes(self) -> Steps[bool]:
-        """Make the lanes of this queue; False if they are there."""
-        there = yield Query(f"SELECT 1 FROM {self.lane} WHERE queue = :queue LIMIT 1", {"queue": self.queue})
-        if there.rows:
-            return False
-        rows = ", ".join(f"(:queue, {number})" for number in range(LANES))
-        yield Query(self.dialect.insert_missing(self.lane, "queue, lane", rows), {"queue": self.queue})
-        return True
 
     def _take_lanes(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         """Lease free lanes; each comes with the token of its last holder, 0 if that one released it."""

@@ -40,28 +40,31 @@ class Keeper:
 
     lock: ClassVar[str] = ""
     """What makes a SELECT see what was committed since the transaction's snapshot, where the database needs that."""
-    headers_in: ClassVar[str] = ":headers"
+    headers_in: ClassVar[str] = "{}"
     headers_out: ClassVar[str] = "response_headers"
-    body_in: ClassVar[str] = ":body"
+    body_in: ClassVar[str] = "{}"
+    """How a parameter becomes a value of the column, and how the column is read."""
 
     def __init__(self, names: Names) -> None:
         self.dialect: Dialect = DIALECTS[names.dialect]()
         self.table = names.mapping()["idempotency"]
         now, lease, keep = self.dialect.now, self.dialect.later(":lease"), self.dialect.later(":keep")
-        self._new = f"(:scope, :key, :digest, :token, {lease}, {keep})"
+        self._times = f"{lease}, {keep}"
         self._renewed = f"leased_until = {lease}"
         self._taken_over = (
             f"digest = :digest, status = 'in_progress', token = :token, leased_until = {lease}, created_at = {now}, "
             f"finished_at = {self.dialect.never}, expires_at = {keep}, "
             "http_status = NULL, response_headers = NULL, response_body = NULL"
         )
-        self._ended = (
+        self.ended = (
             f"status = :status, leased_until = {self.dialect.never}, finished_at = {now}, expires_at = {keep}, "
-            f"http_status = :http_status, response_headers = {self.headers_in}, response_body = {self.body_in}"
+            f"http_status = :http_status, response_headers = {self.headers_in.format(':headers')}, "
+            f"response_body = {self.body_in.format(':body')}"
         )
         self._columns = (
             f"idempotency_key, token, digest, status, http_status, {self.headers_out}, response_body, "
-            f"CASE WHEN leased_until > {now} THEN -({self.dialect.seconds_since('leased_until')}) ELSE 0 END, "
+            # As a float: where texts come as bytes, a driver may not be able to read a decimal.
+            f"CASE WHEN leased_until > {now} THEN -1e0 * ({self.dialect.seconds_since('leased_until')}) ELSE 0e0 END, "
             f"expires_at <= {now}"
         )
 
@@ -82,7 +85,7 @@ class Keeper:
     def end(self, entry: Entry, status: Status, response: Response | None, keep: float) -> Steps[bool]:
         """Record how the run ended. False, and nothing is written, where it is no longer this run's."""
         values = {"status": status.value, "keep": float(keep), **self.answer(response)}
-        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._ended, values))
+        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self.ended, values))
 
     def renew(self, entry: Entry, lease: float) -> Steps[bool]:
         """Hold the entry for so many seconds from now. False where it is no longer this run's."""
@@ -99,17 +102,21 @@ class Keeper:
         }
 
     def select(self, scope: str, keys: Iterable[str], lock: str = "") -> Steps[dict[str, Found]]:
-        """The entries of one scope that are there, by key."""
+        """The entries of one scope that are there, by key; locked, where that is asked for, in the order of keys."""
         params = {f"key_{n}": key for n, key in enumerate(keys)}
         result = yield Query(
             f"SELECT {self._columns} FROM {self.table} WHERE scope = :scope "
-            f"AND idempotency_key IN ({listed(f':{name}' for name in params)}){lock}",
+            f"AND idempotency_key IN ({listed(f':{name}' for name in params)}) ORDER BY idempotency_key{lock}",
             {"scope": scope, **params},
         )
         return {text(row[0]): _found(row) for row in result.rows}
 
-    def insert(self, columns: str, rows: str, params: dict[str, Any]) -> Steps[set[str]]:
-        """Insert the rows that are not there; returns their keys. The parameters name the one scope and the token."""
+    def insert(self, columns: str, rows: str, params: dict[str, Any], keys: Iterable[str]) -> Steps[set[str]]:
+        """Insert rows of one scope and one token where there are none; returns the keys of those that are new.
+
+        Of the parameters, `scope` and `token` are for all rows; `keys` are the names of those that hold the keys.
+        """
+        del keys
         result = yield Query(
             f"INSERT INTO {self.table} ({columns}) VALUES {rows} ON CONFLICT DO NOTHING RETURNING idempotency_key",
             params,
@@ -117,7 +124,7 @@ class Keeper:
         return {text(key) for [key] in result.rows}
 
     def _glance(self, entry: Entry) -> Steps[Found | None]:
-        """What can be had without locks before anything is written. Here nothing: an INSERT that is refused has none.
+        """What is there already, read without locks. Here the INSERT itself looks.
 
         On SQLite, a transaction that reads first could not write any more once another has written.
         """
@@ -129,9 +136,17 @@ class Keeper:
         return (yield from self.select(entry.scope, [entry.key], lock)).get(entry.key)
 
     def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
-        columns = "scope, idempotency_key, digest, token, leased_until, expires_at"
-        params = {**_identity(entry), "digest": entry.digest, "token": entry.token, **_seconds(terms)}
-        return bool((yield from self.insert(columns, self._new, params)))
+        """Make the entry, unless there is one. One that is there and about to change is not waited for."""
+        values = "CAST(:scope AS text), CAST(:key AS text), CAST(:digest AS text), CAST(:token AS bigint)"
+        there = (
+            f"SELECT 1 FROM {self.table} WHERE scope = CAST(:scope AS text) AND idempotency_key = CAST(:key AS text)"
+        )
+        result = yield Query(
+            f"INSERT INTO {self.table} ({_NEW}) SELECT {values}, {self._times} WHERE NOT EXISTS ({there}) "
+            "ON CONFLICT DO NOTHING RETURNING token",
+            _fresh(entry, terms),
+        )
+        return bool(result.rows)
 
     def _take_over(self, entry: Entry, found: Found, terms: Terms) -> Steps[bool]:
         """Make the row this run's, unless it has changed or its lease was renewed since it was read."""
@@ -153,40 +168,45 @@ class Keeper:
         return body
 
 
+_NEW = "scope, idempotency_key, digest, token, leased_until, expires_at"
 _PLACE = "scope = :scope AND idempotency_key = :key AND token = :old_token AND status = :old_status"
 
 
 class PostgreSQLKeeper(Keeper):
     """Headers travel as text, so that the codecs which an application sets on its connection do no harm."""
 
-    headers_in = ":headers::text::jsonb"
+    headers_in = "{}::text::jsonb"
     headers_out = "response_headers::text"
-    body_in = ":body::bytea"
+    body_in = "{}::bytea"
 
 
 class MySQLKeeper(Keeper):
     """A plain INSERT that is refused would leave a shared lock, over which two that go on to write would deadlock."""
 
     lock = " FOR UPDATE"
-    body_in = "unhex(:body)"  # drivers differ in how they write bytes into a statement
+    body_in = "unhex({})"  # drivers differ in how they write bytes into a statement
 
-    def insert(self, columns: str, rows: str, params: dict[str, Any]) -> Steps[set[str]]:
+    def insert(self, columns: str, rows: str, params: dict[str, Any], keys: Iterable[str]) -> Steps[set[str]]:
         """How many rows were written tells nothing: drivers count differently. The token does."""
         yield Query(
             f"INSERT INTO {self.table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE token = token",
             params,
         )
-        keys = {name: value for name, value in params.items() if name.partition("_")[0] == "key"}
+        given = {name: params[name] for name in keys}
         result = yield Query(
             f"SELECT idempotency_key FROM {self.table} WHERE scope = :scope "
-            f"AND idempotency_key IN ({listed(f':{name}' for name in keys)}) AND token = :token FOR UPDATE",
-            {"scope": params["scope"], "token": params["token"], **keys},
+            f"AND idempotency_key IN ({listed(f':{name}' for name in given)}) AND token = :token FOR UPDATE",
+            {"scope": params["scope"], "token": params["token"], **given},
         )
         return {text(key) for [key] in result.rows}
 
     def _glance(self, entry: Entry) -> Steps[Found | None]:
         """What needs no writing is answered without waiting for whoever is about to finish the entry."""
         return (yield from self._look(entry))
+
+    def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
+        row = f"(:scope, :key, :digest, :token, {self._times})"
+        return bool((yield from self.insert(_NEW, row, _fresh(entry, terms), ["key"])))
 
     def _write(
         self, entry: Entry, token: int, status: Status, changes: str, values: dict[str, Any], condition: str = ""
@@ -207,6 +227,10 @@ KEEPERS: dict[str, type[Keeper]] = {"postgresql": PostgreSQLKeeper, "sqlite": Ke
 
 def _identity(entry: Entry) -> dict[str, Any]:
     return {"scope": entry.scope, "key": entry.key}
+
+
+def _fresh(entry: Entry, terms: Terms) -> dict[str, Any]:
+    return {**_identity(entry), "digest": entry.digest, "token": entry.token, **_seconds(terms)}
 
 
 def _seconds(terms: Terms) -> dict[str, Any]:

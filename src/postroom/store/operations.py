@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from postroom.message import Message
+from postroom.rules.ordering import LANES
 from postroom.store.db_errors import retrying
 from postroom.store.dialect import DIALECTS, Dialect
 from postroom.store.steps import Query, Row, Steps
@@ -75,6 +76,15 @@ class Operations:
     def statement(self, text: str, params: Mapping[str, Any]) -> Steps[Sequence[Row]]:
         """Run one statement that commits by itself, again if it lost a deadlock."""
         return (yield from retrying(lambda: _single(Query(text, params))))
+
+    def make_lanes(self) -> Steps[bool]:
+        """Make the lanes of this queue; False if they are there."""
+        there = yield Query(f"SELECT 1 FROM {self.lane} WHERE queue = :queue LIMIT 1", {"queue": self.queue})
+        if there.rows:
+            return False
+        rows = ", ".join(f"(:queue, {number})" for number in range(LANES))
+        yield Query(self.dialect.insert_missing(self.lane, "queue, lane", rows), {"queue": self.queue})
+        return True
 
     def places(self, deliveries: Iterable[HasPlace]) -> str:
         """A condition that finds these deliveries by the primary key, beside state and queue."""

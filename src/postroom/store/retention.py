@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.store.dialect import whole_numbers
 from postroom.store.steps import Query, Steps
@@ -17,15 +17,24 @@ if TYPE_CHECKING:
 BATCH = 1000
 
 
+class _Kept(NamedTuple):
+    """Rows of a table whose primary key has two columns, of which the first has few values; and which are to go."""
+
+    table: str
+    group: str
+    name: str
+    old: str
+    params: dict[str, float]
+
+
 class Retention:
-    """Removes settled messages and old inbox marks.
+    """Removes settled messages, old inbox marks, and entries of the idempotency ledger that have expired.
 
     Each batch starts behind the one before: what a batch removed, and what is to stay, is not read again.
     """
 
     def __init__(self, operations: Operations) -> None:
         self._o = operations
-        self._inbox = operations.tables["inbox"]
 
     def remove_settled(self, seconds: float, batch: int = BATCH) -> Steps[int]:
         """Remove up to a batch of messages that were settled longer ago; returns how many. Zero means done."""
@@ -45,17 +54,32 @@ class Retention:
 
     def remove_marks(self, seconds: float, batch: int = BATCH, tell: Tell | None = None) -> Steps[int]:
         """Remove all inbox marks that are older, batch by batch; returns how many."""
+        old = f"received_at <= {self._o.dialect.later(':ago')}"
+        marks = _Kept(self._o.tables["inbox"], "consumer", "message_id", old, {"ago": -float(seconds)})
+        return (yield from self._remove_all(marks, batch, tell))
+
+    def remove_expired(self, batch: int = BATCH, tell: Tell | None = None) -> Steps[int]:
+        """Remove all entries of the ledger that have expired and that no run holds, batch by batch; returns how many.
+
+        How long an entry is kept was decided when it was written.
+        """
+        old = f"expires_at <= {self._o.now} AND leased_until <= {self._o.now}"
+        entries = _Kept(self._o.tables["idempotency"], "scope", "idempotency_key", old, {})
+        return (yield from self._remove_all(entries, batch, tell))
+
+    def _remove_all(self, kept: _Kept, batch: int, tell: Tell | None) -> Steps[int]:
+        """Group by group, and in each batch by batch through the primary key."""
         removed = 0
-        consumer = yield from self._consumer_after("")
-        while consumer is not None:
+        group = yield from self._first_group(kept, ">=", "")
+        while group is not None:
             after: str | None = ""
             while after is not None:
-                ids = yield from self._o.transaction(self._remove_marks, float(seconds), batch, consumer, after)
-                removed += len(ids)
+                names = yield from self._o.transaction(self._remove, kept, batch, group, after)
+                removed += len(names)
                 if tell:
-                    tell(len(ids))
-                after = ids[-1] if len(ids) == batch else None
-            consumer = yield from self._consumer_after(consumer)
+                    tell(len(names))
+                after = names[-1] if len(names) == batch else None
+            group = yield from self._first_group(kept, ">", group)
         return removed
 
     def _remove_settled(self, seconds: float, batch: int, after: int) -> Steps[list[int]]:
@@ -72,25 +96,24 @@ class Retention:
             yield Query(f"DELETE FROM {o.receipt} WHERE position IN ({positions})")
         return removed
 
-    def _consumer_after(self, consumer: str) -> Steps[str | None]:
+    def _first_group(self, kept: _Kept, where: str, value: str) -> Steps[str | None]:
+        group = kept.group
         found = yield Query(
-            f"SELECT consumer FROM {self._inbox} WHERE consumer > :consumer ORDER BY consumer LIMIT 1",
-            {"consumer": consumer},
+            f"SELECT {group} FROM {kept.table} WHERE {group} {where} :value ORDER BY {group} LIMIT 1", {"value": value}
         )
         return str(found.rows[0][0]) if found.rows else None
 
-    def _remove_marks(self, seconds: float, batch: int, consumer: str, after: str) -> Steps[list[str]]:
-        o = self._o
+    def _remove(self, kept: _Kept, batch: int, group: str, after: str) -> Steps[list[str]]:
         found = yield Query(
-            f"SELECT message_id FROM {self._inbox} WHERE consumer = :consumer AND message_id > :after "
-            f"AND received_at <= {o.dialect.later(':ago')} ORDER BY message_id LIMIT :batch{o.dialect.skip_locked}",
-            {"consumer": consumer, "after": after, "ago": -seconds, "batch": batch},
+            f"SELECT {kept.name} FROM {kept.table} WHERE {kept.group} = :group AND {kept.name} > :after "
+            f"AND {kept.old} ORDER BY {kept.name} LIMIT :batch{self._o.dialect.skip_locked}",
+            {"group": group, "after": after, "batch": batch, **kept.params},
         )
-        ids = [str(message_id) for [message_id] in found.rows]
-        if ids:
-            names = ", ".join(f":id_{n}" for n in range(len(ids)))
+        names = [str(name) for [name] in found.rows]
+        if names:
+            places = ", ".join(f":name_{n}" for n in range(len(names)))
             yield Query(
-                f"DELETE FROM {self._inbox} WHERE consumer = :consumer AND message_id IN ({names})",
-                {"consumer": consumer, **{f"id_{n}": one for n, one in enumerate(ids)}},
+                f"DELETE FROM {kept.table} WHERE {kept.group} = :group AND {kept.name} IN ({places})",
+                {"group": group, **{f"name_{n}": name for n, name in enumerate(names)}},
             )
-        return ids
+        return names

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.lifecycle import Stored
-from postroom.rules.ordering import LANES, NO_LANE
+from postroom.rules.ordering import NO_LANE
 from postroom.store.dialect import whole_numbers
 from postroom.store.operations import CHUNK, Operations, Place, chunks
 from postroom.store.steps import Query, Steps
@@ -105,10 +105,7 @@ class Sorting(Operations):
 
     def _free_lanes(self) -> Steps[list[int]]:
         """Lock the lanes that nobody holds. Only a later statement may read what is in them."""
-        there = yield Query(f"SELECT 1 FROM {self.lane} WHERE queue = :queue LIMIT 1", {"queue": self.queue})
-        if not there.rows:
-            rows = ", ".join(f"(:queue, {number})" for number in range(LANES))
-            yield Query(self.dialect.insert_missing(self.lane, "queue, lane", rows), {"queue": self.queue})
+        yield from self.make_lanes()
         found = yield Query(
             f"SELECT lane FROM {self.lane} WHERE queue = :queue AND leased_until <= {self.now} "
             f"ORDER BY lane{self.dialect.skip_locked}",

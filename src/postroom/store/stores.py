@@ -203,8 +203,9 @@ def _async_engine(url: URL) -> AsyncEngine:
         from sqlalchemy.ext.asyncio import create_async_engine  # needs greenlet, which sync users need not have
     except ImportError:
         raise DriverMissing("async connections need greenlet: pip install 'postroom[asyncio]'") from None
-    # No limit: a relay holds as many connections as it has lines, and would wait for its own.
-    return create_async_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True, max_overflow=-1)
+    # No limit: a relay holds as many connections as it has lines, and would wait for its own. SQLite may have no pool.
+    unlimited = {} if url.get_backend_name() == "sqlite" else {"max_overflow": -1}
+    return create_async_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True, **unlimited)
 
 
 class _Sessions:

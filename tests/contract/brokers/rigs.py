@@ -169,6 +169,7 @@ class RabbitRig(Rig):
 class KafkaRig(Rig):
     name = "kafka"
     kind = Kafka
+    server: Kafka
     broker = KafkaBroker
     too_large = 1_000_001
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from postroom import Message, Relay
+from postroom import Message, Relay, RetryPolicy
 from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable
 from postroom.relay.courier import GRACE
@@ -114,10 +114,10 @@ async def test_what_a_broker_declares_is_so(rig: Rig, broker: Broker, topic: str
 async def test_R_5_an_unreachable_server_burns_no_attempt(rig: Rig, service: Service, topic: str) -> None:
     url = rig.url(port=free_port())
     broker = rig.broker(url)
-    assert kinds(await published(broker, [Message.new(topic, "a")] * 3, 2.0)) == {Unreached}
+    assert kinds(await published(broker, [Message.new(topic, "a")] * 3, 1.0)) == {Unreached}
     await broker.close()
     service.commit(*(Message.new(topic, {"n": n}) for n in range(3)))
-    report = await Relay(service.url, url, broker_timeout_ms=2000).run_once()
+    report = await Relay(service.url, url, broker_timeout_ms=1000).run_once()
     assert (report.sent, report.retried, report.dead) == (0, 0, 0)
     assert service.rows(f"SELECT DISTINCT attempts FROM {service.table('delivery')}") == [(0,)]
 
@@ -135,7 +135,8 @@ async def test_R_5_a_killed_server_is_found_again_and_nothing_is_lost(rig: Rig, 
             it_is_gone.set()
 
     committed = service.commit(*(Message.new(topic, {"n": n}, key=n % 20) for n in range(300)))
-    relay = Relay(service.url, rig.url(), batch=20, hook=hook, broker_timeout_ms=5000)
+    soon = RetryPolicy.table([0.2], max_attempts=20)
+    relay = Relay(service.url, rig.url(), batch=20, hook=hook, broker_timeout_ms=5000, policy=soon)
     async with asyncio.timeout(60), relay:
         await some_are_sent.wait()
         rig.server.stop(kill=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaError
 
 from postroom import Message
 from postroom.brokers.kafka import KafkaBroker
-from postroom.brokers.port import Accepted, Refused
+from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
 from postroom.errors import InvalidSetting
 from postroom.rules.failures import Reason
 from tests.contract.brokers.rigs import KafkaRig
@@ -32,6 +33,37 @@ async def test_the_answer_is_partition_and_offset_and_a_key_has_one_partition(ri
     assert [offset for _, offset in answers] == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Unreached),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, Unreached),
+        (KafkaError.NOT_LEADER_FOR_PARTITION, Accepted),  # the client finds the new one
+        (KafkaError.INVALID_RECORD, Refused),
+        (KafkaError.MSG_SIZE_TOO_LARGE, Refused),
+    ],
+)
+async def test_L_9_what_an_error_of_the_server_means(rig: KafkaRig, error: int, outcome: type[Outcome]) -> None:
+    await rig.declare("errors")
+    broker = KafkaBroker(rig.url())
+    assert isinstance((await broker.publish([Message.new("errors", "a")], 10.0))[0], Accepted)
+    rig.server.refuse_next(error)
+    [found] = await broker.publish([Message.new("errors", "b")], 10.0)
+    [after] = await broker.publish([Message.new("errors", "c")], 10.0)
+    await broker.close()
+    assert type(found) is outcome
+    assert isinstance(after, Accepted)
+
+
+async def test_what_the_server_finds_too_large_together_is_sent_alone(rig: KafkaRig) -> None:
+    await rig.declare("together")
+    broker = KafkaBroker(rig.url())
+    rig.server.refuse_next(KafkaError.MSG_SIZE_TOO_LARGE)
+    outcomes = await broker.publish([Message.new("together", {"n": n}, key="k") for n in range(5)], 10.0)
+    await broker.close()
+    assert {type(one) for one in outcomes} == {Accepted}
+
+
 @pytest.mark.parametrize("topic", ["a b", "ü", "a/b"])
 async def test_a_topic_that_kafka_cannot_have_is_refused(rig: KafkaRig, topic: str) -> None:
     broker = KafkaBroker(rig.url())
@@ -47,7 +79,7 @@ def test_topics_are_not_declared() -> None:
 
 
 def test_what_the_producer_is_told() -> None:
-    settings = KafkaBroker("kafka+ssl://shop:p%40ss@one,two:9000?sasl=SCRAM-SHA-512&ca=/ca.pem")._settings()
+    settings = KafkaBroker("kafka+ssl://shop:p%40ss@one,two:9000?sasl=SCRAM-SHA-512&ca=/ca.pem").settings()
     assert settings["bootstrap.servers"] == "one:9093,two:9000"
     assert (settings["acks"], settings["enable.idempotence"]) == ("all", True)
     assert (settings["security.protocol"], settings["sasl.mechanism"]) == ("SASL_SSL", "SCRAM-SHA-512")

@@ -15,6 +15,7 @@ from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import Reason
 from tests.services.databases import need
 from tests.services.nats import Nats
+from tests.services.service import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -111,6 +112,12 @@ async def test_users_and_what_they_may_not_do(guarded: Nats) -> None:
     with pytest.raises(BrokerUnavailable, match=r"(?i)authorization") as caught:
         await published(f"nats://shop:secret@{place}", Message.new("ok.a", "a"))
     assert "secret" not in str(caught.value)
+
+
+async def test_hosts_that_are_not_there_are_passed_by(server: Nats, jetstream: JetStreamContext) -> None:
+    await jetstream.add_stream(name="HOSTS", subjects=["hosts"])
+    url = f"nats://127.0.0.1:{free_port()},127.0.0.1:{server.port}"
+    assert await published(url, Message.new("hosts", "a")) == [Accepted("HOSTS:1")]
 
 
 def test_declaring_needs_a_stream() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from abc import ABC, abstractmethod
@@ -21,6 +22,7 @@ from postroom.sources.nats import NatsSource
 from postroom.sources.rabbitmq import RabbitSource
 from postroom.sources.redis import RedisSource
 from tests.contract.brokers.rigs import KafkaRig, NatsRig, RabbitRig, RedisRig, Rig
+from tests.contract.sources.receiving import GLANCE
 from tests.services.databases import need
 
 if TYPE_CHECKING:
@@ -88,7 +90,12 @@ class ServerDesk(Desk):
         return self.rig.url(port, **options)
 
     def source(self, consumer: str, *topics: str, **options: str) -> Source:
-        return self.source_kind(self.url(**options), consumer, topics)
+        return self.source_kind(self.url(None, **options), consumer, topics)
+
+    async def settled(self, *sources: Source) -> None:
+        """Return when each of these has its share."""
+        for source in sources:
+            assert await source.receive(1, GLANCE) == []
 
     def cut(self) -> None:
         """Break all connections of this process to the server, as a network does."""
@@ -118,7 +125,8 @@ class RedisDesk(ServerDesk):
 
     async def send_plain(self, topic: str, body: bytes, headers: dict[str, str]) -> None:
         async with redis.Redis(port=self.rig.server.port) as client:
-            await client.xadd(topic, {**headers, "data": body})
+            fields: dict[Any, Any] = {**headers, "data": body}
+            await client.xadd(topic, fields)
 
 
 class RabbitDesk(ServerDesk):
@@ -148,6 +156,15 @@ class KafkaDesk(ServerDesk):
         producer = confluent_kafka.Producer({"bootstrap.servers": places})
         producer.produce(topic, body, headers=list(headers.items()))
         assert producer.flush(10) == 0
+
+    async def settled(self, *sources: Source) -> None:
+        links = []
+        for source in sources:
+            await source.receive(1, 0)
+            assert isinstance(source, KafkaSource)
+            links.append(source._link)
+        while not all(link and link._partitions for link in links):  # noqa: ASYNC110 - its thread tells nobody
+            await asyncio.sleep(0.02)
 
 
 SERVERS: list[type[ServerDesk]] = [NatsDesk, RedisDesk, RabbitDesk, KafkaDesk]

@@ -85,6 +85,19 @@ async def consume(source: Source, wanted: set[str], most: int = BATCH) -> list[R
     return found
 
 
+async def until_unavailable(source: Source) -> list[Received]:
+    """Receive and acknowledge until the source says that the broker is gone; what it had until then counts."""
+    found: list[Received] = []
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                some = await source.receive(BATCH, GLANCE)
+                await source.acknowledge(some)
+            except BrokerUnavailable:
+                return found
+            found += some
+
+
 def ids(received: Sequence[Received]) -> list[str]:
     return [one.message.id for one in received]
 

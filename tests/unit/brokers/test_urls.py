@@ -33,7 +33,7 @@ def test_what_is_left_out_has_its_usual_value() -> None:
 @pytest.mark.parametrize(
     ("rest", "problem"),
     [
-        ("host?bogus=hidden", "there is no option 'bogus'; known are declare, limit, mode, secret, source"),
+        ("host?bogus=hidden", "there is no option 'bogus'; known are ca, declare, limit, mode, secret, source"),
         ("host?limit=hidden", "option limit is not valid"),
         ("host?limit=0", "option limit is not valid"),
         ("host?mode=loud", "option mode is not valid"),
@@ -60,3 +60,9 @@ def test_secrets_are_not_shown() -> None:
 def test_a_missing_client_names_the_extra() -> None:
     error = urls.client_missing("nats", "nats", ImportError("no", name="nats"))
     assert str(error) == "nats: needs a client library: there is no module nats; run pip install 'postroom[nats]'"
+
+
+def test_a_file_of_certificate_authorities_that_is_none_is_an_error() -> None:
+    _, options = urls.parse("nats://host?ca=/nonexistent", {"nats": 4222}, urls.Options)
+    with pytest.raises(InvalidSetting, match="the option ca"):
+        options.tls()

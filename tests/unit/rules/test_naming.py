@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.rules.naming import LONGEST, LONGEST_QUEUE, fits, handler_queue, identity, label, line
+from postroom.rules.naming import LONGEST, identity, label, line
 
 ANY = st.text(st.characters(), max_size=400)
 
@@ -32,18 +32,3 @@ def test_what_is_fit_is_left_as_it_is() -> None:
     assert label("\n") is None
     assert label("a\nb" + "c" * 300) == "ab" + "c" * 253
     assert line("a\nb") == "ab"
-
-
-def test_a_consumers_queue_has_its_name() -> None:
-    assert handler_queue("billing") == "handler:billing"
-    long = [handler_queue("b" * 200), handler_queue("b" * 201)]
-    assert len(set(long)) == 2
-    assert all(len(one) == LONGEST_QUEUE for one in long)
-
-
-@given(st.text("ab.*?[]", max_size=8))
-def test_a_topic_fits_itself_and_a_star(topic: str) -> None:
-    assert fits(topic, topic)
-    assert fits("*", topic)
-    assert fits(f"{topic}*", f"{topic}.more")
-    assert not fits(f"{topic}!", topic)

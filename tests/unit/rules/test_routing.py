@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.rules.routing import ANYTHING, LONGEST_QUEUE, Routing, best_pattern, is_sorted, matches, queue_of_pattern
+from postroom.rules.routing import (
+    ANYTHING,
+    LONGEST_QUEUE,
+    Routing,
+    best_pattern,
+    is_sorted,
+    matches,
+    queue_of_consumer,
+    queue_of_pattern,
+)
 
 words = st.text("ab.*[\n", max_size=8)
 patterns = words.filter(bool)
@@ -96,3 +105,10 @@ def test_every_topic_has_a_queue(given: list[str], topic: str) -> None:
     assert best is not None
     assert routing.queue_of(topic) == routing.queues[best]
     assert routing.queue_of(topic) == routing.queue_of(topic)
+
+
+def test_a_consumers_queue_has_its_name_and_is_none_of_topics() -> None:
+    assert queue_of_consumer("billing") == "handler:billing"
+    long = [queue_of_consumer("b" * 200), queue_of_consumer("b" * 201)]
+    assert len(set(long)) == 2
+    assert all(len(one) <= LONGEST_QUEUE and not is_sorted(one) for one in long)

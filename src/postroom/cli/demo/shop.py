@@ -26,7 +26,7 @@ class Shop:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._outbox = Outbox()
+        self._outbox = Outbox(brokers=[])
         connection.execute("CREATE TABLE orders (request TEXT PRIMARY KEY, goods TEXT NOT NULL)")
 
     def order(self, number: int, *, card_is_good: bool = True) -> Message:

@@ -1,0 +1,194 @@
+"""What is each broker's own: how a source is set up, and what it does with what others have set up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import aio_pika
+import nats
+import pytest
+import redis.asyncio as redis
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from postroom import Message
+from postroom.brokers.memory import MemoryBroker
+from postroom.errors import BrokerUnavailable
+from postroom.sources.memory import MemorySource
+from tests.contract.sources.desks import KafkaDesk, NatsDesk, RabbitDesk, RedisDesk, ServerDesk
+from tests.contract.sources.receiving import GLANCE, consume, ids, receive
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from postroom.sources.port import Source
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+def opened(stack: AsyncExitStack, source: Source) -> Source:
+    stack.push_async_callback(source.close)
+    return source
+
+
+async def sent(desk: ServerDesk, *topics: str, **options: str) -> list[str]:
+    """Publish a message to each topic; returns their ids."""
+    broker = desk.rig.broker(desk.rig.url(None, **options))
+    messages = [Message.new(topic, "a") for topic in topics]
+    await broker.publish(messages, 10.0)
+    await broker.close()
+    return [str(message.id) for message in messages]
+
+
+async def test_nats_declares_a_stream_and_filters_by_patterns(topic: str, stack: AsyncExitStack) -> None:
+    desk = NatsDesk()
+    options = {"declare": "true", "stream": topic, "subjects": f"{topic}.>"}
+    one, two, three, _ = await sent(desk, f"{topic}.a", f"{topic}.b.c", f"{topic}.x.paid", f"{topic}.y.open", **options)
+    source = opened(stack, desk.source("c.1", f"{topic}.a", f"{topic}.b.*", f"{topic}.*.paid", **options))
+    assert ids(await receive(source, 3)) == [one, two, three]
+    assert await source.receive(10, GLANCE) == []
+    everything = opened(stack, desk.source("c 2", "*", stream=topic))
+    assert len(await receive(everything, 4)) == 4
+
+
+async def test_nats_says_what_is_wrong_with_a_durable_and_widens_it_if_told(topic: str, stack: AsyncExitStack) -> None:
+    desk = NatsDesk()
+    client = await nats.connect(f"nats://127.0.0.1:{desk.rig.server.port}")
+    stack.push_async_callback(client.close)
+    jetstream = client.jetstream()
+    await jetstream.add_stream(name=topic, subjects=[f"{topic}.>"])
+    await jetstream.add_consumer(topic, ConsumerConfig(durable_name="all", ack_policy=AckPolicy.ALL))
+    await jetstream.add_consumer(topic, ConsumerConfig(durable_name="pushed", deliver_subject=f"p{topic}"))
+    await jetstream.add_consumer(topic, ConsumerConfig(durable_name="narrow", filter_subject=f"{topic}.a"))
+    for durable, problem in [("all", "must be explicit"), ("pushed", "pulled"), ("narrow", "?declare=true widens it")]:
+        source = opened(stack, desk.source("c", f"{topic}.b", durable=durable))
+        with pytest.raises(BrokerUnavailable, match=problem.replace("?", r"\?")):
+            await source.receive(1, GLANCE)
+    options = {"declare": "true", "stream": topic, "subjects": "unused"}
+    [message] = await sent(desk, f"{topic}.b")
+    source = opened(stack, desk.source("c", f"{topic}.b", durable="narrow", **options))
+    assert ids(await receive(source, 1)) == [message]
+    await jetstream.delete_consumer(topic, "narrow")
+    with pytest.raises(BrokerUnavailable, match="consumer"):
+        await source.receive(1, 10.0)
+
+
+async def test_nats_refuses_topics_of_several_streams(topic: str, stack: AsyncExitStack) -> None:
+    desk = NatsDesk()
+    await desk.declare(topic)
+    await desk.declare(f"{topic}2")
+    source = opened(stack, desk.source("c", topic, f"{topic}2"))
+    with pytest.raises(BrokerUnavailable, match="several streams"):
+        await source.receive(1, GLANCE)
+
+
+async def test_redis_receives_from_many_streams_and_leaves_nothing_behind(topic: str, stack: AsyncExitStack) -> None:
+    desk = RedisDesk()
+    source = opened(stack, desk.source("c", "a", "b", prefix=f"{topic}:", group="g"))
+    assert await source.receive(10, GLANCE) == []
+    messages = await sent(desk, *["a", "b"] * 10, prefix=f"{topic}:")
+    received = await receive(source, 20, most=3)
+    assert sorted(ids(received)) == sorted(messages)
+    assert {one.message.topic for one in received} == {"a", "b"}
+    await source.acknowledge(received[5:])
+    await source.close()
+    async with redis.Redis(port=desk.rig.server.port) as client:
+        [returned] = await client.xinfo_consumers(f"{topic}:a", "g")
+        assert returned["name"] == b"returned"
+    second = opened(stack, desk.source("c", "a", "b", prefix=f"{topic}:", group="g"))
+    assert set(ids(await receive(second, 5))) == set(ids(received[:5]))
+
+
+async def test_redis_does_not_mind_entries_that_were_cut_off(topic: str, stack: AsyncExitStack) -> None:
+    desk = RedisDesk()
+    first = opened(stack, desk.source("c", topic))
+    assert await first.receive(1, GLANCE) == []
+    await sent(desk, topic, topic)
+    assert len(await receive(first, 2)) == 2
+    async with redis.Redis(port=desk.rig.server.port) as client:
+        await client.xtrim(topic, maxlen=1)
+    await first.close()
+    assert len(await receive(opened(stack, desk.source("c", topic)), 1)) == 1
+
+
+async def test_rabbitmq_declares_a_queue_and_binds_it_by_patterns(topic: str, stack: AsyncExitStack) -> None:
+    desk = RabbitDesk()
+    options = {"exchange": f"e{topic}", "declare": "true"}
+    source = opened(stack, desk.source(f"c{topic}", "orders.*", "payments.done", **options))
+    assert await source.receive(10, GLANCE) == []
+    topics = ["orders.a", "orders.a.b", "payments.done"]
+    messages = await sent(desk, *topics, **options)
+    await sent(desk, "orders", "payments.open", **options)
+    assert [one.message.topic for one in await receive(source, 3)] == topics
+    assert await source.receive(10, GLANCE) == []
+    await source.close()
+    other = opened(stack, desk.source("another", "anything", queue=f"c{topic}"))
+    assert sorted(ids(await receive(other, 3))) == sorted(messages)
+
+
+async def test_rabbitmq_says_that_its_queue_was_deleted(topic: str, stack: AsyncExitStack) -> None:
+    desk = RabbitDesk()
+    await desk.declare(topic)
+    source = opened(stack, desk.source("c", topic))
+    assert await source.receive(10, GLANCE) == []
+    async with await aio_pika.connect(port=desk.rig.server.port) as connection:
+        channel = await connection.channel()
+        await channel.queue_delete(topic)
+    with pytest.raises(BrokerUnavailable, match=r"queue was deleted|no queue"):
+        await source.receive(10, 20.0)
+
+
+async def test_kafka_subscribes_by_pattern_and_puts_back_in_order(topic: str, stack: AsyncExitStack) -> None:
+    desk = KafkaDesk()
+    await desk.declare(f"{topic}.a")
+    await desk.declare(f"{topic}.b")
+    messages = await sent(desk, f"{topic}.a", f"{topic}.b")
+    source = opened(stack, desk.source("c", f"{topic}.*", group=f"g{topic}"))
+    assert sorted(ids(await consume(source, set(messages)))) == sorted(messages)
+    broker = desk.broker()
+    ordered = [Message.new(f"{topic}.a", {"n": n}, key="k") for n in range(10)]
+    await broker.publish(ordered, 10.0)
+    await broker.close()
+    received = await receive(source, 10)
+    await source.give_back(received[4:6])
+    await source.acknowledge(received[:4])
+    again = await receive(source, 6)
+    assert ids(again) == [str(one.id) for one in ordered[4:]]
+
+
+def test_memory_wakes_a_source_in_another_thread() -> None:
+    broker = MemoryBroker()
+    found: list[str] = []
+    waiting = threading.Event()
+
+    async def wait() -> None:
+        source = MemorySource(broker, "c", ["t*"])
+        asyncio.get_running_loop().call_later(0.01, waiting.set)
+        found.extend(ids(await source.receive(10, 20.0)))
+
+    thread = threading.Thread(target=lambda: asyncio.run(wait()))
+    thread.start()
+    assert waiting.wait(10)
+    message = Message.new(f"t{uuid4().hex}", "a")
+    asyncio.run(broker.publish([Message.new("other", "a"), message], 1.0))
+    thread.join(10)
+    assert found == [str(message.id)]
+
+
+async def test_memory_gives_every_consumer_every_message() -> None:
+    broker = MemoryBroker()
+    messages = [Message.new("t", {"n": n}) for n in range(3)]
+    await broker.publish(messages, 1.0)
+    for name in ("billing", "shipping"):
+        source = MemorySource(broker, name, ["t"])
+        received = await source.receive(10, 0)
+        assert ids(received) == [str(message.id) for message in messages]
+        await source.give_back([received[2], received[0]])
+        assert ids(await source.receive(10, 0)) == [received[0].message.id, received[2].message.id]
