@@ -10,6 +10,8 @@ from unittest.mock import patch
 import httpx
 import pytest
 from fastapi import FastAPI
+from litestar import Litestar
+from litestar import post as litestar_post
 
 from postroom.errors import InvalidSetting, SchemaMissing
 from postroom.store.bookkeeping import Bookkeeping
@@ -559,3 +561,25 @@ async def test_a_client_of_a_server_that_goes_finds_the_response_when_it_comes_a
         await wait_for(lambda: not shop.middleware._runs)
         assert told(await client.post("/stream", headers=KEY)) == (409, "response-not-kept")
     assert len(shop.effects) == 2
+
+
+async def test_litestar_tells_of_exceptions_by_a_hook(service: Service) -> None:
+    runs = 0
+
+    @litestar_post("/orders", status_code=201)
+    async def order() -> dict[str, str]:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise RuntimeError("not today")
+        return {"item": "book"}
+
+    def mark(_error: Exception, scope: Any) -> None:
+        scope["postroom.idempotency"].failed = True
+
+    app = Litestar([order], after_exception=[mark], logging_config=None)
+    async with served(IdempotencyMiddleware(app, database=service.url)) as client:
+        answers = [await client.post("/orders", headers=KEY) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [500, 201, 201]
+    assert answers[2].json() == {"item": "book"}
+    assert runs == 2

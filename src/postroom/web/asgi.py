@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Scope = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Event]]
     Send = Callable[[Event], Awaitable[None]]
-    Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+    Application = Callable[..., Awaitable[None]]  # frameworks type scope, receive and send each in their own way
 
 LAST_WISH = 10.0
 """Seconds that a stopping server waits for requests whose clients have gone."""

@@ -74,7 +74,7 @@ class Exchange:
         """The application has ended: unless its response is whole, or if it failed, the request may run again."""
         if self.ended:
             return
-        if self._whole and not failed:
+        if self._whole and not failed and not self._keyed.failed:
             await self._end()
             return
         self.ended = True

@@ -25,7 +25,7 @@ class KeyedRequest:
         self.recorded: Response | None = None
         """What the handler has recorded; whether its transaction was then committed is not known here."""
         self.failed = False
-        """The handler raised, though a framework made a response of it."""
+        """Set it where a framework makes a response of an exception: one of 500 or more is then not recorded."""
         self._policy = policy
         self._ledger = ledger
 
