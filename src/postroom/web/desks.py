@@ -8,7 +8,6 @@ import threading
 import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from postroom import compose
 from postroom.idempotency import Ledger
@@ -60,8 +59,7 @@ class AsyncDesk:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._stores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Lines]] = WeakKeyDictionary()
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._stores: dict[asyncio.AbstractEventLoop, _Opening] = {}
 
     async def drive(self, flow: Flow[T]) -> T:
         """Take a request's next part of the way."""
@@ -71,27 +69,36 @@ class AsyncDesk:
         """Close this loop's connections. A request that comes later opens others."""
         opening = self._stores.pop(asyncio.get_running_loop(), None)
         if opening is not None:
-            await (await opening).close()
+            await (await opening.store).close()
 
     async def _act(self, action: Any) -> Any:
         if not isinstance(action, Do):
             await asyncio.sleep(action.seconds)
             return None
-        store = await self._store()
-        places = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(CONNECTIONS))
-        async with places, store.line() as execute:
+        opening = self._opening(asyncio.get_running_loop())
+        try:
+            store = await asyncio.shield(opening.store)
+        except Exception:
+            opening.failed = True  # the next request tries again
+            raise
+        async with opening.places, store.line() as execute:
             return await execute(action.steps)
 
-    async def _store(self) -> Lines:
-        loop = asyncio.get_running_loop()
+    def _opening(self, loop: asyncio.AbstractEventLoop) -> _Opening:
         opening = self._stores.get(loop)
-        if opening is None:
-            opening = self._stores[loop] = asyncio.ensure_future(compose.open_relay_store(self._setup.settings))
-        try:
-            return await asyncio.shield(opening)
-        except Exception:
-            self._stores.pop(loop, None)  # the next request tries again
-            raise
+        if opening is None or opening.failed:
+            self._stores = {each: kept for each, kept in self._stores.items() if not each.is_closed()}
+            opening = self._stores[loop] = _Opening(self._setup)
+        return opening
+
+
+class _Opening:
+    """Connections of one event loop, which are there or about to be."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.store: asyncio.Future[Lines] = asyncio.ensure_future(compose.open_relay_store(setup.settings))
+        self.places = asyncio.Semaphore(CONNECTIONS)
+        self.failed = False
 
 
 class Desk:
