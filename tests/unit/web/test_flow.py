@@ -51,7 +51,7 @@ def drive(flow: Flow[Any]) -> tuple[Any, list[float]]:
     pauses: list[float] = []
     try:
         action = next(flow)
-        while DONE:
+        while True:
             if not isinstance(action, Do):
                 pauses.append(action.seconds)
                 action = flow.send(None)
