@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
+from typing import assert_never
 
 
 class Status(StrEnum):
@@ -126,6 +127,8 @@ def decide(recorded: Recorded | None, wanted: Entry, *, replay_failures: bool = 
             return _after_failure(recorded.response, wanted, replay_failures=replay_failures)
         case Status.IN_PROGRESS:
             return _while_in_progress(recorded.lease_left, wanted)
+        case _ as never:
+            assert_never(never)
 
 
 def _after_failure(response: Response | None, wanted: Entry, *, replay_failures: bool) -> Decision:
