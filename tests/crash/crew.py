@@ -26,6 +26,7 @@ POLL = 0.01
 IMPORTED = [
     "tests.crash.billing",
     "tests.crash.claim_worker",
+    "tests.crash.keyed_worker",
     "tests.crash.order_worker",
     "tests.crash.relay_worker",
     "tests.crash.stream",

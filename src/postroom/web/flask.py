@@ -1,0 +1,43 @@
+"""The idempotency middleware for Flask: ``Idempotency(app, database="postgresql://…")``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+from flask import got_request_exception, request
+from werkzeug.exceptions import HTTPException
+
+from postroom.web.joining import PLACE
+from postroom.web.wsgi import IdempotencyMiddleware
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from postroom.web.options import Given
+
+
+class Idempotency(IdempotencyMiddleware):
+    """Runs a request with an `Idempotency-Key` once; who asks again gets the same response.
+
+    It takes the place of ``app.wsgi_app``, and also knows which requests failed, of which Flask makes a response, and
+    their routes. Raises `InvalidSetting` or `UnsupportedDatabase`.
+    """
+
+    def __init__(self, app: Flask, **options: Unpack[Given]) -> None:
+        super().__init__(app.wsgi_app, **options)
+        self._flask = app
+        app.wsgi_app = self  # type: ignore[method-assign]  # as Flask's own documents have it
+        got_request_exception.connect(_mark, app)
+
+    def find_route(self, environ: dict[str, Any]) -> str:
+        """The rule that Flask will choose."""
+        try:
+            rule, _ = self._flask.url_map.bind_to_environ(environ).match(return_rule=True)
+        except HTTPException:
+            return ""
+        return rule.rule
+
+
+def _mark(_app: Flask, **_: Any) -> None:
+    if PLACE in request.environ:
+        request.environ[PLACE].failed = True

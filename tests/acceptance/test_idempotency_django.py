@@ -1,0 +1,143 @@
+"""The idempotency middleware in Django."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import django
+import pytest
+from django.conf import settings
+from django.http import Http404, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.test import Client, override_settings
+from django.urls import path
+
+from tests.acceptance.keyed_shop import KEY
+from tests.acceptance.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.core.handlers.wsgi import WSGIHandler
+
+    from tests.conftest import FreshDatabase
+
+effects: list[bytes] = []
+fails: list[bool] = []
+
+
+def order(request: Any, item: str) -> HttpResponse:
+    if fails:
+        raise RuntimeError("not today")
+    effects.append(request.body)
+    assert request.META["postroom.idempotency"].key
+    answer = JsonResponse({"order": len(effects), "item": item}, status=201)
+    answer.set_cookie("session", "1")
+    return answer
+
+
+def lost(_request: Any) -> HttpResponse:
+    effects.append(b"lost")
+    raise Http404
+
+
+def stream(_request: Any) -> StreamingHttpResponse:
+    effects.append(b"stream")
+    return StreamingHttpResponse(iter([b"a", b"b", b"c"]))
+
+
+def large(_request: Any) -> HttpResponse:
+    effects.append(b"large")
+    return HttpResponse(b"x" * 3000)
+
+
+def form(request: Any) -> HttpResponse:
+    effects.append(request.POST["item"].encode())
+    return HttpResponse(status=204)
+
+
+urlpatterns = [
+    path("orders/<str:item>", order),
+    path("lost", lost),
+    path("stream", stream),
+    path("large", large),
+    path("form", form),
+]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def client(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Client]:
+    if not settings.configured:
+        settings.configure()
+        django.setup()
+    effects.clear()
+    fails.clear()
+    with (
+        closing(Service(fresh_database(request.param))) as service,
+        override_settings(
+            ROOT_URLCONF=__name__,
+            ALLOWED_HOSTS=["*"],
+            MIDDLEWARE=["postroom.web.django.IdempotencyMiddleware"],
+            POSTROOM_IDEMPOTENCY={
+                "database": service.url,
+                "required": ["POST /form"],
+                "max_body_bytes": 100,
+                "max_response_bytes": 2000,
+            },
+        ),
+    ):
+        client = Client(raise_request_exception=False)
+        yield client
+        _middleware(client.handler).close()
+
+
+def _middleware(handler: WSGIHandler) -> Any:
+    """The one that Django has made, which closes at the program's end."""
+    chain = handler._middleware_chain
+    return chain.__wrapped__
+
+
+def post(client: Client, url: str, body: bytes = b"", **headers: str) -> Any:
+    return client.post(url, body, "application/octet-stream", headers={**KEY, **headers})
+
+
+def told(answer: Any) -> tuple[int, str]:
+    assert answer["content-type"] == "application/problem+json"
+    return answer.status_code, answer.json()["type"].removeprefix("urn:postroom:idempotency:")
+
+
+def test_K_2_the_same_request_runs_once_and_is_answered_the_same_again(client: Client) -> None:
+    first, again = post(client, "/orders/book", b"a"), post(client, "/orders/book", b"a")
+    assert first.json() == again.json() == {"order": 1, "item": "book"}
+    assert again.status_code == 201
+    assert again["idempotent-replayed"] == "true"
+    assert "session" in first.cookies
+    assert "set-cookie" not in again
+    assert told(post(client, "/orders/book", b"b")) == (422, "key-reused")
+    assert told(post(client, "/orders/pen", b"a")) == (422, "key-reused")  # the same route
+    assert post(client, "/orders/book", b"a", authorization="Bearer b").json()["order"] == 2
+    assert told(post(client, "/orders/book", b"x" * 101)) == (413, "request-too-large")
+    assert told(client.post("/form")) == (400, "key-missing")
+    assert client.post("/form", {"item": "book"}, headers=KEY).status_code == 204
+    form = "application/x-www-form-urlencoded"
+    assert client.post("/form", "item=pen&idempotency_key=k", form).status_code == 204
+    assert effects == [b"a", b"a", b"book", b"pen"]
+
+
+def test_K_2_after_an_exception_the_request_runs_again(client: Client) -> None:
+    fails.append(True)
+    assert post(client, "/orders/book").status_code == 500
+    fails.clear()
+    assert post(client, "/orders/book").status_code == 201
+    for _ in range(2):
+        assert post(client, "/lost").status_code == 404
+        assert post(client, "/nowhere").status_code == 404
+    assert effects == [b"", b"lost"]
+
+
+def test_what_cannot_be_kept_is_told_of_when_asked_for_again(client: Client) -> None:
+    assert b"".join(post(client, "/stream").streaming_content) == b"abc"
+    assert len(post(client, "/large").content) == 3000
+    for url in ("/stream", "/large"):
+        assert told(post(client, url)) == (409, "response-not-kept")
+    assert effects == [b"stream", b"large"]

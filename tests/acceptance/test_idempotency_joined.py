@@ -1,0 +1,173 @@
+"""Handlers that record their response in their own transaction, so that effect and response commit together."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, closing
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from postroom.errors import InvalidEntry, LeaseLost
+from postroom.idempotency import Start
+from postroom.store.urls import resolve
+from postroom.web import IdempotencyMiddleware, KeyedRequest
+from tests.acceptance.keyed_shop import KEY
+from tests.acceptance.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from tests.conftest import FreshDatabase
+
+    Handler = Callable[[KeyedRequest], Awaitable[Response]]
+
+pytestmark = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+
+
+@pytest.fixture
+def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(fresh_database(kind))) as service:
+        service.execute("CREATE TABLE bill (item VARCHAR(20))")
+        yield service
+
+
+@asynccontextmanager
+async def requests_to(service: Service, handler: Handler, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        answer = await handler(scope["postroom.idempotency"])
+        await answer(scope, receive, send)
+
+    middleware = IdempotencyMiddleware(app, database=service.url, **options)
+    transport = httpx.ASGITransport(middleware, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop", headers=KEY) as client:
+        yield client
+    await middleware.close()
+
+
+def bills(service: Service) -> int:
+    return len(service.rows("SELECT item FROM bill"))
+
+
+async def test_K_3_effect_and_response_commit_together(service: Service) -> None:
+    seen: list[KeyedRequest] = []
+
+    async def handler(keyed: KeyedRequest) -> Response:
+        seen.append(keyed)
+        answer = JSONResponse({"item": "book"}, 201, headers={"x-kind": "bill", "set-cookie": "a=b"})
+        with service.engine.begin() as connection:
+            connection.execute(text("INSERT INTO bill VALUES ('book')"))
+            keyed.finish(connection, answer)
+        return answer
+
+    async with requests_to(service, handler) as client:
+        first, again = await client.post("/"), await client.post("/")
+    assert first.json() == again.json() == {"item": "book"}
+    assert first.headers["set-cookie"] == "a=b"
+    assert "idempotent-replayed" not in first.headers
+    assert again.headers["x-kind"] == "bill"
+    assert again.headers["idempotent-replayed"] == "true"
+    assert bills(service) == 1
+    [keyed] = seen
+    assert (keyed.key, keyed.start, keyed.taken_over) == ("7f9c", Start.NEW, False)
+
+
+async def test_K_3_on_an_async_connection_too(service: Service) -> None:
+    engine = create_async_engine(resolve(service.url, asynchronous=True))
+
+    async def handler(keyed: KeyedRequest) -> Response:
+        answer = JSONResponse({"item": "book"}, 201)
+        async with engine.begin() as connection:
+            await connection.execute(text("INSERT INTO bill VALUES ('book')"))
+            await keyed.afinish(connection, answer)
+        return answer
+
+    async with requests_to(service, handler) as client:
+        answers = [await client.post("/") for _ in range(2)]
+    await engine.dispose()
+    assert [answer.json() for answer in answers] == [{"item": "book"}] * 2
+    assert bills(service) == 1
+
+
+async def test_what_was_recorded_counts_where_the_handler_then_fails_or_answers_otherwise(service: Service) -> None:
+    recorded = JSONResponse({"item": "book"}, 201)
+
+    async def handler(keyed: KeyedRequest) -> Response:
+        with service.engine.begin() as connection:
+            connection.execute(text("INSERT INTO bill VALUES ('book')"))
+            keyed.finish(connection, recorded)
+        if keyed.key == "fails":
+            raise RuntimeError("after the commit")
+        return JSONResponse({"item": "something else"})
+
+    async with requests_to(service, handler) as client:
+        first = await client.post("/")
+        assert (first.status_code, first.json()) == (201, {"item": "book"})
+        assert "idempotent-replayed" not in first.headers
+        assert (await client.post("/", headers={"idempotency-key": "fails"})).status_code == 500
+        assert (await client.post("/", headers={"idempotency-key": "fails"})).json() == {"item": "book"}
+    assert bills(service) == 2
+
+
+async def test_what_was_rolled_back_was_not_recorded(service: Service) -> None:
+    runs = 0
+
+    async def handler(keyed: KeyedRequest) -> Response:
+        nonlocal runs
+        runs += 1
+        with service.engine.connect() as connection:
+            connection.execute(text("INSERT INTO bill VALUES ('book')"))
+            keyed.finish(connection, JSONResponse({}, 201))
+            connection.rollback()
+        if keyed.key == "fails" and runs == 1:
+            raise RuntimeError("and then")
+        return JSONResponse({"sorry": True}, 402)
+
+    async with requests_to(service, handler) as client:
+        assert (await client.post("/", headers={"idempotency-key": "fails"})).status_code == 500
+        for key in ("fails", "other"):
+            for _ in range(2):
+                answer = await client.post("/", headers={"idempotency-key": key})
+                assert (answer.status_code, answer.json()) == (402, {"sorry": True})
+    assert (runs, bills(service)) == (3, 0)
+
+
+async def test_a_run_that_was_taken_over_cannot_commit(service: Service) -> None:
+    mine: list[KeyedRequest] = []
+    table = service.table("idempotency")
+
+    async def handler(keyed: KeyedRequest) -> Response:
+        mine.append(keyed)
+        if len(mine) == 1:  # another one comes while this one sleeps
+            past = "1" if service.url.startswith("sqlite") else "'2000-01-01'"
+            service.execute(f"UPDATE {table} SET leased_until = {past}")
+            assert (await client.post("/")).status_code == 200
+        with service.engine.begin() as connection:
+            connection.execute(text("INSERT INTO bill VALUES ('book')"))
+            keyed.finish(connection, JSONResponse({"run": len(mine)}))
+        return JSONResponse({"run": len(mine)})
+
+    async with requests_to(service, handler) as client:
+        assert (await client.post("/")).status_code == 500  # LeaseLost, which rolled back
+        assert (await client.post("/")).json() == {"run": 2}
+    assert bills(service) == 1
+    assert [keyed.start for keyed in mine] == [Start.NEW, Start.ABANDONED]
+    assert mine[1].taken_over
+
+
+async def test_only_a_response_that_is_whole_can_be_recorded(service: Service) -> None:
+    async def handler(keyed: KeyedRequest) -> Response:
+        with service.engine.begin() as connection:
+            for wrong in (StreamingResponse(iter([b"x"])), "x", None):
+                with pytest.raises(InvalidEntry):
+                    keyed.finish(connection, wrong)
+            keyed.finish(connection, JSONResponse({}))
+            with pytest.raises(LeaseLost):
+                keyed.finish(connection, JSONResponse({}))
+        return JSONResponse({})
+
+    async with requests_to(service, handler) as client:
+        assert (await client.post("/")).status_code == 200

@@ -1,0 +1,114 @@
+"""What is made of a request before it runs: its identity, whatever it looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroom.errors import InvalidEntry, InvalidSetting
+from postroom.rules.replay import Replay, Response
+from postroom.web.options import Options
+from postroom.web.policy import Policy, Refused
+from postroom.web.requests import Request
+from postroom.web.responses import as_response, given_again, kept, not_kept, sized
+
+ANYTHING = st.text(st.characters(exclude_categories=()), max_size=400)
+
+
+def request(path: str = "/orders", *headers: tuple[str, str], route: str = "") -> Request:
+    return Request("POST", path, "/orders", "", (("idempotency-key", "k"), *headers), None, lambda: route)
+
+
+def scope_of(policy: Policy, asked: Request) -> str:
+    found = policy.look_at(asked)
+    assert found is not None
+    entry = policy.entry(found, b"")
+    assert entry is not None
+    return entry.scope
+
+
+def policy(**options: Any) -> Policy:
+    return Policy(Options(**options))
+
+
+def test_the_operation_is_the_pattern_else_the_route_else_the_path() -> None:
+    asked = request("/orders/7", route="/orders/{id}")
+    assert scope_of(policy(optional=["/orders/{number}"]), asked) == "/POST %2Forders%2F{number}"
+    assert scope_of(policy(), asked) == "/POST %2Forders%2F{id}"
+    assert scope_of(policy(), request("/orders/7")) == "/POST %2Forders%2F7"
+    assert scope_of(policy(operation=lambda _: "order"), asked) == "/order"
+
+
+def test_the_tenant_is_a_hash_of_the_credentials_unless_told_otherwise() -> None:
+    one, other = (scope_of(policy(), request("/", ("authorization", f"Bearer {who}"))) for who in "ab")
+    assert one != other
+    assert "Bearer" not in one + other
+    assert scope_of(policy(scope=lambda _: "acme"), request("/", ("authorization", "x"))) == "acme/POST %2F"
+
+
+@given(ANYTHING, ANYTHING, ANYTHING, ANYTHING)
+def test_whatever_tenant_and_operation_are_they_make_a_scope_of_their_own(
+    tenant: str, operation: str, other_tenant: str, other_operation: str
+) -> None:
+    one = scope_of(policy(scope=lambda _: tenant, operation=lambda _: operation), request())
+    other = scope_of(policy(scope=lambda _: other_tenant, operation=lambda _: other_operation), request())
+    assert (one == other) is ((tenant, operation) == (other_tenant, other_operation))
+
+
+@pytest.mark.parametrize("length", ["9" * 30, "x", "-1", "²", ""])
+def test_a_length_that_is_none_is_left_to_the_server(length: str) -> None:
+    assert request("/", ("content-length", length)).announced_bytes is None
+
+
+def test_a_key_is_never_repeated_in_an_answer() -> None:
+    asked = Request("POST", "/", "/", "", (("idempotency-key", "secret" * 50),), None)
+    found = policy().look_at(asked)
+    assert found is not None
+    with pytest.raises(Refused) as refused:
+        policy().entry(found, b"")
+    assert b"secret" not in refused.value.response.body
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"conflict_status": 400}, {"max_body_bytes": -1}, {"wait_seconds": float("nan")}, {"max_body_bytes": True}],
+)
+def test_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting):
+        Options(**wrong)
+
+
+HEADERS = (
+    ("Set-Cookie", "a=b"),
+    ("Authorization", "x"),
+    ("Content-Length", "4"),
+    ("Date", "now"),
+    ("X-Kind", "order"),
+    ("Bad", "a\0b"),
+    ("Postroom-Response-Not-Kept", "1"),
+)
+
+
+def test_a_response_is_kept_without_what_is_one_clients_own() -> None:
+    assert kept(Response(200, HEADERS, b"body")) == Response(200, (("x-kind", "order"),), b"body")
+    assert kept(Response(200, HEADERS, b"body"), {"set-cookie", "content-length"}).headers == (("set-cookie", "a=b"),)
+
+
+def test_a_response_that_was_not_kept_is_told_of() -> None:
+    again = given_again(Replay(not_kept(Response(206, HEADERS, b"body"))))
+    assert again.status == 409
+    assert b'"original_status":206' in again.body
+
+
+@pytest.mark.parametrize(("status", "has_length"), [(101, False), (204, False), (304, False), (200, True), (404, True)])
+def test_a_response_has_a_length_where_it_may(status: int, *, has_length: bool) -> None:
+    assert (("content-length", "0") in sized(Response(status)).headers) is has_length
+
+
+def test_only_responses_can_be_recorded() -> None:
+    for wrong in (None, "x", 5, object()):
+        with pytest.raises(InvalidEntry, match="not a response"):
+            as_response(wrong)
