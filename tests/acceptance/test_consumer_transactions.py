@@ -262,3 +262,26 @@ async def test_I_1_a_handler_that_undoes_its_transaction_has_failed(service: Ser
     assert report.handled == 0
     assert service.rows("SELECT * FROM bill") == []
     assert len(service.rows(f"SELECT position FROM {service.table('delivery')} WHERE state = 2")) == 1
+
+
+@on_postgresql
+async def test_I_4_a_database_that_comes_back_while_a_message_is_tried_burns_no_attempt(service: Service) -> None:
+    """Handlers are refused until the end, and what would be parked then is not: the database is back by now."""
+    broker = MemoryBroker()
+    await broker.publish([Message.new("orders.created", {"n": 1})], 1)
+    url = make_url(service.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    refused = iter([False, True, True, True])  # the first is to see, at the start, that transactions can be opened
+
+    def transaction() -> psycopg.Connection[Any]:
+        if next(refused, False):
+            raise psycopg.OperationalError("connection failed: the database system is starting up")
+        return psycopg.connect(url)
+
+    consumer = Consumer("billing", broker, database=service.url, transactions=transaction, poll_interval_sec=0.02)
+
+    @consumer.handler("orders.created", delays=[3600])
+    def bill(connection: psycopg.Connection[Any], message: Incoming) -> None:
+        connection.execute("INSERT INTO bill VALUES (%s)", (message.json()["n"],))
+
+    report = await consumer.run_once()
+    assert (report.handled, report.parked) == (1, 0)

@@ -222,13 +222,13 @@ class Consumer:
             if source is not None and is_ours:
                 stack.push_async_callback(source.close)
             stack.push_async_callback(self._transactions.close)
-            runner = Runner(self._inbox, self._transactions, 2 * concurrency, tracer_of(self._user_hook))
-            stack.callback(runner.close)
-            await runner.check(self._handlers)
             line = Database(store, hook).line()
             stack.push_async_callback(line.close)
+            runner = Runner(self._inbox, self._transactions, 2 * concurrency, line.answers, tracer_of(self._user_hook))
+            stack.callback(runner.close)
+            await runner.check(self._handlers)
             queue = queue_of_consumer(self.name)
-            retries = Retries(self.name, self._handlers, runner, self._classifier, hook, line.answers)
+            retries = Retries(self.name, self._handlers, runner, self._classifier, hook)
             relay = self._relay(retries, queue, hook)
             office = Office(
                 name=self.name,

@@ -120,6 +120,8 @@ class Desk:
         started = time.monotonic()
         try:
             is_first = await self._office.runner.run(handler, [one.message for one in received])
+        except Outage:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             if len(received) > 1:
                 return 0

@@ -10,15 +10,15 @@ from postroom.brokers.port import ACCEPTED, Outcome, Refused, Unreached
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import as_received
 from postroom.consumer.running import said
+from postroom.relay.lines import Outage
 from postroom.rules import failures
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure, Reason
 from postroom.rules.lifecycle import Outcome as Settlement
-from postroom.store.db_errors import is_lost_connection
 from postroom.telemetry import DATABASE, Beat, Event, Handled, Hook, Lifecycle, Phase, Published, Reachability, Settled
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from postroom.consumer.handlers import Handler
     from postroom.consumer.running import Runner
@@ -39,14 +39,12 @@ class Retries:
         runner: Runner,
         classifier: Classifier,
         hook: Hook,
-        database_answers: Callable[[], Awaitable[bool]],
     ) -> None:
         self._consumer = consumer
         self._handlers = handlers
         self._runner = runner
         self._classifier = classifier
         self._hook = hook
-        self._database_answers = database_answers
 
     async def deliver(self, message: Message) -> Outcome:
         """Run the handler; the broker of the relay, as it were."""
@@ -60,9 +58,9 @@ class Retries:
         started = time.monotonic()
         try:
             [is_first] = await self._runner.run(handler, [received])
+        except Outage as outage:
+            return Unreached(str(outage))
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
-            if is_lost_connection(error) and not await self._database_answers():
-                return Unreached("the database of the handlers cannot be reached")
             return Refused(failures.reason_code(error, self._classifier), said(error, handler))
         fate = Fate.HANDLED if is_first else Fate.DUPLICATE
         self._hook(Handled(self._consumer, fate.value, [received], seconds=time.monotonic() - started))

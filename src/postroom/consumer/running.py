@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from postroom.consumer.tracing import continued
 from postroom.errors import DatabaseUnreachable, PostroomError
+from postroom.relay.lines import Outage
 from postroom.rules.naming import identity
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import is_aborted, is_lost_connection, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from opentelemetry.trace import Tracer
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 THREADS = "postroom-handler"
-STALE = 2
+STALE = 3
 """Connections that may prove to be lost one after another: a pool keeps some from before a server's restart."""
 
 
@@ -47,8 +48,16 @@ class HandlerFailed(Exception):
 class Runner:
     """Runs handlers, sync ones in threads. Each call is one transaction."""
 
-    def __init__(self, inbox: Inbox, transactions: Transactions, threads: int, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        transactions: Transactions,
+        threads: int,
+        database_answers: Callable[[], Awaitable[bool]],
+        tracer: Tracer | None = None,
+    ) -> None:
         self._inbox = inbox
+        self._database_answers = database_answers
         self._transactions = transactions
         self._tracer = tracer
         self._threads = ThreadPoolExecutor(threads, THREADS)
@@ -59,15 +68,19 @@ class Runner:
         Raises what the handler, the inbox or the commit raised, and `TimeoutError`; then nothing was written, unless
         the answer to a commit got lost: the marks tell, when the message comes again. A thread cannot be stopped: one
         that takes too long writes nothing either, when it ends at last. Where a connection of a pool proves to be
-        stale, it is tried again at once.
+        stale, it is tried again at once; where the database is away, raises `Outage`: the handler is not at fault.
         """
+        lost: Exception | None = None
         for _ in range(STALE):
             try:
                 return await self._run(handler, messages)
             except Exception as error:
                 if not is_lost_connection(error):
                     raise
-        return await self._run(handler, messages)
+                lost = error
+        if not await self._database_answers():
+            raise Outage("the database of the handlers cannot be reached") from lost
+        return await self._run(handler, messages)  # it may have been away until now
 
     async def _run(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
         try:
