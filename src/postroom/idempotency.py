@@ -40,6 +40,7 @@ __all__ = [
     "Run",
     "Start",
     "digest_of",
+    "entry_of",
     "scope_of",
 ]
 
@@ -95,13 +96,13 @@ class Ledger:
         Raises `InvalidEntry` or `UnusableConnection`; then nothing was written. An error of the database itself is
         passed on as it is: roll back.
         """
-        entry = _entry(scope, key, digest)
+        entry = entry_of(scope, key, digest)
         kind = sync_kind(connection, "ledger.begin")
         return run(explained(self._begin(kind.dialect, entry)), kind.execute)
 
     async def abegin(self, connection: object, key: str, digest: str, *, scope: str = "") -> Decision:
         """`begin` for an async connection."""
-        entry = _entry(scope, key, digest)
+        entry = entry_of(scope, key, digest)
         kind = await async_kind(connection, "ledger.abegin")
         return await arun(explained(self._begin(kind.dialect, entry)), kind.execute)
 
@@ -201,7 +202,8 @@ def scope_of(*parts: str) -> str:
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
 
-def _entry(scope: object, key: object, digest: object) -> Entry:
+def entry_of(scope: object, key: object, digest: object) -> Entry:
+    """The entry of a new run of this request. Raises `InvalidEntry`."""
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise InvalidEntry("the digest is not 64 lower-case hexadecimal digits: make it with digest_of")
     visible_scope = "" if scope == "" else _visible("the scope", scope)

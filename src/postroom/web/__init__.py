@@ -1,5 +1,7 @@
-"""What speaks HTTP: ASGI applications, for any server and framework that takes one."""
+"""What speaks HTTP: applications and middleware, for any server and framework that takes them."""
 
+from postroom.web.asgi import IdempotencyMiddleware
+from postroom.web.joining import KeyedRequest
 from postroom.web.receiver import Receiver
 
-__all__ = ["Receiver"]
+__all__ = ["IdempotencyMiddleware", "KeyedRequest", "Receiver"]

@@ -1,0 +1,52 @@
+"""The ledger on our own connections: each operation commits by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from postroom.rules.replay import Decision, Entry, Response, Status
+from postroom.store.db_errors import retrying
+from postroom.store.ledger import KEEPERS, Terms
+from postroom.store.operations import Operations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postroom.store.names import Names
+    from postroom.store.steps import Steps
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Bookkeeping:
+    """Begins and ends keyed requests, for who has no transaction of the caller's to do it in."""
+
+    def __init__(self, names: Names, terms: Terms, *, replay_failures: bool) -> None:
+        self._keeper = KEEPERS[names.dialect](names)
+        self._operations = Operations(names)
+        self._terms = terms
+        self._replay_failures = replay_failures
+        self._is_one_statement = names.dialect != "mysql"
+
+    def begin(self, entry: Entry) -> Steps[Decision]:
+        """Take the entry, or tell why not."""
+        return self._alone(self._keeper.begin, entry, self._terms, replay_failures=self._replay_failures)
+
+    def finish(self, entry: Entry, response: Response) -> Steps[bool]:
+        """Record the response. False, and nothing is written, where the entry is no longer this run's."""
+        return self._alone(self._keeper.end, entry, Status.SUCCEEDED, response, self._terms.keep)
+
+    def fail(self, entry: Entry) -> Steps[bool]:
+        """Let the request run again at once. False, and nothing is written, where it is no longer this run's."""
+        return self._alone(self._keeper.end, entry, Status.FAILED, None, self._terms.keep)
+
+    def renew(self, entry: Entry) -> Steps[bool]:
+        """Hold the entry for another lease. False where it is no longer this run's."""
+        return self._alone(self._keeper.renew, entry, self._terms.lease)
+
+    def _alone(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
+        """Run an operation of the keeper's. Where each of its writes is one guarded statement, that one commits."""
+        if self._is_one_statement:
+            return (yield from retrying(lambda: operation(*args, **kwargs)))
+        return (yield from self._operations.transaction(operation, *args, **kwargs))

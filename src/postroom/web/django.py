@@ -1,0 +1,129 @@
+"""The idempotency middleware for Django.
+
+In the settings::
+
+    MIDDLEWARE = [..., "postroom.web.django.IdempotencyMiddleware"]
+    POSTROOM_IDEMPOTENCY = {"database": "postgresql://…", "required": ["POST /payments"]}
+
+Put it behind the middleware that authenticates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.http import HttpResponse
+from django.urls import Resolver404, resolve
+
+from postroom.rules.replay import Response
+from postroom.web.desks import Desk, Setup
+from postroom.web.joining import PLACE
+from postroom.web.policy import Refused
+from postroom.web.requests import Request
+from postroom.web.run import KeyedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SERVER_ERROR = 500
+_FAILED = "postroom.idempotency.failed"
+
+
+class IdempotencyMiddleware:
+    """Runs a request with an `Idempotency-Key` once; who asks again gets the same response.
+
+    Its options are in the setting `POSTROOM_IDEMPOTENCY`. Raises `InvalidSetting` or `UnsupportedDatabase`.
+    """
+
+    sync_capable = True
+    async_capable = False
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self._get_response = get_response
+        self._setup = Setup(getattr(settings, "POSTROOM_IDEMPOTENCY", {}))
+        self._desk = Desk(self._setup)
+
+    def __call__(self, request: Any) -> Any:
+        """Answer a request."""
+        try:
+            return self._handle(request)
+        except Refused as refused:
+            return _as_django(refused.response)
+
+    def process_exception(self, request: Any, exception: Exception) -> None:
+        """A view has raised: Django makes a response of it before the middleware sees it."""
+        del exception
+        request.META[_FAILED] = True
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._desk.close()
+
+    def _handle(self, request: Any) -> Any:
+        asked = self._setup.policy.look_at(_request(request))
+        if asked is None:
+            return self._get_response(request)
+        is_large = len(request.body) > self._setup.policy.max_body_bytes
+        if is_large:
+            self._setup.policy.refuse_large(asked)
+        entry = None if is_large else self._setup.policy.entry(asked, request.body)
+        if entry is None:
+            return self._get_response(request)
+        admitted = self._desk.drive(self._setup.clerk.admit(entry))
+        if isinstance(admitted, Response):
+            return _as_django(admitted)
+        run = KeyedRun(self._desk, self._setup, self._setup.keyed(admitted))
+        request.META[PLACE] = run.keyed
+        with run.failing():
+            return self._concluded(run, request, self._get_response(request))
+
+    def _concluded(self, run: KeyedRun, request: Any, answer: Any) -> Any:
+        if answer.status_code >= SERVER_ERROR and request.META.get(_FAILED):
+            run.give_up()
+            return answer
+        head = Response(answer.status_code, tuple(answer.items()))
+        if answer.streaming:
+            _record_at_the_end(run, answer, head)
+            return answer
+        if len(answer.content) > self._setup.policy.max_response_bytes:
+            run.conclude_stream(head)
+            return answer
+        instead = run.conclude(Response(head.status, head.headers, answer.content))
+        return answer if instead is None else _as_django(instead)
+
+
+def _record_at_the_end(run: KeyedRun, answer: Any, head: Response) -> None:
+    if answer.is_async:
+        run.conclude_stream(head)  # its parts are asked for in an event loop, where nothing here may wait
+        return
+    parts: Iterator[bytes] = iter(answer.streaming_content)
+    answer.streaming_content = run.streamed(head, parts)
+
+
+def _request(request: Any) -> Request:
+    target, _, query = request.get_full_path().partition("?")
+    return Request(
+        method=request.method.upper(),
+        path=request.path_info,
+        target=target,
+        query=query,
+        headers=tuple((name.lower(), value) for name, value in request.headers.items()),
+        raw=request,
+        find_route=lambda: _route(request),
+    )
+
+
+def _route(request: Any) -> str:
+    try:
+        return str(resolve(request.path_info, getattr(request, "urlconf", None)).route)
+    except Resolver404:
+        return ""
+
+
+def _as_django(response: Response) -> HttpResponse:
+    answer = HttpResponse(response.body, status=response.status)
+    del answer["content-type"]  # Django's default, where the response had none
+    for name, value in response.headers:
+        answer[name] = value
+    return answer

@@ -1,0 +1,145 @@
+"""The way of a keyed request through the ledger, written once: who drives it does the waiting, sync or async."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
+
+from postroom.errors import DatabaseUnreachable, PostroomError
+from postroom.rules.replay import Conflict, InProgress, Replay, Run
+from postroom.web import problems
+from postroom.web.responses import given_again
+
+if TYPE_CHECKING:
+    from postroom.rules.replay import Decision, Entry, Response
+    from postroom.store.bookkeeping import Bookkeeping
+    from postroom.store.steps import Steps
+    from postroom.web.joining import KeyedRequest
+    from postroom.web.policy import Policy
+
+T = TypeVar("T")
+
+FIRST_LOOK = 0.05
+LONGEST_PAUSE = 0.5
+RETRIES = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds between attempts to record a response while the database does not answer."""
+_log = logging.getLogger("postroom.web")
+
+
+class Do(NamedTuple):
+    """Run these statements on a connection, and send me what they gave, or throw what they raised."""
+
+    steps: Steps[Any]
+
+
+class Pause(NamedTuple):
+    """Wait for so many seconds."""
+
+    seconds: float
+
+
+Flow = Generator[Do | Pause, Any, T]
+
+
+class Clerk:
+    """Admits requests, and enters how they ended."""
+
+    def __init__(self, policy: Policy, books: Bookkeeping) -> None:
+        self._policy = policy
+        self._books = books
+
+    def admit(self, entry: Entry) -> Flow[Run | Response]:
+        """Take the request's entry; else the response that it gets, after having waited for its twin if so wished.
+
+        While the ledger does not answer, no request runs.
+        """
+        waited, pause = 0.0, FIRST_LOOK
+        while True:
+            try:
+                decision: Decision = yield Do(self._books.begin(entry))
+            except Exception as error:  # noqa: BLE001 - drivers raise anything
+                _raise_if_setup(error)
+                _log.warning("a keyed request was refused, because the ledger does not answer: %s", _named(error))
+                return problems.unavailable()
+            left = self._policy.wait_seconds - waited
+            if isinstance(decision, Run):
+                return decision
+            if not isinstance(decision, InProgress) or left <= 0:
+                return self._refusal(decision)
+            yield Pause(min(pause, left))
+            waited, pause = waited + min(pause, left), min(pause * 2, LONGEST_PAUSE)
+
+    def conclude(self, keyed: KeyedRequest, response: Response) -> Flow[Response | None]:
+        """Record what the request is answered; returns what it is to be answered instead, or None.
+
+        Instead, where the run has lost its entry to another: the other one's answer is the one that counts. Where the
+        response cannot be recorded, it is given all the same: the work was done.
+        """
+        if not self._policy.is_recorded(response.status):
+            yield from self.give_up(keyed.entry)
+            return None
+        try:
+            if (yield from self._finish(keyed.entry, response)) or keyed.is_recorded_as(response):
+                return None
+            decision: Decision = yield Do(self._books.begin(keyed.entry))
+            if isinstance(decision, Run):  # the other one failed
+                yield from self._finish(keyed.entry, response)
+        except Exception as error:  # noqa: BLE001 - drivers raise anything
+            _raise_if_setup(error)
+            _log.error("a response could not be recorded: %s", _named(error))
+            return None
+        match decision:
+            case Replay(recorded) if recorded == keyed.recorded:  # in the handler's own transaction
+                return recorded
+            case Replay() | InProgress():
+                return self._refusal(decision)
+            case Run() | Conflict():
+                return None
+            case _:
+                assert_never(decision)
+
+    def give_up(self, entry: Entry) -> Flow[None]:
+        """Let the request run again at once; when its lease ends, where the ledger does not answer."""
+        try:
+            yield Do(self._books.fail(entry))
+        except Exception as error:  # noqa: BLE001 - the handler's own exception is the one to be seen
+            _log.warning("a request that failed holds its key until its lease ends: %s", _named(error))
+
+    def renew(self, entry: Entry) -> Flow[None]:
+        """Hold the entry for another lease. Where that fails, the next attempt comes in time, or recording tells."""
+        try:
+            yield Do(self._books.renew(entry))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the work goes on
+            _log.warning("the lease of a running request could not be renewed: %s", _named(error))
+
+    def _finish(self, entry: Entry, response: Response) -> Flow[bool]:
+        for pause in RETRIES:
+            try:
+                finished: bool = yield Do(self._books.finish(entry, response))
+                return finished
+            except Exception as error:  # noqa: BLE001 - drivers raise anything
+                _raise_if_setup(error)
+            yield Pause(pause)
+        return bool((yield Do(self._books.finish(entry, response))))
+
+    def _refusal(self, decision: Replay | Conflict | InProgress) -> Response:
+        match decision:
+            case Replay():
+                return given_again(decision)
+            case Conflict():
+                return problems.other_request(self._policy.conflict_status)
+            case InProgress(retry_after):
+                return problems.in_progress(retry_after)
+            case _:
+                assert_never(decision)
+
+
+def _raise_if_setup(error: Exception) -> None:
+    """Raise what no waiting will mend: missing tables, a missing driver."""
+    if isinstance(error, PostroomError) and not isinstance(error, DatabaseUnreachable):
+        raise error
+
+
+def _named(error: Exception) -> str:
+    return type(error).__name__

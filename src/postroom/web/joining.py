@@ -1,0 +1,63 @@
+"""What a handler finds of its own keyed request, and by which it records the response in its own transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.web.responses import as_response
+
+if TYPE_CHECKING:
+    from postroom.idempotency import Ledger
+    from postroom.rules.replay import Entry, Response, Run, Start
+    from postroom.web.policy import Policy
+
+PLACE = "postroom.idempotency"
+"""The key under which a `KeyedRequest` is in the ASGI scope, the WSGI environ and Django's ``request.META``."""
+
+
+class KeyedRequest:
+    """A request that runs under an idempotency key."""
+
+    def __init__(self, run: Run, policy: Policy, ledger: Ledger) -> None:
+        self.entry: Entry = run.entry
+        self.start: Start = run.start
+        """Why it runs. After `Start.ABANDONED`, what an earlier run did outside the database is not known."""
+        self.recorded: Response | None = None
+        """What the handler has recorded; whether its transaction was then committed is not known here."""
+        self._policy = policy
+        self._ledger = ledger
+
+    @property
+    def key(self) -> str:
+        """The idempotency key, to be handed on to a payment provider, for example."""
+        return self.entry.key
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether there was an earlier run of the request, which failed or died."""
+        return self.start is not self.start.NEW
+
+    def finish(self, connection: object, answer: object) -> None:
+        """Record the answer in the connection's open transaction, so that it commits with what the handler wrote.
+
+        The answer is a response of Starlette, FastAPI, Flask or Django that is not a stream, or a
+        `postroom.idempotency.Response`. The connection leads to the ledger's database. Commit, then return the same
+        answer. Raises `LeaseLost` where another run has taken over: let the transaction roll back. Raises
+        `InvalidEntry` or `UnusableConnection`; then nothing was written.
+        """
+        response = self._policy.kept(as_response(answer))
+        self._ledger.finish(connection, self.entry, response)
+        self.recorded = response
+
+    async def afinish(self, connection: object, answer: object) -> None:
+        """`finish` for an async connection."""
+        response = self._policy.kept(as_response(answer))
+        await self._ledger.afinish(connection, self.entry, response)
+        self.recorded = response
+
+    def is_recorded_as(self, response: Response) -> bool:
+        """Whether the handler has recorded this response, but for headers that were added on its way out."""
+        return self.recorded is not None and (self.recorded.status, self.recorded.body) == (
+            response.status,
+            response.body,
+        )

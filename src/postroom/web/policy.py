@@ -1,0 +1,134 @@
+"""What the idempotency middleware makes of a request before it runs: has it a key, whose, and for what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom import encoding
+from postroom.errors import InvalidEntry
+from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
+from postroom.web import problems, responses
+from postroom.web.keys import InvalidKey, key_in_body, key_in_header, may_hold_key
+from postroom.web.routes import Need, Route, Routes
+
+if TYPE_CHECKING:
+    from postroom.rules.replay import Entry, Response
+    from postroom.web.options import Options
+    from postroom.web.requests import Request
+
+
+class Refused(Exception):
+    """The request is not to run. It was answered by us."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(f"refused with {response.status}")
+        self.response = response
+
+
+class Policy:
+    """The options as decisions. Nothing here waits or writes."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._routes = Routes(options.required, options.optional)
+        self._kept = None if options.kept_headers is None else {name.lower() for name in options.kept_headers}
+        self.max_body_bytes = options.max_body_bytes
+        self.max_response_bytes = options.max_response_bytes
+        self.wait_seconds = options.wait_seconds
+        self.conflict_status = options.conflict_status
+
+    def look_at(self, request: Request) -> Asked | None:
+        """The request if its body is to be read for its key or its digest; None if it has nothing to do with us.
+
+        Raises `Refused`.
+        """
+        route = self._routes.route(request)
+        if route.need is Need.NONE:
+            return None
+        key = self._key_in_header(request)
+        if key is None and (self._options.body_field is None or not may_hold_key(request)):
+            self._refuse_without_key(route)
+            return None
+        asked = Asked(request, route, key)
+        if (request.announced_bytes or 0) > self.max_body_bytes:
+            self.refuse_large(asked)
+            return None
+        return asked
+
+    def refuse_large(self, asked: Asked) -> None:
+        """Raise `Refused` for a request with too large a body, unless it may run as one without a key."""
+        if self._options.pass_large_requests or (asked.key is None and asked.route.need is Need.OPTIONAL):
+            return
+        raise Refused(problems.request_too_large(self.max_body_bytes))
+
+    def entry(self, asked: Asked, body: bytes) -> Entry | None:
+        """The entry of a run of this request; None if it has no key and need not have one. Raises `Refused`."""
+        request, key = asked.request, asked.key
+        try:
+            if key is None and self._options.body_field is not None:
+                key = key_in_body(request, body, self._options.body_field)
+            if key is None:
+                self._refuse_without_key(asked.route)
+                return None
+            digest = digest_of(request.method, request.target, request.query, body)
+            return entry_of(self._scope(asked), key, digest)
+        except (InvalidKey, InvalidEntry) as error:
+            raise Refused(problems.invalid_key(_without_value(error))) from None
+
+    def is_recorded(self, status: int) -> bool:
+        """Whether a response is one that ends its request."""
+        return status not in self._options.unrecorded
+
+    def kept(self, response: Response) -> Response:
+        """What is kept of a response that can be given again."""
+        return responses.kept(response, self._kept)
+
+    def not_kept(self, response: Response) -> Response:
+        """What is kept of one that cannot."""
+        return responses.not_kept(response, self._kept)
+
+    def _key_in_header(self, request: Request) -> str | None:
+        try:
+            return key_in_header(request)
+        except InvalidKey as error:
+            raise Refused(problems.invalid_key(str(error))) from None
+
+    def _refuse_without_key(self, route: Route) -> None:
+        if route.need is Need.REQUIRED:
+            raise Refused(problems.missing_key())
+
+    def _scope(self, asked: Asked) -> str:
+        """Tenant and operation; a hash of them where they are longer than a scope or hold what cannot be seen."""
+        request = asked.request
+        tenant = _credentials(request) if self._options.scope is None else self._options.scope(request)
+        scope = scope_of(tenant, self._operation(asked))
+        if len(scope) <= MOST_CHARACTERS and scope.isprintable() and scope == scope.strip():
+            return scope
+        return f"sha256:{encoding.digest(scope.encode(errors='surrogatepass'))}"
+
+    def _operation(self, asked: Asked) -> str:
+        request = asked.request
+        if self._options.operation is not None:
+            return self._options.operation(request)
+        return asked.route.operation or f"{request.method} {request.find_route() or request.path}"
+
+
+class Asked:
+    """A request that may have a key."""
+
+    __slots__ = ("key", "request", "route")
+
+    def __init__(self, request: Request, route: Route, key: str | None) -> None:
+        self.request = request
+        self.route = route
+        self.key = key
+
+
+def _credentials(request: Request) -> str:
+    sent = request.header("authorization")
+    return "" if sent is None else encoding.digest(sent)[:32]
+
+
+def _without_value(error: Exception) -> str:
+    """The reason, without what was sent: a key does not belong in answers and logs."""
+    return str(error) if isinstance(error, InvalidKey) else "it is too long, empty, or holds what cannot be seen"

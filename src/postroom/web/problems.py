@@ -1,0 +1,83 @@
+"""What the idempotency middleware itself answers: problems in the form of RFC 9457, which never repeat a key."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from postroom.rules.replay import Response
+
+SOON = 2
+"""Seconds after which to ask again at the latest: a request is mostly done long before its lease ends."""
+
+
+def problem(status: int, name: str, title: str, *headers: tuple[str, str], **members: Any) -> Response:
+    """A response of the type ``urn:postroom:idempotency:<name>``."""
+    body = {"type": f"urn:postroom:idempotency:{name}", "title": title, "status": status, **members}
+    return Response(status, (("content-type", "application/problem+json"), *headers), msgspec.json.encode(body))
+
+
+def missing_key() -> Response:
+    """The route requires a key."""
+    return problem(HTTPStatus.BAD_REQUEST, "key-missing", "This request needs an Idempotency-Key.")
+
+
+def invalid_key(reason: str) -> Response:
+    """What was sent cannot be a key."""
+    return problem(
+        HTTPStatus.BAD_REQUEST,
+        "key-invalid",
+        "The Idempotency-Key cannot be used: 1 to 255 visible characters are needed.",
+        detail=reason,
+    )
+
+
+def request_too_large(most: int) -> Response:
+    """The body exceeds what is read of a keyed request."""
+    return problem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "request-too-large",
+        f"A request with an Idempotency-Key may have {most} bytes.",
+    )
+
+
+def other_request(status: int) -> Response:
+    """The key belongs to a request with another digest."""
+    return problem(status, "key-reused", "The Idempotency-Key was used for another request.")
+
+
+def in_progress(seconds: int) -> Response:
+    """The same request is running."""
+    return problem(
+        HTTPStatus.CONFLICT,
+        "in-progress",
+        "The request with this Idempotency-Key is being processed.",
+        ("retry-after", str(min(seconds, SOON))),
+    )
+
+
+def response_not_kept(status: int) -> Response:
+    """The request was done, and its response was too large to be kept, or a stream."""
+    return problem(
+        HTTPStatus.CONFLICT,
+        "response-not-kept",
+        "The request was done. Its response is too large to be given again.",
+        original_status=status,
+    )
+
+
+def failed_before() -> Response:
+    """The request ended in an exception, and is not to run again."""
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed-before", "The request with this Idempotency-Key failed.")
+
+
+def unavailable() -> Response:
+    """The ledger does not answer, so the request was not begun."""
+    return problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "ledger-unavailable",
+        "The request was not begun, because its Idempotency-Key cannot be looked up. Send it again.",
+        ("retry-after", str(SOON)),
+    )

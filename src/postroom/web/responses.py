@@ -1,0 +1,102 @@
+"""Responses as the ledger keeps them, and as they are given again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postroom.errors import InvalidEntry
+from postroom.rules.replay import UNANSWERED, Replay, Response
+from postroom.web import problems
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+REPLAYED = ("idempotent-replayed", "true")
+NOT_KEPT = "postroom-response-not-kept"
+"""A header of an entry whose response is not in it."""
+EVENT_STREAM = "text/event-stream"
+_OWN = frozenset({NOT_KEPT, REPLAYED[0], "content-length"})
+"""Never kept, as they are made anew."""
+_HELD_BACK = frozenset(
+    {
+        # a session, or what leads to one, is for who was first to ask
+        "set-cookie",
+        "set-cookie2",
+        "authorization",
+        "authentication-info",
+        "proxy-authorization",
+        "proxy-authenticate",
+        "proxy-authentication-info",
+        # of one connection or one moment
+        "connection",
+        "keep-alive",
+        "transfer-encoding",
+        "te",
+        "trailer",
+        "upgrade",
+        "date",
+        "age",
+        "server",
+    }
+)
+_BODILESS = {204, 304}
+
+
+def kept(response: Response, names: Collection[str] | None = None) -> Response:
+    """The response with the headers that are to be kept: those named, or all but what is one's own or of the moment."""
+    return Response(response.status, tuple(_kept_headers(response.headers, names)), response.body)
+
+
+def not_kept(response: Response, names: Collection[str] | None = None) -> Response:
+    """What is recorded of a response that cannot be kept: that it was given, and with which status."""
+    return Response(response.status, (*_kept_headers(response.headers, names), (NOT_KEPT, "1")), b"")
+
+
+def given_again(replay: Replay) -> Response:
+    """The response to who asks again."""
+    response = replay.response
+    headers = [(name, value) for name, value in response.headers if name != NOT_KEPT]
+    if len(headers) != len(response.headers):
+        answer = problems.response_not_kept(response.status)
+    elif replay.failed and response == UNANSWERED:
+        answer = problems.failed_before()
+    else:
+        answer = Response(response.status, tuple(headers), response.body)
+    return Response(answer.status, (*answer.headers, REPLAYED), answer.body)
+
+
+def sized(response: Response) -> Response:
+    """The response with its length, where it may have one."""
+    if response.status < 200 or response.status in _BODILESS:  # noqa: PLR2004 - 1xx, as HTTP has them
+        return response
+    return Response(response.status, (*response.headers, ("content-length", str(len(response.body)))), response.body)
+
+
+def is_endless(headers: Iterable[tuple[str, str]]) -> bool:
+    """Whether the client wants each part of the response at once, and the end may never come."""
+    return any(name.lower() == "content-type" and value.startswith(EVENT_STREAM) for name, value in headers)
+
+
+def as_response(answer: Any) -> Response:
+    """A response of Starlette's, FastAPI's, Flask's or Django's, or one of our own. Raises `InvalidEntry`."""
+    if isinstance(answer, Response):
+        return answer
+    if hasattr(answer, "raw_headers") and isinstance(getattr(answer, "body", None), bytes | memoryview):
+        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.raw_headers)
+        return Response(answer.status_code, headers, bytes(answer.body))
+    if hasattr(answer, "get_data"):
+        return Response(answer.status_code, tuple(answer.headers.items()), answer.get_data())
+    if hasattr(answer, "headers") and isinstance(getattr(answer, "content", None), bytes):
+        return Response(answer.status_code, tuple(answer.headers.items()), answer.content)
+    raise InvalidEntry(
+        f"a {type(answer).__name__} is not a response that can be recorded: pass one of Starlette, Flask or Django "
+        "that is not a stream, or a postroom.idempotency.Response"
+    )
+
+
+def _kept_headers(headers: Iterable[tuple[str, str]], names: Collection[str] | None) -> Iterable[tuple[str, str]]:
+    for name, value in headers:
+        lower = name.lower()
+        wanted = lower not in _HELD_BACK if names is None else lower in names
+        if wanted and lower not in _OWN and "\0" not in name + value:
+            yield lower, value

@@ -1,0 +1,97 @@
+"""Which requests need an idempotency key, and which may have one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroom.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from postroom.web.requests import Request
+
+Choice = Sequence[str] | Callable[["Request"], bool]
+"""Patterns, or a function that tells.
+
+A pattern is a method (``POST``), a path (``/orders/{id}``) or both (``POST /orders/{id}``). ``{id}`` stands for one
+segment of a path, a ``*`` at its end for any rest.
+"""
+
+_PATTERN = re.compile(r"(?:([A-Z]+)(?: +|$))?(/\S*)?")
+_PART = re.compile(r"\{\w*\}|\*$")
+
+
+class Need(Enum):
+    """What a request's key is to the middleware."""
+
+    NONE = "not looked for"
+    OPTIONAL = "made use of"
+    REQUIRED = "insisted on"
+
+
+class Route(NamedTuple):
+    """What is known of a request from the patterns."""
+
+    need: Need
+    operation: str = ""
+    """The pattern's method and path; empty where it says less than those."""
+
+
+class Routes:
+    """Raises `InvalidSetting` where a pattern is none."""
+
+    def __init__(self, required: Choice, optional: Choice) -> None:
+        self._choices = [(Need.REQUIRED, _matcher(required)), (Need.OPTIONAL, _matcher(optional))]
+
+    def route(self, request: Request) -> Route:
+        """The first of the patterns that the request matches, required ones first."""
+        for need, match in self._choices:
+            operation = match(request)
+            if operation is not None:
+                return Route(need, operation)
+        return Route(Need.NONE)
+
+
+Matcher = Callable[["Request"], str | None]
+
+
+def _matcher(choice: Choice) -> Matcher:
+    if isinstance(choice, str):
+        raise InvalidSetting(f"{choice!r} is one pattern: give a list of them")
+    if callable(choice):
+        return lambda request: "" if choice(request) else None
+    matchers = [_pattern(pattern) for pattern in choice]
+
+    def match(request: Request) -> str | None:
+        found = (one(request) for one in matchers)
+        return next((operation for operation in found if operation is not None), None)
+
+    return match
+
+
+def _pattern(text: str) -> Matcher:
+    parts = _PATTERN.fullmatch(text)
+    if not text or parts is None:
+        raise InvalidSetting(f"{text!r} is not a pattern: write POST, /orders/{{id}} or POST /orders/{{id}}")
+    method, path = parts[1], parts[2]
+    expression = None if path is None else re.compile(_expression(path), re.DOTALL)
+    is_template = path is not None and not path.endswith("*")
+
+    def match(request: Request) -> str | None:
+        if method is not None and request.method != method:
+            return None
+        if expression is not None and not expression.fullmatch(request.path):
+            return None
+        return f"{request.method} {path}" if is_template else ""
+
+    return match
+
+
+def _expression(path: str) -> str:
+    parts, end = [], 0
+    for found in _PART.finditer(path):
+        parts += [re.escape(path[end : found.start()]), ".*" if found[0] == "*" else "[^/]+"]
+        end = found.end()
+    return "".join([*parts, re.escape(path[end:])])

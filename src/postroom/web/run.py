@@ -1,0 +1,88 @@
+"""One keyed request while a sync application handles it: held, and then recorded or given up."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postroom.rules.replay import Response
+    from postroom.web.desks import Desk, Setup
+    from postroom.web.joining import KeyedRequest
+
+
+class KeyedRun:
+    """Its lease is renewed until it has ended, in one way or the other."""
+
+    def __init__(self, desk: Desk, setup: Setup, keyed: KeyedRequest) -> None:
+        self.keyed = keyed
+        self._desk = desk
+        self._setup = setup
+        self._ended = False
+        desk.hold(keyed)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Where the block raises, the request may run again at once."""
+        try:
+            yield
+        except BaseException:
+            self.give_up()
+            raise
+
+    def conclude(self, response: Response) -> Response | None:
+        """Record the response, which can be given again; returns what is to be sent instead, or None."""
+        return self._end(self._setup.policy.kept(response))
+
+    def streamed(self, response: Response, parts: Iterator[bytes]) -> Iterator[bytes]:
+        """The response's parts as they come; before the last one it is recorded that there was one.
+
+        Where the client goes in between, the application still comes to its end.
+        """
+        return _Stream(self, response, parts)
+
+    def conclude_stream(self, response: Response) -> None:
+        """Record that there was a response, which cannot be given again."""
+        self._end(self._setup.policy.not_kept(response))
+
+    def give_up(self) -> None:
+        """Let the request run again, unless it has ended."""
+        if not self._ended:
+            self._ended = True
+            self._desk.let_go(self.keyed)
+            self._desk.drive(self._setup.clerk.give_up(self.keyed.entry))
+
+    def _end(self, record: Response) -> Response | None:
+        instead = self._desk.drive(self._setup.clerk.conclude(self.keyed, record))
+        self._ended = True
+        self._desk.let_go(self.keyed)
+        return instead
+
+
+class _Stream:
+    def __init__(self, run: KeyedRun, response: Response, parts: Iterator[bytes]) -> None:
+        self._run = run
+        self._response = response
+        self._parts = self._recorded(parts)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._parts)
+
+    def close(self) -> None:
+        """The server has sent all, or stopped because the client has gone."""
+        for _ in self._parts:
+            pass
+
+    def _recorded(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        with self._run.failing():
+            last = next(parts, b"")
+            for part in parts:
+                yield last
+                last = part
+            self._run.conclude_stream(self._response)
+        yield last

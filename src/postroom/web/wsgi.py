@@ -1,0 +1,196 @@
+"""The idempotency middleware for WSGI: Flask, or any other application."""
+
+from __future__ import annotations
+
+import io
+from http import HTTPStatus
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+from postroom.rules.replay import Response
+from postroom.web.desks import Desk, Setup
+from postroom.web.joining import PLACE
+from postroom.web.policy import Refused
+from postroom.web.requests import Request
+from postroom.web.responses import is_endless, sized
+from postroom.web.run import KeyedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from postroom.web.options import Given
+
+    Environ = dict[str, Any]
+    StartResponse = Callable[..., Any]
+    Application = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+_CHUNK = 65536
+
+
+class IdempotencyMiddleware:
+    """Runs a request with an `Idempotency-Key` once; who asks again gets the same response.
+
+    ``database`` is the URL of the ledger's database, where `postroom init` has been run. `Options` lists what else can
+    be chosen. Connections are opened by the first keyed request and closed at the program's end. Raises
+    `InvalidSetting` or `UnsupportedDatabase`.
+    """
+
+    def __init__(self, app: Application, **options: Unpack[Given]) -> None:
+        self._app = app
+        self._setup = Setup(options)
+        self._desk = Desk(self._setup)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """The WSGI interface."""
+        try:
+            return self._handle(environ, start_response)
+        except Refused as refused:
+            return _respond(start_response, refused.response)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._desk.close()
+
+    def _handle(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        asked = self._setup.policy.look_at(_request(environ))
+        if asked is None:
+            return self._app(environ, start_response)
+        read = _read(environ, self._setup.policy.max_body_bytes)
+        if read.more:
+            self._setup.policy.refuse_large(asked)
+        entry = None if read.more else self._setup.policy.entry(asked, read.body)
+        environ["wsgi.input"] = _Replayed(read, environ["wsgi.input"]) if read.more else io.BytesIO(read.body)
+        if entry is None:
+            return self._app(environ, start_response)
+        admitted = self._desk.drive(self._setup.clerk.admit(entry))
+        if isinstance(admitted, Response):
+            return _respond(start_response, admitted)
+        run = KeyedRun(self._desk, self._setup, self._setup.keyed(admitted))
+        environ[PLACE] = run.keyed
+        with run.failing():
+            return self._run(environ, start_response, run)
+
+    def _run(self, environ: Environ, start_response: StartResponse, run: KeyedRun) -> Iterable[bytes]:
+        answer = _Answer()
+        parts = answer.parts(self._app(environ, answer.start))
+        held: list[bytes] = []
+        size = 0
+        for part in parts:
+            held.append(part)
+            size += len(part)
+            head = answer.response()
+            if size > self._setup.policy.max_response_bytes or is_endless(head.headers):
+                answer.pass_on(start_response)
+                return run.streamed(head, chain(held, parts))
+        whole = answer.response(b"".join(held))
+        instead = run.conclude(whole)
+        if instead is not None:
+            return _respond(start_response, instead)
+        answer.pass_on(start_response)
+        return held
+
+
+class _Answer:
+    """What an application tells by `start_response`."""
+
+    def __init__(self) -> None:
+        self._told: tuple[Any, ...] = ("500 Internal Server Error", [])
+        self._written: list[bytes] = []
+
+    def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
+        """The `start_response` that it is given. Nothing was sent yet, so it may be called again after an error."""
+        del exc_info
+        self._told = (status, headers)
+        return self._written.append
+
+    def parts(self, body: Iterable[bytes]) -> Iterator[bytes]:
+        """The body's parts, with what was written the old way before them. The body is closed at the end."""
+        try:
+            for part in body:
+                yield from self._taken()
+                yield part
+            yield from self._taken()
+        finally:
+            if hasattr(body, "close"):
+                body.close()
+
+    def response(self, body: bytes = b"") -> Response:
+        status, headers = self._told
+        return Response(int(status[:3]), tuple(headers), body)
+
+    def pass_on(self, start_response: StartResponse) -> None:
+        start_response(*self._told)
+
+    def _taken(self) -> Iterator[bytes]:
+        written, self._written[:] = list(self._written), []
+        yield from written
+
+
+class _Read(NamedTuple):
+    body: bytes
+    more: bool
+
+
+class _Replayed(io.RawIOBase):
+    """What has been read, and then whatever else comes."""
+
+    def __init__(self, read: _Read, rest: Any) -> None:
+        self._body = io.BytesIO(read.body)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read = self._body.readinto(buffer)
+        if not read:
+            data = self._rest.read(len(buffer))
+            buffer[: len(data)] = data
+            return len(data)
+        return read
+
+
+def _request(environ: Environ) -> Request:
+    path = _text(environ.get("PATH_INFO", "")) or "/"
+    headers = {
+        name.removeprefix("HTTP_").replace("_", "-").lower(): str(value)
+        for name, value in environ.items()
+        if name.startswith("HTTP_") or (name in {"CONTENT_TYPE", "CONTENT_LENGTH"} and value)
+    }
+    return Request(
+        method=environ["REQUEST_METHOD"].upper(),
+        path=path,
+        target=environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""),
+        query=environ.get("QUERY_STRING", ""),
+        headers=tuple(headers.items()),
+        raw=environ,
+    )
+
+
+def _text(value: str) -> str:
+    """A text of the environ, which holds each byte as one character."""
+    return value.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def _read(environ: Environ, most: int) -> _Read:
+    """The body, or what has come of it when it was found to be too large."""
+    told = environ.get("CONTENT_LENGTH") or ""
+    left = int(told) if told.isdecimal() else (most + 1 if environ.get("wsgi.input_terminated") else 0)
+    body = bytearray()
+    while left > 0 and len(body) <= most:
+        part = environ["wsgi.input"].read(min(left, _CHUNK))
+        if not part:
+            break
+        body += part
+        left -= len(part)
+    return _Read(bytes(body), len(body) > most)
+
+
+def _respond(start_response: StartResponse, response: Response) -> Iterable[bytes]:
+    whole = sized(response)
+    try:
+        phrase = HTTPStatus(whole.status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    start_response(f"{whole.status} {phrase}", list(whole.headers))
+    return [whole.body]
