@@ -1,0 +1,173 @@
+"""The three programs, each a process of its own on a port of its own: service, exchange, relays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+
+from examples.orders import adapter, exchange, service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0
+POLL = 0.1
+HASTE = {
+    "OUTBOX_POLL_INTERVAL_SEC": "0.05",
+    "OUTBOX_LOCK_LEASE_SEC": "1",
+    "OUTBOX_BACKOFF_SEC": "0.2",
+    "OUTBOX_MAX_ATTEMPTS": "3",
+    "BROKER_TIMEOUT_MS": "1000",
+}
+"""Only so that the example is quick: WORKER's own figures are the defaults."""
+
+Process = subprocess.Popen[bytes]
+
+
+class Street:
+    """Service and exchange at work on one database, and relays as they are asked for; all ended with the block.
+
+    What the processes print is in files of the directory.
+    """
+
+    def __init__(self, directory: Path, database: str, find_port: Callable[[], int] | None = None) -> None:
+        self.database = database
+        self._directory = directory
+        self._stack = ExitStack()
+        self._ports = {name: (find_port or free_port)() for name in ("service", "exchange")}
+        self.service = self._stack.enter_context(httpx.Client(base_url=self.url("service"), timeout=PATIENCE))
+        self.exchange = self._stack.enter_context(httpx.Client(base_url=self.url("exchange"), timeout=PATIENCE))
+
+    def __enter__(self) -> Self:
+        service.set_up(self.database)
+        try:
+            started, self._exchange = self._serve("service"), self._serve("exchange")
+            self._await_answer("service", started)
+            self._await_answer("exchange", self._exchange)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def url(self, name: str) -> str:
+        """Where the service or the exchange listens."""
+        return f"http://127.0.0.1:{self._ports[name]}"
+
+    def start_exchange_again(self) -> None:
+        """Wait until it has died, and start it again; it finds its book."""
+        self._exchange.wait(PATIENCE)
+        self._exchange = self._serve("exchange")
+        self._await_answer("exchange", self._exchange)
+
+    def start_relay(self, name: str, **settings: str) -> Process:
+        """Start a relay: nothing but ``postroom relay``, with settings as environment variables."""
+        broker = f"python:{adapter.__name__}:{adapter.send.__name__}"
+        return self._start(
+            name, ["-m", "postroom", "relay", "--broker", broker, "--worker", name], {**HASTE, **settings}
+        )
+
+    def order(self, key: str, symbol: str = "ACME", quantity: int = 1) -> httpx.Response:
+        """Ask the service to buy something."""
+        wish = {"symbol": symbol, "side": "buy", "quantity": quantity}
+        return self.service.post("/do/order", json=wish, headers={"Idempotency-Key": key})
+
+    def outcome(self, key: str) -> dict[str, Any]:
+        """What the service tells of an order."""
+        told: dict[str, Any] = self.service.get(f"/do/order/{key}").raise_for_status().json()
+        return told
+
+    def be(self, mood: exchange.Mood) -> None:
+        """Change the exchange's mood."""
+        self.exchange.put(f"/mood/{mood}").raise_for_status()
+
+    def calls(self, key: str) -> int:
+        """How often the exchange was sent this order."""
+        calls: list[str] = self._book()["calls"]
+        return calls.count(f"demo/{key}")
+
+    def trades(self) -> dict[str, Any]:
+        """What the exchange has carried out, by key."""
+        trades: dict[str, Any] = self._book()["trades"]
+        return {key.removeprefix("demo/"): trade for key, trade in trades.items()}
+
+    def _book(self) -> dict[str, Any]:
+        book: dict[str, Any] = self.exchange.get("/book").raise_for_status().json()
+        return book
+
+    def _serve(self, name: str) -> Process:
+        place = ["--host", "127.0.0.1", "--port", str(self._ports[name]), "--timeout-graceful-shutdown", "1"]
+        return self._start(name, ["-m", "uvicorn", f"examples.orders.{name}:app", *place, "--log-level", "warning"], {})
+
+    def _start(self, name: str, arguments: list[str], settings: Mapping[str, str]) -> Process:
+        environment = {
+            **os.environ,
+            "POSTROOM_DATABASE": self.database,
+            adapter.EXCHANGE: self.url("exchange"),
+            exchange.BOOK: str(self._directory / "exchange.book"),
+            **settings,
+        }
+        with self._log(name).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._stack.callback(end, process)
+        return process
+
+    def _await_answer(self, name: str, process: Process) -> None:
+        def answers() -> bool:
+            if process.poll() is not None:
+                raise SystemExit(f"the {name} does not start:\n{self._log(name).read_text()}")
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self._ports[name])) == 0
+
+        wait_until(answers, f"the {name} answers")
+
+    def _log(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+
+def kill(process: Process) -> None:
+    """End it as a crash would."""
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def end(process: Process) -> None:
+    """End it in order; nothing happens to one that has ended."""
+    process.terminate()
+    process.wait()
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Return when the condition holds; give up after a while."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"waited {PATIENCE:.0f} seconds in vain until {what}")
+        time.sleep(POLL)

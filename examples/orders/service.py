@@ -1,0 +1,211 @@
+"""The service: takes orders, each under an idempotency key, and tells what became of them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Annotated, Any, Literal, NamedTuple, assert_never
+from urllib.parse import quote
+
+from fastapi import Depends, FastAPI, Header, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
+
+from postroom import Outbox
+from postroom.errors import InvalidEntry
+from postroom.idempotency import Conflict, InProgress, Ledger, Replay, Run, digest_of, scope_of
+
+TOPIC = "exchange.orders"
+TABLE = """
+CREATE TABLE orders (
+    tenant VARCHAR(64) NOT NULL, idempotency_key VARCHAR(255) NOT NULL, digest CHAR(64) NOT NULL,
+    symbol VARCHAR(16) NOT NULL, side VARCHAR(4) NOT NULL, quantity INTEGER NOT NULL, message_id CHAR(36) NOT NULL,
+    PRIMARY KEY (tenant, idempotency_key)
+)
+"""
+INSERT = text(
+    "INSERT INTO orders (tenant, idempotency_key, digest, symbol, side, quantity, message_id) "
+    "VALUES (:tenant, :key, :digest, :symbol, :side, :quantity, :message) ON CONFLICT DO NOTHING"
+)
+FIND = text("SELECT digest, message_id FROM orders WHERE tenant = :tenant AND idempotency_key = :key")
+
+outbox = Outbox()
+ledger = Ledger()
+
+
+class Order(BaseModel):
+    """What a client wants to be bought or sold."""
+
+    symbol: Annotated[str, Field(min_length=1, max_length=16)]
+    side: Literal["buy", "sell"]
+    quantity: Annotated[int, Field(gt=0, le=1_000_000)]
+
+
+class Asked(NamedTuple):
+    """An order as it came: whose it is, and under which key."""
+
+    tenant: str
+    key: str
+    digest: str
+
+    @property
+    def place(self) -> str:
+        """Where its outcome is found."""
+        return f"/do/order/{quote(self.key, safe='')}"
+
+    @property
+    def scope(self) -> str:
+        """What tells it from the orders of others, and from other requests."""
+        return scope_of(self.tenant, "POST /do/order")
+
+
+class Problem(Exception):
+    """What a client is told instead of what it asked for, in the form of RFC 9457."""
+
+    def __init__(self, status: HTTPStatus, name: str, title: str, **members: Any) -> None:
+        super().__init__(title)
+        self.status = status
+        self.body = {"type": f"urn:orders:{name}", "title": title, "status": status, **members}
+
+    def response(self) -> Response:
+        """The problem, as an answer."""
+        return JSONResponse(self.body, self.status, media_type="application/problem+json")
+
+
+def take(connection: Connection, asked: Asked, order: Order) -> Response:
+    """Answer a POST, in one transaction: the key, the order and the message are all there, or none is."""
+    decision = ledger.begin(connection, asked.key, asked.digest, scope=asked.scope)
+    match decision:
+        case Run(entry):
+            message = outbox.message(
+                TOPIC, order, type="OrderPlaced", idempotency_key=scope_of(asked.tenant, asked.key), ledger=entry
+            )
+            row = {**asked._asdict(), **order.model_dump(), "message": str(message.id)}
+            if connection.execute(INSERT, row).rowcount == 0:
+                raise Problem(HTTPStatus.GONE, "key-spent", "This key was used; its outcome is kept no longer.")
+            outbox.add_many(connection, [message])
+            ledger.hand_over(connection, entry)
+            return accepted(asked)
+        case InProgress():
+            return accepted(asked)
+        case Replay(response):
+            return Response(response.body, response.status, dict(response.headers))
+        case Conflict():
+            raise Problem(HTTPStatus.CONFLICT, "key-reused", "This key was used for another order.")
+        case _:
+            assert_never(decision)
+
+
+def accepted(asked: Asked) -> Response:
+    """The order is taken. It is not done yet."""
+    body = {"key": asked.key, "status": "pending"}
+    return JSONResponse(body, HTTPStatus.ACCEPTED, {"location": asked.place, "retry-after": "1"})
+
+
+def outcome(connection: Connection, tenant: str, key: str) -> dict[str, Any]:
+    """What became of an order: the ledger knows."""
+    found = connection.execute(FIND, {"tenant": tenant, "key": key}).one_or_none()
+    if found is None:
+        raise Problem(HTTPStatus.NOT_FOUND, "no-order", "There is no order with this key.")
+    asked = Asked(tenant, key, found.digest)
+    told = {"key": key, "message": found.message_id}
+    decision = ledger.begin(connection, key, asked.digest, scope=asked.scope)  # to be rolled back
+    match decision:
+        case InProgress():
+            return {**told, "status": "pending"}
+        case Replay(response, failed):
+            status = "failed" if failed else "succeeded"
+            answer = json.loads(response.body)
+            return {**told, "status": status, "http_status": response.status, "answer": answer}
+        case Run() | Conflict():
+            raise Problem(HTTPStatus.GONE, "key-spent", "The outcome of this order is kept no longer.")
+        case _:
+            assert_never(decision)
+
+
+@asynccontextmanager
+async def lifespan(application: FastAPI) -> AsyncIterator[None]:
+    """Hold the connections for as long as the service runs."""
+    application.state.engine = engine_of(os.environ["POSTROOM_DATABASE"])
+    yield
+    application.state.engine.dispose()
+
+
+app = FastAPI(title="Orders", lifespan=lifespan)
+
+
+async def raw_body(request: Request) -> bytes:
+    """The body byte by byte, which tells whether two requests are the same."""
+    return await request.body()
+
+
+Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=64)]
+Tenant = Annotated[str, Header(alias="X-Tenant", pattern="^[a-z0-9-]{1,16}$")]
+"""Whose order it is; in earnest, whoever authenticates the client says so."""
+
+
+@app.post("/do/order")
+def post_order(
+    request: Request,
+    order: Order,
+    body: Annotated[bytes, Depends(raw_body)],
+    key: Key = None,
+    tenant: Tenant = "demo",
+) -> Response:
+    """Take an order, once for each key."""
+    if key is None:
+        raise Problem(HTTPStatus.BAD_REQUEST, "key-missing", "An order needs an Idempotency-Key.")
+    asked = Asked(tenant, key, digest_of("POST", request.url.path, request.url.query, body))
+    with request.app.state.engine.begin() as connection:
+        return take(connection, asked, order)
+
+
+@app.get("/do/order/{key:path}")
+def get_order(request: Request, key: str, tenant: Tenant = "demo") -> dict[str, Any]:
+    """What became of an order: pending, succeeded with the exchange's answer, or failed with the reason."""
+    with request.app.state.engine.connect() as connection:  # never committed: this only looks
+        return outcome(connection, tenant, key)
+
+
+@app.exception_handler(Problem)
+def tell_problem(_request: Request, problem: Problem) -> Response:
+    """A problem that we have found ourselves."""
+    return problem.response()
+
+
+@app.exception_handler(InvalidEntry)
+def tell_invalid_key(_request: Request, _error: InvalidEntry) -> Response:
+    """The ledger does not take the key."""
+    return Problem(HTTPStatus.BAD_REQUEST, "key-invalid", "The Idempotency-Key holds what cannot be seen.").response()
+
+
+@app.exception_handler(RequestValidationError)
+def tell_invalid_request(_request: Request, error: RequestValidationError) -> Response:
+    """The request is not one that we understand."""
+    wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]
+    in_key = any("Idempotency-Key" in one["loc"] for one in error.errors())
+    status = HTTPStatus.BAD_REQUEST if in_key else HTTPStatus.UNPROCESSABLE_ENTITY
+    return Problem(status, "invalid", "This is not an order.", errors=wrong).response()
+
+
+def set_up(database: str) -> None:
+    """Make the tables, Postroom's and the service's own."""
+    init = [sys.executable, "-m", "postroom", "init", "--database", database]
+    subprocess.run(init, check=True, stdout=subprocess.DEVNULL)
+    engine = engine_of(database)
+    with engine.begin() as connection:
+        connection.execute(text(TABLE))
+    engine.dispose()
+
+
+def engine_of(database: str) -> Engine:
+    """SQLAlchemy's engine for a URL as Postroom takes it: it would look for psycopg2, and we use psycopg."""
+    url = make_url(database)
+    if url.drivername == "postgresql":
+        return create_engine(url.set(drivername="postgresql+psycopg"))
+    return create_engine(url, connect_args={"timeout": 30})
