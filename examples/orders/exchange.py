@@ -28,7 +28,7 @@ class Mood(StrEnum):
     FAILING = "failing"
     """It does nothing, and says so."""
     SILENT = "silent"
-    """It carries the order out, and does not answer until its mood changes."""
+    """It carries the order out, and does not answer the first call until its mood changes; a repetition it does."""
     DYING = "dying"
     """It carries the order out, and dies before it answers."""
 
@@ -94,7 +94,7 @@ class Exchange:
         if self.mood is Mood.SLOW:
             await asyncio.sleep(0.5)
         trade = self.book.trade(key, order.symbol, order.quantity)
-        if self.mood is Mood.SILENT:
+        if self.mood is Mood.SILENT and self.book.calls.count(key) == 1:
             await self._changed.wait()
         if self.mood is Mood.DYING:
             os._exit(1)

@@ -68,18 +68,14 @@ class Story:
         print("The exchange carries an order out, but does not answer …")
         self._street.be(Mood.SILENT)
         self._order("lost")
-        wait_until(lambda: self._street.calls("lost") > 1, "the relay tries again")
-        self._street.be(Mood.NORMAL)
         self._settled("lost", "succeeded")
         print("… until it is asked again.")
 
     def _kill_the_relay(self, kill_relay: Callable[[], None]) -> None:
-        self._street.be(Mood.SILENT)
         self._order("killed")
         wait_until(lambda: self._street.calls("killed"), "the relay calls the exchange")
         kill_relay()
         print("The relay is killed (SIGKILL) while it waits for an answer …")
-        self._street.be(Mood.NORMAL)
         self._street.start_relay("relay-2")
         self._settled("killed", "succeeded")
         print("… and another takes over when the lease has ended.")
