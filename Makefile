@@ -2,7 +2,7 @@
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run example test check bench lock clean lint types imports unit tests other-pythons
+.PHONY: help run example example-orders test check bench lock clean lint types imports unit tests other-pythons
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
@@ -13,13 +13,16 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 heading = @printf '\n\033[1m── %s\033[0m\n' "$(1)"
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 run: $(READY) ## show Postroom at work, on SQLite
 	@$(BIN)/postroom demo
 
 example: $(READY) ## order, payment and inventory as three services, of which one is killed
 	@$(BIN)/python -m examples.choreography
+
+example-orders: $(READY) ## orders under idempotency keys, to an exchange that fails; a relay is killed
+	@$(BIN)/python -m examples.orders
 
 test: lint types imports tests other-pythons ## everything, with real servers (what CI runs)
 

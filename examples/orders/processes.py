@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
-POLL = 0.05
+POLL = 0.1
 HASTE = {
     "OUTBOX_POLL_INTERVAL_SEC": "0.05",
     "OUTBOX_LOCK_LEASE_SEC": "1",

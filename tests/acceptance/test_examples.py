@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SECONDS = 120
 """A bound for a machine that does much else; it takes about ten."""
 EXAMPLES = ROOT / "examples"
-PUBLIC = {"postroom", "postroom.brokers.memory", "postroom.incoming"}
+PUBLIC = {"postroom", "postroom.brokers.memory", "postroom.errors", "postroom.idempotency", "postroom.incoming"}
 
 
 def choreography(*arguments: str) -> str:

@@ -73,7 +73,16 @@ class Desk:
         return found
 
     def wait_for_status(self, message: str, status: str) -> None:
-        wait_until(lambda: self.shown(message)["status"] == status, f"the message is {status}")
+        seen: list[dict[str, Any]] = []
+
+        def is_there() -> bool:
+            seen.append(self.shown(message))
+            return bool(seen[-1]["status"] == status)
+
+        try:
+            wait_until(is_there, f"the message is {status}")
+        except SystemExit as waited:
+            pytest.fail(f"{waited}: {seen[-1]}")
 
     def wait_for_calls(self, key: str, count: int) -> None:
         wait_until(lambda: self.street.calls(key) == count, f"call {count} of {key} is there")
@@ -132,7 +141,7 @@ def test_W_101_pending_sending_succeeded(desk: Desk) -> None:
 def test_W_102_a_timeout_waits_for_its_second_attempt_which_succeeds(desk: Desk) -> None:
     desk.street.be(Mood.SILENT)
     message = desk.order("W-102")
-    desk.relay("relay", BROKER_TIMEOUT_MS="300", OUTBOX_BACKOFF_SEC="60")
+    desk.relay("relay", BROKER_TIMEOUT_MS="1500", OUTBOX_BACKOFF_SEC="60")
     desk.wait_for_status(message, "waiting")
     shown = desk.shown(message)
     assert (shown["reason"], shown["attempts"], shown["error_code"]) == ("retry", 1, "TIMEOUT")
