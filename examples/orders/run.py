@@ -11,8 +11,9 @@ from examples.orders.exchange import Mood
 from examples.orders.processes import Street, kill, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
+
+    from examples.orders.processes import Process
 
 LINE = "{:<10} {:<55} {:>5}  {}"
 
@@ -30,7 +31,7 @@ class Expected(NamedTuple):
 ORDERS = (
     Expected("fine", "nothing went wrong"),
     Expected("typo", "the exchange does not know the symbol", "failed", HTTPStatus.UNPROCESSABLE_ENTITY),
-    Expected("lost", "no answer came in time, and the relay tried again", fewest_calls=2),
+    Expected("lost", "no answer came in time, and the relay asked again", fewest_calls=2),
     Expected("killed", "the relay was killed during the call; another took over", fewest_calls=2),
     Expected("unlucky", "all attempts failed; an operator queued it again", fewest_calls=2),
     Expected("quake", "the exchange died during the call, and came back", fewest_calls=2),
@@ -46,23 +47,28 @@ class Story:
 
     def tell(self) -> None:
         """All acts, one after the other."""
-        first = self._street.start_relay("relay-1", OUTBOX_MAX_ATTEMPTS="4")
-        self._ask_again()
+        first = self._ask_again()
         self._order("typo", symbol="ACMEE")
         self._settled("typo", "failed")
+        print("An order for what the exchange does not know has failed at once.")
         self._lose_the_answer()
-        self._kill_the_relay(lambda: kill(first))
+        self._kill(first)
         self._use_up_the_attempts()
         self._kill_the_exchange()
 
-    def _ask_again(self) -> None:
-        print("An order is placed …")
+    def _ask_again(self) -> Process:
+        self._street.be(Mood.SLOW)
         self._order("fine", quantity=5)
+        self._order("fine", quantity=5)
+        print("An order is placed twice, with the same key: 202, and 202 …")
+        relay = self._street.start_relay("relay-1", OUTBOX_MAX_ATTEMPTS="4")
         self._settled("fine", "succeeded")
+        self._street.be(Mood.NORMAL)
         again = self._order("fine", HTTPStatus.OK, quantity=5)
-        print(f"… and again, with the same key: it is answered with what was done: {again}")
+        print(f"… and again when a relay has brought it to the exchange: {again} …")
         self._order("fine", HTTPStatus.CONFLICT, quantity=6)
-        print("… and again, with the same key and another quantity: 409")
+        print("… and again, with another quantity: 409.")
+        return relay
 
     def _lose_the_answer(self) -> None:
         print("The exchange carries an order out, but does not answer …")
@@ -71,10 +77,10 @@ class Story:
         self._settled("lost", "succeeded")
         print("… until it is asked again.")
 
-    def _kill_the_relay(self, kill_relay: Callable[[], None]) -> None:
+    def _kill(self, relay: Process) -> None:
         self._order("killed")
         wait_until(lambda: self._street.calls("killed"), "the relay calls the exchange")
-        kill_relay()
+        kill(relay)
         print("The relay is killed (SIGKILL) while it waits for an answer …")
         self._street.start_relay("relay-2")
         self._settled("killed", "succeeded")

@@ -19,6 +19,7 @@ import pytest
 
 from examples.orders.exchange import Mood
 from examples.orders.processes import Process, Street, end, kill, wait_until
+from examples.orders.run import ORDERS, audit
 from examples.orders.service import FIND, Asked, engine_of
 from postroom.cli import main
 from postroom.idempotency import Response
@@ -249,6 +250,14 @@ def test_K_2_the_same_order_at_the_same_time_is_taken_once(desk: Desk) -> None:
     assert desk.postroom("status")["pending"] == before + 1
 
 
+def test_K_1_a_key_whose_outcome_is_kept_no_longer_is_not_taken_for_another_order(desk: Desk) -> None:
+    desk.order("K-1")
+    with closing(Store(desk.street.database)) as store:
+        clock.advance(store, 25 * 3600)
+    answers = desk.street.order("K-1"), desk.street.order("K-1", quantity=2), desk.street.service.get("/do/order/K-1")
+    assert [one.status_code for one in answers] == [410, 410, 410]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_E_1_one_command_starts_all_of_it(kind: str, fresh_database: FreshDatabase) -> None:
     database = [] if kind == "sqlite" else ["--database", fresh_database(kind)]
@@ -266,3 +275,33 @@ def test_E_1_one_command_starts_all_of_it(kind: str, fresh_database: FreshDataba
     assert len(re.findall(r"succeeded: X-00\d", ended.stdout)) == 5
     assert "failed: INVALID_TARGET, 422" in ended.stdout
     assert "none was carried out twice" in ended.stdout
+
+
+class Told(Street):
+    """A street of which is known what everybody would tell."""
+
+    def __init__(self, outcomes: dict[str, Any], calls: dict[str, int], trades: dict[str, Any]) -> None:
+        self._outcomes, self._calls, self._trades = outcomes, calls, trades
+
+    def outcome(self, key: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._outcomes[key]
+        return found
+
+    def calls(self, key: str) -> int:
+        return self._calls[key]
+
+    def trades(self) -> dict[str, Any]:
+        return dict(self._trades)
+
+
+def test_E_1_the_audit_sees_what_is_wrong() -> None:
+    done = {one.key: {"exchange_id": one.key} for one in ORDERS if one.status == "succeeded"}
+    good = {key: {"status": "succeeded", "http_status": 200, "answer": trade} for key, trade in done.items()}
+    bad = {"status": "failed", "http_status": 422, "answer": {"reason_code": "INVALID_TARGET"}}
+    outcomes, calls = {**good, "typo": bad}, {one.key: one.fewest_calls for one in ORDERS}
+    assert audit(Told(outcomes, calls, done)) == []
+    assert len(audit(Told({**outcomes, "typo": {**bad, "http_status": 500}}, calls, done))) == 1
+    assert len(audit(Told({**outcomes, "fine": bad}, calls, done))) == 2
+    assert len(audit(Told(outcomes, {**calls, "lost": 1}, done))) == 1
+    assert len(audit(Told(outcomes, calls, {**done, "typo": {}}))) == 1
+    assert len(audit(Told(outcomes, calls, {**done, "fine again": {}}))) == 1
