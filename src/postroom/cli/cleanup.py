@@ -34,10 +34,10 @@ def cleanup(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what is old: settled messages, marks and keys.
+    """Remove what was settled long ago, old marks and expired keys.
 
-    That is marks of inboxes, and idempotency keys that have expired; never what is not sent, nor dead letters. In small
-    batches: it may run beside everything else.
+    The marks are those of inboxes, the keys those of the idempotency ledger. Never what is not sent, nor dead
+    letters. In small batches: it may run beside everything else.
     """
     from postroom import retention
 
