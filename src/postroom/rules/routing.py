@@ -24,17 +24,24 @@ _KNOWN_TOPICS = 4096
 
 def matches(pattern: str, topic: str) -> bool:
     """Whether the topic belongs to the pattern. In a pattern ``*`` stands for any characters; all else for itself."""
-    return pattern == topic or _compiled(pattern).fullmatch(topic) is not None
+    first, *others = pattern.split(ANYTHING)
+    if not others:
+        return pattern == topic
+    if not topic.startswith(first):
+        return False
+    *between, last = others
+    place = len(first)
+    for part in between:  # each as early as can be, so that nothing has to be tried twice
+        found = topic.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return len(topic) - len(last) >= place and topic.endswith(last)
 
 
 def expression(pattern: str) -> str:
     """The pattern as a regular expression."""
     return ".*".join(map(re.escape, pattern.split(ANYTHING)))
-
-
-@lru_cache(_KNOWN_TOPICS)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(expression(pattern), re.DOTALL)
 
 
 def best_pattern(patterns: Collection[str], topic: str) -> str | None:

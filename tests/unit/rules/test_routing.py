@@ -53,6 +53,11 @@ def test_what_stands_between_the_stars_is_all_that_matters(parts: list[str]) -> 
     assert matches("*".join(plain), "-".join(plain))
 
 
+@given(words, words)
+def test_it_is_what_its_regular_expression_says(pattern: str, topic: str) -> None:
+    assert matches(pattern, topic) is (re.fullmatch(expression(pattern), topic, re.DOTALL) is not None)
+
+
 class TestBestPattern:
     @given(st.lists(patterns), words)
     def test_it_matches_and_none_that_matches_is_longer(self, given: list[str], topic: str) -> None:
