@@ -11,6 +11,7 @@ from postroom.rules.routing import (
     LONGEST_QUEUE,
     Routing,
     best_pattern,
+    expression,
     is_sorted,
     matches,
     queue_of_consumer,
