@@ -56,6 +56,7 @@ class KeyedShop:
             Route("/stream", self.stream, methods=["POST"]),
             Route("/broken-stream", self.broken_stream, methods=["POST"]),
             Route("/events", self.events, methods=["POST"]),
+            Route("/endless", self.endless, methods=["POST"]),
             Route("/empty", self.empty, methods=["POST"]),
             Route("/status/{status:int}", self.status, methods=["POST"]),
         ]
@@ -89,6 +90,17 @@ class KeyedShop:
 
     async def events(self, request: Request) -> Response:
         return StreamingResponse(self._parts(await self._do(request), 2), media_type="text/event-stream")
+
+    async def endless(self, request: Request) -> Response:
+        number = await self._do(request)
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield f"data: {number}\n\n".encode()
+            while True:
+                await asyncio.sleep(0.05)
+                yield b": still here\n\n"
+
+        return StreamingResponse(parts(), media_type="text/event-stream")
 
     async def empty(self, request: Request) -> Response:
         await self._do(request)

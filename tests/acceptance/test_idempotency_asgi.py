@@ -246,7 +246,8 @@ async def test_K_2_a_response_of_any_status_is_replayed_unless_chosen_otherwise(
     forgetful = KeyedShop(service.url, unrecorded=range(500, 600))
     async with forgetful.client() as client:
         for _ in range(2):
-            assert (await client.post("/status/502", headers=KEY)).text == "as you wish"
+            answer = await client.post("/status/502", headers={"idempotency-key": "forgotten"})
+            assert (answer.status_code, answer.text) == (502, "as you wish")
     assert len(forgetful.effects) == 2
 
 
@@ -583,3 +584,62 @@ async def test_litestar_tells_of_exceptions_by_a_hook(service: Service) -> None:
     assert [answer.status_code for answer in answers] == [500, 201, 201]
     assert answers[2].json() == {"item": "book"}
     assert runs == 2
+
+
+async def test_what_is_not_http_is_none_of_its_business(service: Service) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        seen.append(scope)
+
+    scope = {"type": "websocket", "path": "/", "headers": [(b"idempotency-key", b"k")]}
+    await IdempotencyMiddleware(app, database=service.url)(scope, None, None)  # type: ignore[arg-type]  # not called
+    assert seen == [scope]
+
+
+async def test_a_route_that_the_framework_has_chosen_is_taken_as_it_is(service: Service) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": scope["postroom.idempotency"].entry.scope.encode()})
+
+    async def within(scope: Any, receive: Any, send: Any) -> None:  # as Litestar calls its middleware
+        await middleware({**scope, "path_template": "/orders/{id:int}"}, receive, send)
+
+    middleware = IdempotencyMiddleware(app, database=service.url)
+    async with served(within) as client:
+        assert (await client.post("/orders/7", headers=KEY)).text == "/POST %2Forders%2F{id:int}"
+    await middleware.close()
+
+
+@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
+async def test_an_endless_stream_ends_when_its_client_goes_and_counts_as_done(
+    service: Service, spec_version: str
+) -> None:
+    shop = KeyedShop(service.url)
+
+    async def within(scope: Any, receive: Any, send: Any) -> None:
+        async def until_gone(event: Any) -> None:
+            if scope.get("gone"):
+                raise OSError("as servers of 2.4 do")
+            await send(event)
+
+        async def receive_until_gone() -> Any:
+            event = await receive()
+            scope["gone"] = event["type"] == "http.disconnect"
+            return event
+
+        if scope["type"] == "http":
+            scope["asgi"] = {"version": "3.0", "spec_version": spec_version}
+            if spec_version == "2.4":
+                listening = asyncio.ensure_future(asyncio.sleep(0.2, "gone"))
+                listening.add_done_callback(lambda _: scope.update(gone=True))
+        await shop.middleware(scope, receive_until_gone, until_gone)
+
+    async with served(within) as client:
+        async with client.stream("POST", "/endless", headers=KEY) as answer:
+            assert await anext(answer.aiter_bytes()) == b"data: 1\n\n"
+        await wait_for(lambda: not shop.middleware._runs)
+        assert told(await client.post("/endless", headers=KEY)) == (409, "response-not-kept")
+    assert len(shop.effects) == 1
+    await shop.middleware.close()

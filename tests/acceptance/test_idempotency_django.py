@@ -56,7 +56,14 @@ def form(request: Any) -> HttpResponse:
     return HttpResponse(status=204)
 
 
+def free(request: Any) -> HttpResponse:
+    assert "postroom.idempotency" not in request.META
+    effects.append(b"free")
+    return HttpResponse(status=204)
+
+
 urlpatterns = [
+    path("free", free),
     path("orders/<str:item>", order),
     path("lost", lost),
     path("stream", stream),
@@ -141,3 +148,10 @@ def test_what_cannot_be_kept_is_told_of_when_asked_for_again(client: Client) -> 
     for url in ("/stream", "/large"):
         assert told(post(client, url)) == (409, "response-not-kept")
     assert effects == [b"stream", b"large"]
+
+
+def test_a_request_without_a_key_is_none_of_its_business(client: Client) -> None:
+    for _ in range(2):
+        assert client.post("/free", {"a": "b"}, "application/json").status_code == 204
+        assert client.put("/free").status_code == 204
+    assert effects == [b"free"] * 4

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,6 +54,7 @@ class FlaskShop:
         self.app = Flask("shop")
         self.app.add_url_rule("/orders/<item>", "order", self.order, methods=["POST"])
         self.app.add_url_rule("/stream", "stream", self.stream, methods=["POST"])
+        self.app.add_url_rule("/events", "events", self.events, methods=["POST"])
         self.app.add_url_rule("/bills", "bill", self.bill, methods=["POST"])
         self.app.add_url_rule("/abort/<int:status>", "abort", self.abort, methods=["POST"])
         self.keyed = Idempotency(self.app, database=service.url, **{"max_response_bytes": 2000, **options})
@@ -79,6 +81,10 @@ class FlaskShop:
                 yield b"x" * 100
 
         return Response(parts())
+
+    def events(self) -> Response:
+        self._do()
+        return Response(repeat(b"data: x\n\n"), mimetype="text/event-stream")
 
     def bill(self) -> Any:
         answer = self.app.make_response(("thank you", 201))
@@ -185,6 +191,14 @@ def test_a_stream_whose_client_goes_comes_to_its_end(service: Service) -> None:
         assert told(shop.post("/stream")) == (409, "response-not-kept")
 
 
+def test_an_endless_stream_ends_when_its_client_goes_and_counts_as_done(service: Service) -> None:
+    with closing(FlaskShop(service)) as shop:
+        answer = shop.app.test_client().post("/events", headers=KEY, buffered=False)
+        assert next(iter(answer.response)) == b"data: x\n\n"
+        answer.close()
+        assert told(shop.post("/events")) == (409, "response-not-kept")
+
+
 @BOTH
 def test_K_3_a_handler_records_its_response_in_its_own_transaction(service: Service) -> None:
     with closing(FlaskShop(service)) as shop:
@@ -199,6 +213,40 @@ def test_a_large_request_is_refused_or_passed_on(service: Service) -> None:
     with closing(FlaskShop(service, max_body_bytes=10, pass_large_requests=True)) as shop:
         assert shop.post("/orders/book", b"x" * 11).status_code == 201
         assert shop.effects == [b"x" * 11]
+
+
+def test_a_large_request_of_unknown_length_is_refused_or_passed_on_whole(service: Service) -> None:
+    calls: list[bytes] = []
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        calls.append(environ["wsgi.input"].read())
+        start_response("200 OK", [])
+        return [b"done"]
+
+    def ask(**options: Any) -> list[str]:
+        started: list[str] = []
+        environ = {
+            "REQUEST_METHOD": "POST",
+            "wsgi.input_terminated": True,
+            "wsgi.input": io.BytesIO(b"x" * 30),
+            "HTTP_IDEMPOTENCY_KEY": "k",
+        }
+        with closing(IdempotencyMiddleware(app, database=service.url, max_body_bytes=10, **options)) as middleware:
+            list(middleware(environ, lambda status, _: started.append(status)))
+        return started
+
+    assert ask() == ["413 Request Entity Too Large"]
+    assert ask(pass_large_requests=True) == ["200 OK"]
+    assert calls == [b"x" * 30]
+
+
+def test_a_request_that_could_have_a_key_in_its_body_runs_without_one(service: Service) -> None:
+    with closing(FlaskShop(service)) as shop:
+        for _ in range(2):
+            body = b'{"item": 1}'
+            assert shop.post("/orders/book", body, {"Content-Type": "application/json"}).status_code == 201
+            assert shop.post("/nowhere").status_code == 404
+        assert shop.effects == [b'{"item": 1}'] * 2
 
 
 def test_any_wsgi_application_will_do(service: Service) -> None:

@@ -142,13 +142,19 @@ class Desk:
     def _opened(self) -> BlockingStore:
         with self._opening:
             if self._store is None:
-                store = compose.open_store(self._setup.settings)
-                store.call(lambda connection: migrations.check(connection, store.names))
-                if isinstance(store, BridgedStore):  # one event loop, for one thread at a time
+                self._store = self._checked(compose.open_store(self._setup.settings))
+                if isinstance(self._store, BridgedStore):  # one event loop, for one thread at a time
                     self._turns = threading.Lock()
                 atexit.register(self.close)
-                self._store = store
             return self._store
+
+    def _checked(self, store: BlockingStore) -> BlockingStore:
+        try:
+            store.call(lambda connection: migrations.check(connection, store.names))
+        except BaseException:
+            store.close()
+            raise
+        return store
 
 
 class Renewals:

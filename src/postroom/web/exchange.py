@@ -27,6 +27,9 @@ class Exchange:
     A response is held back until it is whole and recorded. One that grows too large, or is a stream of events, is
     passed on as it comes, all but its last part, before which it is recorded that there was one. A response that tells
     of an error of the server is held back until the application has ended: frameworks send one and then raise.
+
+    An application that is not told that its client has gone comes to its end. A stream of events may have none: it is
+    told, and counts as done then.
     """
 
     def __init__(self, desk: AsyncDesk, setup: Setup, keyed: KeyedRequest, receive: Receive, send: Send) -> None:
@@ -38,13 +41,14 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._request_read = False
-        self._answered = asyncio.Event()
+        self._may_be_told = asyncio.Event()
         self._client_gone = False
         self._start: Event | None = None
         self._start_sent = False
         self._parts: list[Event] = []
         self._size = 0
         self._streaming = False
+        self._endless = False
         self._whole = False
 
     @property
@@ -52,11 +56,11 @@ class Exchange:
         return int(self._start["status"]) if self._start else SERVER_ERROR
 
     async def receive(self) -> Event:
-        """The request, whole. That the client has gone is told only when the response is recorded."""
+        """The request, whole. That the client has gone is told when the response is recorded, or has no end."""
         if not self._request_read:
             self._request_read = True
             return await self._receive()
-        await self._answered.wait()
+        await self._may_be_told.wait()
         return await self._receive()
 
     async def send(self, event: Event) -> None:
@@ -64,7 +68,9 @@ class Exchange:
         match event["type"]:
             case "http.response.start":
                 self._start = event
-                self._streaming = is_endless(_headers(event))
+                if is_endless(_headers(event)) and event["status"] < SERVER_ERROR:
+                    self._streaming = self._endless = True
+                    self._may_be_told.set()
             case "http.response.body" if not self.ended:
                 await self._take(event)
             case _:
@@ -74,14 +80,15 @@ class Exchange:
         """The application has ended: unless its response is whole, or if it failed, the request may run again."""
         if self.ended:
             return
-        if self._whole and not failed and not self._keyed.failed:
+        failed = failed or self._keyed.failed
+        if (self._whole and not failed) or (self._endless and (self._client_gone or not failed)):
             await self._end()
             return
         self.ended = True
         await self._desk.drive(self._setup.clerk.give_up(self._keyed.entry))
         if self._whole:
             await self._flush()
-        self._answered.set()
+        self._may_be_told.set()
 
     def leave(self) -> None:
         """Nobody listens any more."""
@@ -105,7 +112,7 @@ class Exchange:
             await respond(self._pass_on, instead)
         else:
             await self._flush()
-        self._answered.set()
+        self._may_be_told.set()
 
     def _record(self) -> Response:
         headers = _headers(self._start or {})
@@ -123,13 +130,14 @@ class Exchange:
             await self._pass_on(part)
 
     async def _pass_on(self, event: Event) -> None:
-        """Send; where the client has gone, the application still comes to its end."""
-        if self._client_gone:
-            return
-        try:
-            await self._send(event)
-        except OSError:
-            self._client_gone = True
+        """Send; where the client has gone, the application still comes to its end, if it has one."""
+        if not self._client_gone:
+            try:
+                await self._send(event)
+            except OSError:
+                self._client_gone = True
+        if self._client_gone and self._endless and not self.ended:
+            raise ConnectionResetError("the client has gone")
 
 
 async def respond(send: Send, response: Response) -> None:

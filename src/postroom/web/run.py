@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from postroom.web.responses import is_endless
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from postroom.rules.replay import Response
     from postroom.web.desks import Desk, Setup
@@ -45,7 +47,8 @@ class KeyedRun:
     def streamed(self, response: Response, parts: Iterator[bytes]) -> Iterator[bytes]:
         """The response's parts as they come; before the last one it is recorded that there was one.
 
-        Where the client goes in between, the application still comes to its end.
+        Where the client goes in between, the application still comes to its end. A stream of events may have none: it
+        counts as done then.
         """
         return _Stream(self, response, parts)
 
@@ -61,6 +64,8 @@ class KeyedRun:
             self._desk.drive(self._setup.clerk.give_up(self.keyed.entry))
 
     def _end(self, record: Response) -> Response | None:
+        if self._ended:
+            return None
         instead = self._desk.drive(self._setup.clerk.conclude(self.keyed, record))
         self._ended = True
         self._desk.let_go(self.keyed)
@@ -81,10 +86,13 @@ class _Stream:
 
     def close(self) -> None:
         """The server has sent all, or stopped because the client has gone."""
+        if is_endless(self._response.headers):
+            self._run.conclude_stream(self._response)
+            self._parts.close()
         for _ in self._parts:
             pass
 
-    def _recorded(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+    def _recorded(self, parts: Iterator[bytes]) -> Generator[bytes]:
         with self._run.failing():
             last = next(parts, b"")
             for part in parts:
