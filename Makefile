@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/ready-in$(subst /,-,$(CURDIR))
 # Two workers, each with servers of its own. A file stays whole, for what its tests share; those of a second come last,
 # so that both workers end together.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 heading = @printf '\n\033[1m── %s\033[0m\n' "$(1)"
 
 help: ## list the targets
