@@ -112,20 +112,14 @@ def outcome(connection: Connection, tenant: str, key: str) -> dict[str, Any]:
     found = connection.execute(FIND, {"tenant": tenant, "key": key}).one_or_none()
     if found is None:
         raise Problem(HTTPStatus.NOT_FOUND, "no-order", "There is no order with this key.")
-    asked = Asked(tenant, key, found.digest)
     told = {"key": key, "message": found.message_id}
-    decision = ledger.begin(connection, key, asked.digest, scope=asked.scope)  # to be rolled back
-    match decision:
-        case InProgress():
-            return {**told, "status": "pending"}
-        case Replay(response, failed):
-            status = "failed" if failed else "succeeded"
-            answer = json.loads(response.body)
-            return {**told, "status": status, "http_status": response.status, "answer": answer}
-        case Run() | Conflict():
-            raise Problem(HTTPStatus.GONE, "key-spent", "The outcome of this order is kept no longer.")
-        case _:
-            assert_never(decision)
+    recorded = ledger.look(connection, key, scope=Asked(tenant, key, found.digest).scope)
+    if recorded is None or recorded.expired:
+        raise Problem(HTTPStatus.GONE, "key-spent", "The outcome of this order is kept no longer.")
+    if recorded.response is None:
+        return {**told, "status": "pending"}
+    answer = json.loads(recorded.response.body)
+    return {**told, "status": recorded.status.value, "http_status": recorded.response.status, "answer": answer}
 
 
 @asynccontextmanager

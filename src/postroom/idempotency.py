@@ -12,6 +12,7 @@ from postroom.rules.replay import (
     Decision,
     Entry,
     InProgress,
+    Recorded,
     Replay,
     Response,
     Run,
@@ -35,10 +36,12 @@ __all__ = [
     "Entry",
     "InProgress",
     "Ledger",
+    "Recorded",
     "Replay",
     "Response",
     "Run",
     "Start",
+    "Status",
     "digest_of",
     "entry_of",
     "scope_of",
@@ -46,6 +49,8 @@ __all__ = [
 
 MOST_CHARACTERS = 255
 MOST_SECONDS = MOST_DAYS * 24 * HOUR
+NO_DIGEST = "0" * 64
+"""Of who asks for an entry without a request to compare it with."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -105,6 +110,22 @@ class Ledger:
         entry = entry_of(scope, key, digest)
         kind = await async_kind(connection, "ledger.abegin")
         return await arun(explained(self._begin(kind.dialect, entry)), kind.execute)
+
+    def look(self, connection: object, key: str, *, scope: str = "") -> Recorded | None:
+        """What the ledger holds for a key, for who only wants to know: its status and, when it is done, the response.
+
+        Writes nothing and waits for nobody. None where there is no entry; `expired` where it is kept no longer.
+        Raises `InvalidEntry` or `UnusableConnection`.
+        """
+        entry = entry_of(scope, key, NO_DIGEST)
+        kind = sync_kind(connection, "ledger.look")
+        return run(explained(self._look(kind.dialect, entry)), kind.execute)
+
+    async def alook(self, connection: object, key: str, *, scope: str = "") -> Recorded | None:
+        """`look` for an async connection."""
+        entry = entry_of(scope, key, NO_DIGEST)
+        kind = await async_kind(connection, "ledger.alook")
+        return await arun(explained(self._look(kind.dialect, entry)), kind.execute)
 
     def finish(self, connection: object, entry: Entry, response: Response) -> None:
         """Record the response, in the transaction of the work, so that effect and response commit together.
@@ -173,6 +194,10 @@ class Ledger:
 
     def _begin(self, dialect: str, entry: Entry) -> Steps[Decision]:
         return self._keeper(dialect).begin(entry, self._terms, replay_failures=self._settings.replay_failures)
+
+    def _look(self, dialect: str, entry: Entry) -> Steps[Recorded | None]:
+        found = (yield from self._keeper(dialect).select(entry.scope, [entry.key])).get(entry.key)
+        return None if found is None else found.recorded
 
     def _finish(self, keeper: Keeper, entry: Entry, response: Response) -> Steps[bool]:
         return keeper.end(entry, Status.SUCCEEDED, response, self._terms.keep)

@@ -266,3 +266,16 @@ def test_K_1_the_longest_key_and_scope_are_taken(caller: Caller) -> None:
     assert isinstance(begin(caller, longest, scope="日" * 255), Run)
     assert isinstance(begin(caller, longest, scope="日" * 255), InProgress)
     caller.rollback()
+
+
+@each_kind
+def test_K_1_who_looks_is_told_and_changes_nothing(caller: Caller, key: str) -> None:
+    assert caller.ledger(LEDGER, "look", key) is None
+    run = started(caller, key)
+    begun = caller.ledger(LEDGER, "look", key)
+    assert (begun.status, begun.response, begun.digest) == ("in_progress", None, DIGEST)
+    assert begun.lease_left > 0
+    caller.ledger(LEDGER, "finish", run.entry, CREATED)
+    done = caller.ledger(LEDGER, "look", key)
+    assert (done.status, done.response, done.expired) == ("succeeded", CREATED, False)
+    assert caller.ledger(LEDGER, "look", key, scope="another") is None
