@@ -2,13 +2,13 @@
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run example example-orders test check bench lock clean lint types imports unit tests other-pythons
+.PHONY: help run example example-orders test check coverage bench lock clean lint types imports unit tests other-pythons
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
 READY := .venv/ready-in$(subst /,-,$(CURDIR))
-# Two workers, each with servers of its own. A file stays whole, for what its tests share; those of a second come last,
-# so that both workers end together.
+# Three workers, each with servers of its own: tests wait more than they compute. A file stays whole, for what its tests
+# share; those of a second come last, so that all workers end together.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 heading = @printf '\n\033[1m── %s\033[0m\n' "$(1)"
 
@@ -59,9 +59,13 @@ unit: $(READY)
 
 tests: $(READY)
 	$(call heading,all tests)
-	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
+	@$(BIN)/python -m pytest $(PARALLEL)
 	$(call heading,the rules are covered in full)
+	@$(BIN)/python -m pytest -q tests/unit/rules --cov --cov-report=
 	@$(BIN)/coverage report --include='src/postroom/rules/*' --fail-under=100
+
+coverage: $(READY) ## everything once more, and which lines it runs
+	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
 
 other-pythons: $(READY)
 	$(call heading,unit tests on the other Pythons)
