@@ -14,6 +14,7 @@ from postroom.rules.routing import (
     expression,
     is_sorted,
     matches,
+    place_of_source,
     queue_of_consumer,
     queue_of_pattern,
 )
@@ -118,3 +119,8 @@ def test_a_consumers_queue_has_its_name_and_is_none_of_topics() -> None:
     long = [queue_of_consumer("b" * 200), queue_of_consumer("b" * 201)]
     assert len(set(long)) == 2
     assert all(len(one) <= LONGEST_QUEUE and not is_sorted(one) for one in long)
+
+
+def test_what_a_consumer_receives_from_has_a_name_beside_its_queue() -> None:
+    assert place_of_source("billing") == "source:billing"
+    assert not is_sorted(place_of_source("billing"))
