@@ -26,6 +26,7 @@ from postroom.telemetry import (
     Reachability,
     Settled,
     adapter,
+    changes_only,
     one_word,
 )
 
@@ -64,19 +65,13 @@ def structured(stream: TextIO | None = None, *, json: bool | None = None) -> Hoo
     """
     output = sys.stderr if stream is None else stream
     write = _writer(output, json=not output.isatty() if json is None else json)
-    reachable: dict[tuple[str, str], bool] = {}
 
     def listen(event: Event) -> None:
-        if isinstance(event, Reachability):
-            place = event.what, event.queue
-            if event.reachable == reachable.get(place, True):
-                return
-            reachable[place] = event.reachable
         for level, what, fields in _lines(event):
             with suppress(OSError, ValueError):  # closed, full, or its reader has gone
                 write(level, what, fields)
 
-    return listen
+    return changes_only(listen)
 
 
 def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case for each event

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Accepted, Capabilities, NotSent, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.functions import is_async, named
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ class FunctionBroker:
         self._concurrency = concurrency
         self._places = asyncio.Semaphore(concurrency)
         self._threads: ThreadPoolExecutor | None = None
-        if _is_async(function):
+        if is_async(function):
             self._call: Callable[[Any], Awaitable[Any]] = function
         else:
             self._threads = ThreadPoolExecutor(concurrency, "postroom-broker")
@@ -137,21 +135,11 @@ def _called(function: Function, argument: Any) -> tuple[Any, BaseException | Non
 
 def load(address: str) -> Function:
     """The function that ``module:function`` names. Raises `InvalidSetting`."""
-    module_name, _, path = address.partition(":")
-    if not module_name or not path:
-        raise InvalidSetting(f"python:{address} does not name a function: write python:module:function")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module_name)
-        for name in path.split("."):
-            found = getattr(found, name)
-    except Exception as error:
-        raise InvalidSetting(f"python:{address} cannot be loaded: {type(error).__name__}: {error}") from error
+    shown = f"python:{address}"
+    found: Function = named(address, shown, "a function: write python:module:function")
     if not callable(found):
-        raise InvalidSetting(f"python:{address} is a {type(found).__name__}, not a function")
-    function: Function = found
-    return function
+        raise InvalidSetting(f"{shown} is a {type(found).__name__}, not a function")
+    return found
 
 
 def outcome_of(result: Any) -> Outcome:
@@ -212,9 +200,3 @@ def takes_a_batch(function: Function) -> bool:
             f"{name}{signature} cannot be called with one argument: it must take a message, or a list called messages"
         ) from None
     return next(iter(signature.parameters)) == "messages"
-
-
-def _is_async(function: Function) -> bool:
-    if isinstance(function, partial):
-        return _is_async(function.func)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__

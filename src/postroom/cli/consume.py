@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import signal
 import sys
 import threading
 import time
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from postroom.cli.options import Database, HttpHost, HttpPort, Json, Schema, TablePrefix
 from postroom.cli.output import print_json
 from postroom.errors import InvalidSetting
+from postroom.functions import named
 from postroom.settings import ENVIRONMENT, Settings
 
 if TYPE_CHECKING:
@@ -76,17 +75,7 @@ def _load(address: str) -> Sequence[Consumer]:
     """The consumers that ``module:object`` names. Raises `InvalidSetting`."""
     from postroom.consumer import Consumer
 
-    module, _, path = address.partition(":")
-    if not module or not path:
-        raise InvalidSetting(f"--app {address} does not name an object: write module:object")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
-    except Exception as error:
-        raise InvalidSetting(f"--app {address} cannot be loaded: {type(error).__name__}: {error}") from error
+    found = named(address, f"--app {address}", "an object: write module:object")
     consumers = list(found) if isinstance(found, list | tuple) else [found]
     if not consumers or not all(isinstance(one, Consumer) for one in consumers):
         raise InvalidSetting(f"--app {address} is a {type(found).__name__}: give a Consumer, or a list of them")

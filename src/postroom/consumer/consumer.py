@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from postroom.compose import as_source, open_relay_store
 from postroom.consumer.handlers import handler_of
@@ -20,6 +20,7 @@ from postroom.consumer.transactions import Transactions
 from postroom.errors import InvalidSetting
 from postroom.inbox import Inbox
 from postroom.relay import Relay
+from postroom.relay.background import Background
 from postroom.relay.lines import Database
 from postroom.relay.reasons import one_reason
 from postroom.rules.backoff import RetryPolicy
@@ -34,7 +35,6 @@ from postroom.traces import tracer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from types import TracebackType
 
     from postroom.consumer.handlers import Function, Handler
     from postroom.consumer.outcomes import Fate
@@ -49,7 +49,7 @@ DELAYS = (1.0, 5.0, 10.0)
 BATCH = 100
 
 
-class Consumer:
+class Consumer(Background):
     """Receives messages, and has each handled once. Any number of processes may run the same consumer.
 
     ``name`` is what the inbox knows this consumer by, and the broker: its durable, group or queue, unless the URL says
@@ -93,7 +93,6 @@ class Consumer:
         self.report = Report()
         self._stop_asked = False
         self._running: dict[Shift, asyncio.AbstractEventLoop] = {}
-        self._task: asyncio.Task[None] | None = None
 
     def handler(
         self,
@@ -183,24 +182,6 @@ class Consumer:
     def stopping(self) -> bool:
         """Whether it was asked to stop, and has not ended yet."""
         return self._stop_asked
-
-    async def __aenter__(self) -> Self:
-        started = asyncio.Event()
-        self._task = asyncio.create_task(self._run_in_background(started), name="postroom-consumer")
-        starting = asyncio.create_task(started.wait())
-        await asyncio.wait({self._task, starting}, return_when=asyncio.FIRST_COMPLETED)
-        starting.cancel()
-        if self._task.done():
-            self._task.result()  # raises why it could not start
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._task is not None:
-            if not self._task.done():
-                self.stop()
-            await self._task
 
     async def _run_in_background(self, started: asyncio.Event) -> None:
         async with self._shift() as shift:

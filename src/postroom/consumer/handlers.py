@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import InvalidSetting
+from postroom.functions import is_async
 from postroom.rules.routing import matches
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def handler_of(function: Function, topic: str, type: str | None, policy: RetryPo
         timeout=timeout,
         takes_connection=len(parameters) > 1,
         takes_batch=parameters[-1] == "messages",
-        is_async=_is_async(function),
+        is_async=is_async(function),
     )
 
 
@@ -84,9 +84,3 @@ def _parameters(function: Function, name: str) -> list[str]:
     if len(needed) not in {1, 2} or by_name:
         raise InvalidSetting(f"{name}{signature} cannot be a handler: it must take {PARAMETERS}")
     return needed
-
-
-def _is_async(function: Function) -> bool:
-    if isinstance(function, partial):
-        return _is_async(function.func)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__

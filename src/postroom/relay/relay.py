@@ -6,10 +6,11 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from postroom import wakeup
 from postroom.compose import as_broker, broker_for, check_broker, check_brokers, check_default, open_relay_store
+from postroom.relay.background import Background
 from postroom.relay.crew import Crew
 from postroom.relay.hiring import hired
 from postroom.relay.options import options_of
@@ -22,7 +23,6 @@ from postroom.telemetry import all_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
-    from types import TracebackType
 
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from postroom.telemetry import Hook
 
 
-class Relay:
+class Relay(Background):
     """Delivers what is in the outbox. Any number of relays may run on one database.
 
     ``database`` is a URL; ``broker`` is a URL, a broker, or a function that takes a message (or a list of them, called
@@ -72,7 +72,6 @@ class Relay:
         self.report = Report()
         self._stop_asked = False
         self._running: dict[Crew, asyncio.AbstractEventLoop] = {}
-        self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Deliver until `stop` is called; then finish or give back what is in flight.
@@ -110,24 +109,6 @@ class Relay:
         An outbox of the same process does it by itself.
         """
         self._signal(Crew.wake)
-
-    async def __aenter__(self) -> Self:
-        started = asyncio.Event()
-        self._task = asyncio.create_task(self._run_in_background(started), name="postroom-relay")
-        starting = asyncio.create_task(started.wait())
-        await asyncio.wait({self._task, starting}, return_when=asyncio.FIRST_COMPLETED)
-        starting.cancel()
-        if self._task.done():
-            self._task.result()  # raises why it could not start
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._task is not None:
-            if not self._task.done():  # else the next run would find that it was asked to stop
-                self.stop()
-            await self._task
 
     async def _run_in_background(self, started: asyncio.Event) -> None:
         async with self._crew() as crew:
