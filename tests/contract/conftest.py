@@ -10,10 +10,16 @@ import pytest
 from postroom.store.migrations import upgrade
 from postroom.store.stores import Store
 from tests.contract.store_drivers import DRIVERS, Driver, Room
+from tests.contract.write_support import prepared
 from tests.services.databases import fresh_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.conftest import FreshDatabase
+    from tests.contract.connection_callers import Caller
+    from tests.contract.connection_kinds import Kind
+    from tests.contract.write_support import Database, Databases
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +62,23 @@ def room(opened_room: Room) -> Room:
 def neighbour(room: Room) -> Store:
     """Another program on the room's database: for locks and transactions that stay open meanwhile."""
     return room.producer
+
+
+@pytest.fixture(scope="module")
+def databases(module_database: FreshDatabase) -> Iterator[Databases]:
+    """A database of each kind for a module's tests, with the tables and one of a service's own."""
+    with prepared(module_database) as databases:
+        yield databases
+
+
+@pytest.fixture
+def database(kind: Kind, databases: Databases) -> Database:
+    return databases[kind.database]
+
+
+@pytest.fixture
+def caller(kind: Kind, database: Database) -> Iterator[Caller]:
+    """An application's connection of this kind, in an open transaction."""
+    with kind.open(database.url) as caller:
+        caller.begin()
+        yield caller

@@ -13,23 +13,16 @@ from postroom import Message, Outbox
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.ordering import key_hash, lane_of
 from tests.contract import connection_kinds as kinds
-from tests.contract.write_support import Database, Databases, business_row, prepared
+from tests.contract.write_support import Database, Databases, business_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from tests.conftest import FreshDatabase
     from tests.contract.connection_callers import Caller
 
 OUTBOX = Outbox()
 MANY = 10_000
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
 
 
 @contextmanager

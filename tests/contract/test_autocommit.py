@@ -17,7 +17,6 @@ from postroom import Inbox, Message, Outbox
 from postroom.errors import NotInTransaction
 from tests.contract import connection_kinds as kinds
 from tests.contract.connection_callers import AsyncpgCaller, Caller
-from tests.contract.write_support import Databases, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import URL
 
-    from tests.conftest import FreshDatabase
+    from tests.contract.write_support import Databases
+
 
 OUTBOX = Outbox()
 INBOX = Inbox("billing")
@@ -170,12 +170,6 @@ RAW = [
     ),
 ]
 FORMS = [*RAW, *sqlalchemy_forms(), *connect_args_forms()]
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
 
 
 @pytest.mark.parametrize("form", [pytest.param(form, id=form.name) for form in FORMS])

@@ -30,7 +30,7 @@ from postroom.errors import (
 )
 from postroom.store.db_errors import code_of
 from tests.contract.connection_kinds import KINDS, Kind, libpq
-from tests.contract.write_support import Database, Databases, business_row, prepared
+from tests.contract.write_support import Database, Databases, business_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,12 +112,6 @@ BAD_PAYLOADS: dict[str, tuple[Any, type[InvalidMessage], str]] = {
 each_chosen = pytest.mark.parametrize(
     "kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.name in CHOSEN]
 )
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from postroom import Inbox, Message, Outbox
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.idempotency import InProgress, Ledger, Replay, Response, digest_of
 from tests.contract import connection_kinds as kinds
-from tests.contract.write_support import Databases, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import URL
 
-    from tests.conftest import FreshDatabase
     from tests.contract.connection_callers import Caller
+    from tests.contract.write_support import Databases
 
 OUTBOX = Outbox()
 INBOX = Inbox("billing")
@@ -191,12 +190,6 @@ SETTINGS: dict[str, tuple[str, Callable[[URL], AbstractContextManager[Caller]]]]
         for driver in ("asyncmy", "aiomysql")
     },
 }
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

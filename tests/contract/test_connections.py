@@ -12,12 +12,11 @@ from postroom import Inbox, Message, Outbox
 from postroom.errors import IdempotencyConflict
 from postroom.store.connections import ASYNC_KINDS, SYNC_KINDS
 from tests.contract.connection_kinds import KINDS, Kind
-from tests.contract.write_support import Database, Databases, business_row, prepared
+from tests.contract.write_support import Database, business_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from tests.conftest import FreshDatabase
     from tests.contract.connection_callers import Caller
 
 PROMISED = {
@@ -40,24 +39,6 @@ OUTBOX = Outbox()
 INBOX = Inbox("billing")
 
 each_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS])
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
-
-
-@pytest.fixture
-def database(kind: Kind, databases: Databases) -> Database:
-    return databases[kind.database]
-
-
-@pytest.fixture
-def caller(kind: Kind, database: Database) -> Iterator[Caller]:
-    with kind.open(database.url) as caller:
-        caller.begin()
-        yield caller
 
 
 def test_every_kind_that_was_promised_has_a_row() -> None:

@@ -12,12 +12,11 @@ from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.store.db_errors import code_of
 from tests.contract.connection_kinds import KINDS, Kind
 from tests.contract.waiting import waiting
-from tests.contract.write_support import Database, Databases, business_row, prepared
+from tests.contract.write_support import Database, business_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.conftest import FreshDatabase
     from tests.contract.connection_callers import Caller
 
 OUTBOX = Outbox()
@@ -31,24 +30,6 @@ def kinds(*names: str) -> pytest.MarkDecorator:
 
 on_each_database = kinds("sqlite3", "psycopg", "asyncpg", "PyMySQL", "aiomysql")
 with_row_locks = kinds("psycopg", "psycopg2", "asyncpg", "Session, psycopg", "PyMySQL", "asyncmy", "aiomysql")
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
-
-
-@pytest.fixture
-def database(kind: Kind, databases: Databases) -> Database:
-    return databases[kind.database]
-
-
-@pytest.fixture
-def caller(kind: Kind, database: Database) -> Iterator[Caller]:
-    with kind.open(database.url) as caller:
-        caller.begin()
-        yield caller
 
 
 @pytest.fixture

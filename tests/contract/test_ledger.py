@@ -20,14 +20,11 @@ from postroom.idempotency import (
     scope_of,
 )
 from tests.contract import clock
-from tests.contract.connection_kinds import KINDS, Kind
-from tests.contract.write_support import Database, Databases, business_row, prepared
+from tests.contract.connection_kinds import KINDS
+from tests.contract.write_support import Database, business_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from postroom.idempotency import Decision
-    from tests.conftest import FreshDatabase
     from tests.contract.connection_callers import Caller
 
 LEDGER = Ledger()
@@ -42,24 +39,6 @@ each_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) fo
 on_each_database = pytest.mark.parametrize(
     "kind", [pytest.param(BY_NAME[name], id=name) for name in ("sqlite3", "psycopg", "asyncpg", "PyMySQL", "aiomysql")]
 )
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
-
-
-@pytest.fixture
-def database(kind: Kind, databases: Databases) -> Database:
-    return databases[kind.database]
-
-
-@pytest.fixture
-def caller(kind: Kind, database: Database) -> Iterator[Caller]:
-    with kind.open(database.url) as caller:
-        caller.begin()
-        yield caller
 
 
 @pytest.fixture

@@ -15,12 +15,11 @@ from postroom.store.db_errors import code_of
 from tests.contract import clock
 from tests.contract.connection_kinds import KINDS, Kind
 from tests.contract.waiting import waiting
-from tests.contract.write_support import Database, Databases, business_row, prepared
+from tests.contract.write_support import Database, business_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.conftest import FreshDatabase
     from tests.contract.connection_callers import Caller
 
 LEDGER = Ledger()
@@ -39,24 +38,6 @@ def kinds(*names: str) -> pytest.MarkDecorator:
 
 on_each_database = kinds("sqlite3", "aiosqlite", "psycopg", "asyncpg", "PyMySQL", "aiomysql")
 with_row_locks = kinds("psycopg", "asyncpg", "Session, psycopg", "PyMySQL", "asyncmy")
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
-
-
-@pytest.fixture
-def database(kind: Kind, databases: Databases) -> Database:
-    return databases[kind.database]
-
-
-@pytest.fixture
-def caller(kind: Kind, database: Database) -> Iterator[Caller]:
-    with kind.open(database.url) as caller:
-        caller.begin()
-        yield caller
 
 
 @pytest.fixture

@@ -12,12 +12,9 @@ from postroom.errors import InvalidSetting
 from postroom.rules.ordering import key_hash
 from tests.contract import connection_kinds as kinds
 from tests.contract.waiting import waiting
-from tests.contract.write_support import Database, Databases, business_row, prepared
+from tests.contract.write_support import Database, Databases, business_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.conftest import FreshDatabase
     from tests.contract.connection_callers import Caller
 
 OUTBOX = Outbox(lock_keys=True)
@@ -26,12 +23,6 @@ POSTGRESQL = {
     "psycopg2": partial(kinds.raw, "psycopg2"),
     "asyncpg": partial(kinds.raw_async, "asyncpg"),
 }
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
 
 
 def positions(database: Database, *messages: Message) -> list[int]:

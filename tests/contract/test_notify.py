@@ -13,22 +13,15 @@ from postroom import Message, Outbox
 from postroom.errors import IdempotencyConflict
 from postroom.store.names import Names, channel
 from tests.contract.connection_kinds import KINDS
-from tests.contract.write_support import Databases, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.conftest import FreshDatabase
     from tests.contract.connection_callers import Caller
+    from tests.contract.write_support import Databases
 
 CHANNEL = channel(Names.of("postgresql"), "default")
 DONE = "done"
-
-
-@pytest.fixture(scope="module")
-def databases(module_database: FreshDatabase) -> Iterator[Databases]:
-    with prepared(module_database) as databases:
-        yield databases
 
 
 class Ear:
