@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postroom import encoding
@@ -112,7 +113,7 @@ class Ledger:
         return await arun(explained(self._begin(kind.dialect, entry)), kind.execute)
 
     def look(self, connection: object, key: str, *, scope: str = "") -> Recorded | None:
-        """What the ledger holds for a key, for who only wants to know: its status and, when it is done, the response.
+        """What the ledger holds for a key, for who only wants to know: its status and what whoever asks is answered.
 
         Writes nothing and waits for nobody. None where there is no entry; `expired` where it is kept no longer.
         Raises `InvalidEntry` or `UnusableConnection`.
@@ -169,20 +170,25 @@ class Ledger:
         """`renew` for an async connection."""
         return await self._acall(connection, "ledger.arenew", lambda keeper: self._renew(keeper, entry, seconds))
 
-    def hand_over(self, connection: object, entry: Entry) -> None:
+    def hand_over(self, connection: object, entry: Entry, response: Response | None = None) -> Entry:
         """Leave the rest of the work to a message that was added with ``ledger=entry``, in the same transaction.
 
         The entry stays in progress for as long as it is kept, and the relay confirms it: succeeded when the message is
-        sent, failed when it is dead. Raises `LeaseLost` where the request is no longer this run's: roll back.
+        sent, failed when it is dead. Until then whoever asks gets the response, where one is given, such as a 202; or
+        is told that the request is in progress. This run can end it no more; whoever holds the entry that is returned
+        can. Raises `LeaseLost` where the request is no longer this run's: roll back.
         """
-        if not self._call(connection, "ledger.hand_over", lambda keeper: self._renew(keeper, entry, self._terms.keep)):
+        heir, operation = self._heir(entry, response)
+        if not self._call(connection, "ledger.hand_over", operation):
             raise LeaseLost(_lost(entry))
+        return heir
 
-    async def ahand_over(self, connection: object, entry: Entry) -> None:
+    async def ahand_over(self, connection: object, entry: Entry, response: Response | None = None) -> Entry:
         """`hand_over` for an async connection."""
-        kept = self._terms.keep
-        if not await self._acall(connection, "ledger.ahand_over", lambda keeper: self._renew(keeper, entry, kept)):
+        heir, operation = self._heir(entry, response)
+        if not await self._acall(connection, "ledger.ahand_over", operation):
             raise LeaseLost(_lost(entry))
+        return heir
 
     def _call(self, connection: object, method: str, operation: Callable[[Keeper], Steps[bool]]) -> bool:
         kind = sync_kind(connection, method)
@@ -209,6 +215,11 @@ class Ledger:
         if seconds is not None and not 0 < seconds <= MOST_SECONDS:
             raise InvalidEntry(f"a lease of {seconds!r} seconds cannot be had: more than none, up to {MOST_SECONDS:,}")
         return keeper.renew(entry, self._terms.lease if seconds is None else seconds)
+
+    def _heir(self, entry: Entry, response: Response | None) -> tuple[Entry, Callable[[Keeper], Steps[bool]]]:
+        heir = replace(entry, token=new_token())
+        answer = None if response is None else _response(response)
+        return heir, lambda keeper: keeper.hand_over(entry, heir.token, answer, self._terms.keep)
 
     def _keeper(self, dialect: str) -> Keeper:
         if dialect not in self._keepers:

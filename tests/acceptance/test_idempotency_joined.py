@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from postroom import Message, Outbox, Relay, RetryPolicy
 from postroom.errors import InvalidEntry, LeaseLost
-from postroom.idempotency import Start
+from postroom.idempotency import Ledger, Start
 from postroom.store.urls import resolve
 from postroom.web import IdempotencyMiddleware, KeyedRequest
 from tests.acceptance.keyed_shop import KEY
@@ -73,6 +75,64 @@ async def test_K_3_effect_and_response_commit_together(service: Service) -> None
     assert bills(service) == 1
     [keyed] = seen
     assert (keyed.key, keyed.start, keyed.taken_over) == ("7f9c", Start.NEW, False)
+
+
+def handing_over(service: Service, *, then: Exception | None = None) -> Handler:
+    """A handler whose work is a message; when it has committed, it raises what is given."""
+
+    async def handler(keyed: KeyedRequest) -> Response:
+        answer = JSONResponse({"status": "pending"}, 202, headers={"location": "/orders/7f9c"})
+        with service.engine.begin() as connection:
+            Outbox().add(connection, "orders", {"item": "book"}, ledger=keyed.entry)
+            keyed.hand_over(connection, answer)
+        if then is not None:
+            raise then
+        return answer
+
+    return handler
+
+
+async def test_K_3_work_that_is_handed_over_is_pending_until_the_relay_has_done_it(service: Service) -> None:
+    async with requests_to(service, handing_over(service)) as client:
+        first, again = await client.post("/"), await client.post("/")
+        assert (first.status_code, again.status_code) == (202, 202)
+        assert again.headers["location"] == "/orders/7f9c"
+        assert again.headers["idempotent-replayed"] == "true"
+
+        def fail(_message: Message) -> None:
+            raise TimeoutError
+
+        assert (await Relay(service.url, fail, policy=RetryPolicy.table([0], max_attempts=1)).run_once()).dead == 1
+        assert (await client.post("/")).status_code == 504
+        service.requeue(*service.dead())
+        meanwhile = await client.post("/")
+        assert (meanwhile.status_code, meanwhile.headers["retry-after"]) == (409, "2")
+        assert (await Relay(service.url, lambda _: {"status": "ok", "number": 7}).run_once()).sent == 1
+        done = await client.post("/")
+        assert (done.status_code, done.json()) == (200, {"number": 7})
+    assert service.status().sent == 1
+
+
+async def test_K_3_a_handler_that_raises_after_it_has_handed_over_does_not_run_again(service: Service) -> None:
+    async with requests_to(service, handing_over(service, then=RuntimeError("late"))) as client:
+        assert (await client.post("/")).status_code == 500
+        assert (await client.post("/")).status_code == 202
+    assert service.status().pending == 1
+
+
+async def test_K_3_a_long_run_keeps_what_it_has_handed_over(service: Service) -> None:
+    async def handler(keyed: KeyedRequest) -> Response:
+        answer = await handing_over(service)(keyed)
+        await asyncio.sleep(1.2)  # two renewals, which would shorten what was handed over
+        return answer
+
+    async with requests_to(service, handler, lease_seconds=1) as client:
+        assert (await client.post("/")).status_code == 202
+    with service.engine.begin() as connection:
+        found = connection.execute(text(f"SELECT scope, idempotency_key FROM {service.table('idempotency')}")).one()
+        recorded = Ledger().look(connection, found.idempotency_key, scope=found.scope)
+    assert recorded is not None
+    assert recorded.lease_left > 3600
 
 
 async def test_K_3_on_an_async_connection_too(service: Service) -> None:

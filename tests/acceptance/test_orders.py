@@ -182,7 +182,11 @@ def test_W_104_attempts_used_up_are_the_end_until_an_operator_queues_it_again(de
     assert (again.status_code, again.headers["content-type"]) == (503, "application/problem+json")
     assert "W-104" not in desk.street.trades()
     desk.street.be(Mood.NORMAL)
+    desk.street.be(Mood.SILENT)
     assert desk.postroom("dead", "requeue", message, "--yes")["requeued"] == 1
+    assert desk.street.outcome("W-104")["status"] == "pending"
+    assert desk.street.order("W-104").status_code == 202
+    desk.street.be(Mood.NORMAL)
     desk.wait_for_status(message, "sent")
     assert desk.succeeded("W-104")
     assert desk.street.calls("W-104") == 3

@@ -11,7 +11,7 @@ import pytest
 from postroom import Message, Outbox, Relay, RetryPolicy
 from postroom.brokers.cloudevents import NATS, Envelope
 from postroom.brokers.memory import MemoryBroker
-from postroom.errors import InvalidMessage
+from postroom.errors import InvalidMessage, LeaseLost
 from postroom.idempotency import Conflict, Entry, InProgress, Ledger, Replay, Response, Run, digest_of
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
@@ -34,14 +34,19 @@ def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
         yield service
 
 
-def ordered(service: Service, key: str = "k-1", message_key: str | None = None, digest: str = DIGEST) -> Entry:
-    """A request that is taken in: its work is a message."""
+def ordered(
+    service: Service,
+    key: str = "k-1",
+    message_key: str | None = None,
+    digest: str = DIGEST,
+    response: Response | None = None,
+) -> Entry:
+    """A request that is taken in: its work is a message. The entry is that of whoever does it."""
     with service.engine.begin() as connection:
         decision = LEDGER.begin(connection, key, digest, scope="orders")
         assert isinstance(decision, Run)
         OUTBOX.add(connection, "orders", {"key": key}, key=message_key, ledger=decision.entry)
-        LEDGER.hand_over(connection, decision.entry)
-    return decision.entry
+        return LEDGER.hand_over(connection, decision.entry, response)
 
 
 def asked(service: Service, key: str = "k-1", digest: str = DIGEST) -> Any:
@@ -84,10 +89,69 @@ async def test_L_12_what_is_dead_has_failed_with_the_status_of_its_reason(servic
     assert json.loads(replayed.response.body)["reason_code"] == "TIMEOUT"
     assert b"secret" not in replayed.response.body
     service.requeue(*service.dead())
+    assert isinstance(asked(service), InProgress)
     await Relay(service.url, MemoryBroker()).run_once()
     again = asked(service)
     assert isinstance(again, Replay)
     assert (again.failed, again.response.status) == (False, 200)
+
+
+@every_database
+async def test_L_12_a_request_that_was_handed_over_with_an_answer_has_it_until_its_message_is_sent(
+    service: Service,
+) -> None:
+    accepted = Response(202, (("location", "/orders/k-1"),), b"pending")
+    ordered(service, response=accepted)
+    assert asked(service) == Replay(accepted)
+    assert asked(service, digest=OTHER) == Conflict()
+    assert (await Relay(service.url, MemoryBroker()).run_once()).sent == 1
+    done = asked(service)
+    assert isinstance(done, Replay)
+    assert done.response.status == 200
+
+
+@every_database
+def test_L_12_who_has_handed_a_request_over_can_end_it_no_more(service: Service) -> None:
+    with service.engine.begin() as connection:
+        decision = LEDGER.begin(connection, "k-1", DIGEST, scope="orders")
+        assert isinstance(decision, Run)
+        heir = LEDGER.hand_over(connection, decision.entry)
+        assert not LEDGER.renew(connection, decision.entry)
+        assert not LEDGER.fail(connection, decision.entry)
+        with pytest.raises(LeaseLost):
+            LEDGER.hand_over(connection, decision.entry)
+    still = asked(service)
+    assert isinstance(still, InProgress)
+    assert still.retry_after > 3600
+    with service.engine.begin() as connection:
+        LEDGER.finish(connection, heir, Response(200))
+    assert asked(service) == Replay(Response(200))
+
+
+@every_database
+async def test_L_12_requeueing_leaves_entries_that_are_not_its_messages_failure(service: Service) -> None:
+    async def died(key: str) -> None:
+        def send(_message: Message) -> None:
+            raise TimeoutError
+
+        ordered(service, key)
+        assert (await Relay(service.url, send, policy=RetryPolicy.table([0], max_attempts=1)).run_once()).dead == 1
+
+    for key in ("done", "other", "gone", "mine"):
+        await died(key)
+    ledger = service.table("idempotency")
+    service.execute(f"UPDATE {ledger} SET status = 'succeeded' WHERE idempotency_key = 'done'")
+    service.execute(f"UPDATE {ledger} SET digest = '{OTHER}' WHERE idempotency_key = 'other'")
+    service.execute(f"DELETE FROM {ledger} WHERE idempotency_key = 'gone'")
+    service.requeue(*service.dead())
+    with service.engine.begin() as connection:
+        found = {key: LEDGER.look(connection, key, scope="orders") for key in ("done", "other", "gone", "mine")}
+    assert {key: one and one.status for key, one in found.items()} == {
+        "done": "succeeded",
+        "other": "failed",
+        "gone": None,
+        "mine": "in_progress",
+    }
 
 
 @every_database

@@ -53,6 +53,7 @@ class Recorded:
     digest: str
     status: Status
     response: Response | None = None
+    """Of one in progress, what whoever asks is told meanwhile, where it was handed over with such an answer."""
     lease_left: float = 0.0
     """Seconds for which whoever runs the request still holds it; zero or less where nobody does."""
     expired: bool = False
@@ -86,7 +87,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The work was done before: give its response again."""
+    """The work was done before, or was handed over: give its response again."""
 
     response: Response
     failed: bool = False
@@ -111,8 +112,8 @@ Decision = Run | Replay | Conflict | InProgress
 def decide(recorded: Recorded | None, wanted: Entry, *, replay_failures: bool = False) -> Decision:
     """Tell what to do with a request, from what the ledger holds for its key; `wanted` is its entry if it runs.
 
-    A response that was produced is replayed, also one that tells of an error. After an exception the work runs
-    again, or, with `replay_failures`, its failure is replayed.
+    A response that was produced is replayed, also one that tells of an error, or of work that others will do. After an
+    exception the work runs again, or, with `replay_failures`, its failure is replayed.
     """
     if recorded is None:
         return Run(wanted)
@@ -126,7 +127,7 @@ def decide(recorded: Recorded | None, wanted: Entry, *, replay_failures: bool = 
         case Status.FAILED:
             return _after_failure(recorded.response, wanted, replay_failures=replay_failures)
         case Status.IN_PROGRESS:
-            return _while_in_progress(recorded.lease_left, wanted)
+            return _while_in_progress(recorded, wanted)
         case _ as never:
             assert_never(never)
 
@@ -137,10 +138,12 @@ def _after_failure(response: Response | None, wanted: Entry, *, replay_failures:
     return Replay(response or UNANSWERED, failed=True)
 
 
-def _while_in_progress(lease_left: float, wanted: Entry) -> Decision:
-    if lease_left <= 0:
+def _while_in_progress(recorded: Recorded, wanted: Entry) -> Decision:
+    if recorded.lease_left <= 0:
         return Run(wanted, Start.ABANDONED)
-    return InProgress(max(1, ceil(round(lease_left, 3))))  # databases' clocks differ in their last digits
+    if recorded.response is not None:
+        return Replay(recorded.response)
+    return InProgress(max(1, ceil(round(recorded.lease_left, 3))))  # databases' clocks differ in their last digits
 
 
 class Verdict(StrEnum):
@@ -163,3 +166,8 @@ def judge(recorded: Recorded | None, digest: str) -> Verdict:
     if recorded.digest != digest:
         return Verdict.ABSENT if recorded.expired and recorded.lease_left <= 0 else Verdict.OTHER_DIGEST
     return Verdict.ALREADY_SUCCEEDED if recorded.status is Status.SUCCEEDED else Verdict.CONFIRMED
+
+
+def is_reopened(recorded: Recorded, digest: str) -> bool:
+    """Whether an entry is in progress again when the work for a request of this digest is tried after all."""
+    return recorded.digest == digest and recorded.status is Status.FAILED

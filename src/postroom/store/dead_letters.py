@@ -10,8 +10,10 @@ from uuid import UUID
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.store.audit import audit
+from postroom.store.confirming import Confirming
 from postroom.store.dialect import whole_numbers
-from postroom.store.operations import CHUNK, chunks
+from postroom.store.ledgered import failure_of
+from postroom.store.operations import CHUNK, chunks, headers_of
 from postroom.store.steps import Query, Row, Steps
 from postroom.store.walking import Walking
 
@@ -87,6 +89,9 @@ class Place(NamedTuple):
 class DeadLetters(Walking):
     """Dead letters of all queues, or of one."""
 
+    ledger_keep = 24 * 3600.0
+    """Seconds for which the ledger keeps what it is told of messages that belong to it."""
+
     def __init__(self, names: Names, only: str | None = None) -> None:
         super().__init__(names)
         self._only = only
@@ -125,7 +130,8 @@ class DeadLetters(Walking):
     def requeue(self, choice: Choice = ALL, actor: str = "", tell: Tell | None = None) -> Steps[Done]:
         """Send dead messages after all: attempts, error and due time are cleared. What is not dead is left alone.
 
-        In batches, each a transaction; `tell` hears how many are done after each.
+        A keyed request that had failed with its message is in progress again. In batches, each a transaction; `tell`
+        hears how many are done after each.
         """
         return (yield from self._act_on(choice, "requeue", actor, self._revive, tell))
 
@@ -224,6 +230,17 @@ class DeadLetters(Walking):
             f"error_code = '', error_message = '' WHERE state = 3 AND queue = :queue AND {self.places(letters)}",
             {"queue": queue},
         )
+        yield from self._reopen(letters)
+
+    def _reopen(self, letters: Sequence[DeadLetter]) -> Steps[None]:
+        """Keyed requests that had failed with these messages are in progress again."""
+        positions = whole_numbers([letter.position for letter in letters])
+        found = yield Query(
+            f"SELECT headers FROM {self.outbox} WHERE position IN ({positions}) AND headers IS NOT NULL"
+        )
+        failures = [failure_of(headers_of(headers)) for [headers] in found.rows]
+        if told := [failure for failure in failures if failure is not None]:
+            yield from Confirming(self.names).reopen(told, self.ledger_keep)
 
     def _remove(self, queue: str, letters: Sequence[DeadLetter]) -> Steps[None]:
         yield Query(

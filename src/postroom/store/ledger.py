@@ -51,16 +51,20 @@ class Keeper:
         now, lease, keep = self.dialect.now, self.dialect.later(":lease"), self.dialect.later(":keep")
         self._times = f"{lease}, {keep}"
         self._renewed = f"leased_until = {lease}"
-        self._taken_over = (
-            f"digest = :digest, status = 'in_progress', token = :token, leased_until = {lease}, created_at = {now}, "
-            f"finished_at = {self.dialect.never}, expires_at = {keep}, "
-            "http_status = NULL, response_headers = NULL, response_body = NULL"
+        self.reopened = (
+            f"status = 'in_progress', token = :token, leased_until = {lease}, finished_at = {self.dialect.never}, "
+            f"expires_at = {keep}, http_status = NULL, response_headers = NULL, response_body = NULL"
         )
-        self.ended = (
-            f"status = :status, leased_until = {self.dialect.never}, finished_at = {now}, expires_at = {keep}, "
+        self._taken_over = f"digest = :digest, created_at = {now}, {self.reopened}"
+        answered = (
             f"http_status = :http_status, response_headers = {self.headers_in.format(':headers')}, "
             f"response_body = {self.body_in.format(':body')}"
         )
+        self.ended = (
+            f"status = :status, leased_until = {self.dialect.never}, finished_at = {now}, expires_at = {keep}, "
+            f"{answered}"
+        )
+        self._handed_over = f"token = :token, leased_until = {keep}, expires_at = {keep}, {answered}"
         self._columns = (
             f"idempotency_key, token, digest, status, http_status, {self.headers_out}, response_body, "
             # As a float: where texts come as bytes, a driver may not be able to read a decimal.
@@ -90,6 +94,11 @@ class Keeper:
     def renew(self, entry: Entry, lease: float) -> Steps[bool]:
         """Hold the entry for so many seconds from now. False where it is no longer this run's."""
         return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._renewed, {"lease": float(lease)}))
+
+    def hand_over(self, entry: Entry, token: int, response: Response | None, keep: float) -> Steps[bool]:
+        """Give the entry, still in progress, to the holder of another token. False where it is no longer this run's."""
+        values = {"token": token, "keep": float(keep), **self.answer(response)}
+        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._handed_over, values))
 
     def answer(self, response: Response | None) -> dict[str, Any]:
         """A response as parameters."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from postroom.message import LEDGER, Message
-from postroom.rules.answers import EXPIRED, SUCCEEDED, http_status
+from postroom.rules.answers import EXPIRED, SUCCEEDED, UNKNOWN, http_status
 from postroom.rules.replay import Response
 from postroom.store.confirming import Confirmation
 from postroom.store.leases import Claimed, Dead, Duplicate, Expired, Sent, Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 JSON = (("content-type", "application/json"),)
 PROBLEM = (("content-type", "application/problem+json"),)
@@ -19,6 +24,11 @@ def is_ledgered(message: Message) -> bool:
     return bool(message.headers) and LEDGER in message.headers
 
 
+def failure_of(headers: Mapping[str, str]) -> Confirmation | None:
+    """That the work of the message with these headers has failed, whatever the reason; None if it is nobody's."""
+    return _confirmation(headers, succeeded=False, response=Response(UNKNOWN)) if LEDGER in headers else None
+
+
 def is_final(settlement: Settlement) -> bool:
     """Whether the settlement is what the ledger waits for."""
     return type(settlement) in {Sent, Duplicate, Dead, Expired} and is_ledgered(settlement.claimed.message)
@@ -26,7 +36,7 @@ def is_final(settlement: Settlement) -> bool:
 
 def intent_of(claimed: Claimed) -> Confirmation:
     """What the ledger would be told if the message were sent."""
-    return _confirmation(claimed.message, succeeded=True, response=Response(SUCCEEDED))
+    return _confirmation(claimed.message.headers, succeeded=True, response=Response(SUCCEEDED))
 
 
 def confirmation_of(settlement: Settlement) -> Confirmation:
@@ -34,15 +44,15 @@ def confirmation_of(settlement: Settlement) -> Confirmation:
     message = settlement.claimed.message
     if isinstance(settlement, Sent | Duplicate):
         response = Response(SUCCEEDED, JSON, _answer(settlement.answer))
-        return _confirmation(message, succeeded=True, response=response)
+        return _confirmation(message.headers, succeeded=True, response=response)
     code = settlement.code if isinstance(settlement, Dead) else EXPIRED
     status = http_status(code)
     body = msgspec.json.encode({"title": code, "status": status, "reason_code": code})
-    return _confirmation(message, succeeded=False, response=Response(status, PROBLEM, body))
+    return _confirmation(message.headers, succeeded=False, response=Response(status, PROBLEM, body))
 
 
-def _confirmation(message: Message, *, succeeded: bool, response: Response) -> Confirmation:
-    scope, key, digest = msgspec.json.decode(message.headers[LEDGER], type=tuple[str, str, str])
+def _confirmation(headers: Mapping[str, str], *, succeeded: bool, response: Response) -> Confirmation:
+    scope, key, digest = msgspec.json.decode(headers[LEDGER], type=tuple[str, str, str])
     return Confirmation(scope, key, digest, succeeded, response)
 
 

@@ -113,7 +113,7 @@ class Operations:
             key=key,
             aggregate_type=aggregate_type,
             aggregate_id=aggregate_id,
-            headers=_headers(headers),
+            headers=headers_of(headers),
             idempotency_key=idempotency_key,
             digest=digest,
             expires_at=None if expires_at is None else self.dialect.read_moment(expires_at),
@@ -172,7 +172,8 @@ def is_missing(claimed: Claimed) -> bool:
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
-def _headers(value: Any) -> dict[str, str]:
+def headers_of(value: Any) -> dict[str, str]:
+    """A message's headers, as the database gives them."""
     if not value or value == "{}":
         return {}
     return value if isinstance(value, dict) else _decode_headers(value)

@@ -57,6 +57,22 @@ class KeyedRequest:
         await self._ledger.afinish(connection, self.entry, response)
         self.recorded = response
 
+    def hand_over(self, connection: object, answer: object) -> None:
+        """Leave the rest of the work to a message that was added with ``ledger=keyed.entry``, in the same transaction.
+
+        The answer, such as a 202, is given again until the relay has confirmed the entry; from then on it is what
+        became of the message. Otherwise as `finish`.
+        """
+        response = self._policy.kept(as_response(answer))
+        self._ledger.hand_over(connection, self.entry, response)
+        self.recorded = response
+
+    async def ahand_over(self, connection: object, answer: object) -> None:
+        """`hand_over` for an async connection."""
+        response = self._policy.kept(as_response(answer))
+        await self._ledger.ahand_over(connection, self.entry, response)
+        self.recorded = response
+
     def is_recorded_as(self, response: Response) -> bool:
         """Whether the handler has recorded this response, but for headers that were added on its way out."""
         return self.recorded is not None and (self.recorded.status, self.recorded.body) == (

@@ -23,6 +23,7 @@ from postroom.rules.replay import (
     Status,
     Verdict,
     decide,
+    is_reopened,
     judge,
 )
 
@@ -35,6 +36,7 @@ in_progress = st.builds(
     Recorded,
     digest=st.sampled_from([WANTED.digest, OTHER]),
     status=st.just(Status.IN_PROGRESS),
+    response=st.none() | responses,
     lease_left=st.floats(-1e6, 1e6),
     expired=st.booleans(),
 )
@@ -66,6 +68,9 @@ def test_K_1_a_new_key_runs() -> None:
         (Recorded(WANTED.digest, Status.IN_PROGRESS, lease_left=0.0001), InProgress(1)),
         (Recorded(WANTED.digest, Status.IN_PROGRESS, lease_left=5, expired=True), InProgress(5)),
         (Recorded(WANTED.digest, Status.IN_PROGRESS), Run(WANTED, Start.ABANDONED)),
+        (Recorded(WANTED.digest, Status.IN_PROGRESS, Response(202), 5), Replay(Response(202))),
+        (Recorded(WANTED.digest, Status.IN_PROGRESS, Response(202)), Run(WANTED, Start.ABANDONED)),
+        (Recorded(OTHER, Status.IN_PROGRESS, Response(202), 5), Conflict()),
         (Recorded(WANTED.digest, Status.SUCCEEDED, CREATED, expired=True), Run(WANTED, Start.EXPIRED)),
         (Recorded(OTHER, Status.SUCCEEDED, CREATED, expired=True), Run(WANTED, Start.EXPIRED)),
         (Recorded(OTHER, Status.SUCCEEDED, CREATED), Conflict()),
@@ -136,6 +141,13 @@ def test_L_12_a_success_is_never_written_over(recorded: Recorded) -> None:
 
 def test_L_12_an_outcome_without_an_entry_makes_one() -> None:
     assert judge(None, WANTED.digest) is Verdict.ABSENT
+
+
+@given(entries)
+def test_L_12_only_this_requests_failure_is_taken_back(recorded: Recorded) -> None:
+    assert is_reopened(recorded, WANTED.digest) == (
+        recorded.status is Status.FAILED and recorded.digest == WANTED.digest
+    )
 
 
 def test_a_response_does_not_show_what_it_holds() -> None:
