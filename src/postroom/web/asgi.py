@@ -77,9 +77,9 @@ class IdempotencyMiddleware:
         read = await _read(receive, self._setup.policy.max_body_bytes)
         if read is None:
             return  # the client has gone before the request was whole
-        if read.more:
+        if read.too_large:
             self._setup.policy.refuse_large(asked)
-        entry = None if read.more else self._setup.policy.entry(asked, read.body)
+        entry = None if read.too_large else self._setup.policy.entry(asked, read.body)
         if entry is None:
             await self._app(scope, _replaying(read, receive), send)
             return
@@ -128,6 +128,7 @@ class IdempotencyMiddleware:
 class _Read(NamedTuple):
     body: bytes
     more: bool
+    too_large: bool
 
 
 def _request(scope: Scope, app: Application) -> Request:
@@ -153,7 +154,7 @@ async def _read(receive: Receive, most: int) -> _Read | None:
             return None
         body += event.get("body", b"")
         more = event.get("more_body", False)
-    return _Read(bytes(body), more or len(body) > most)
+    return _Read(bytes(body), more, len(body) > most)
 
 
 def _replaying(read: _Read, receive: Receive) -> Receive:
