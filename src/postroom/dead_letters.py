@@ -50,22 +50,13 @@ def show(names: Names, identifier: UUID) -> Steps[dict[str, Any]]:
     return found
 
 
-def requeue(
-    names: Names,
-    choice: Choice = ALL,
-    by: str = "",
-    tell: Tell | None = None,
-    *,
-    ledger_keep: float = DeadLetters.ledger_keep,
-) -> Steps[Done]:
+def requeue(names: Names, choice: Choice = ALL, by: str = "", tell: Tell | None = None) -> Steps[Done]:
     """Send dead messages after all: attempts back to 0, error and due time cleared; `by` is noted in the audit.
 
-    A keyed request that had failed with its message is in progress again, for `ledger_keep` seconds at most. In
-    batches, each a transaction of its own. What is not dead is left alone; the ids that come back are those that were.
+    A keyed request that had failed with its message is in progress again. In batches, each a transaction of its own.
+    What is not dead is left alone; the ids that come back are those that were.
     """
-    letters = DeadLetters(names)
-    letters.ledger_keep = ledger_keep
-    return (yield from letters.requeue(choice, by, tell))
+    return (yield from DeadLetters(names).requeue(choice, by, tell))
 
 
 def discard(names: Names, choice: Choice = ALL, by: str = "", tell: Tell | None = None) -> Steps[Done]:

@@ -173,10 +173,11 @@ class Ledger:
     def hand_over(self, connection: object, entry: Entry, response: Response | None = None) -> Entry:
         """Leave the rest of the work to a message that was added with ``ledger=entry``, in the same transaction.
 
-        The entry stays in progress for as long as it is kept, and the relay confirms it: succeeded when the message is
-        sent, failed when it is dead. Until then whoever asks gets the response, where one is given, such as a 202; or
-        is told that the request is in progress. This run can end it no more; whoever holds the entry that is returned
-        can. Raises `LeaseLost` where the request is no longer this run's: roll back.
+        One message for an entry: a second one would be taken for a repetition. The entry stays in progress until the
+        relay confirms it: succeeded when the message is sent, failed when it is dead. Until then whoever asks gets the
+        response, where one is given, such as a 202; or is told that the request is in progress. This run can end it no
+        more; whoever holds the entry that is returned can. Raises `LeaseLost` where the request is no longer this
+        run's: roll back.
         """
         heir, operation = self._heir(entry, response)
         if not self._call(connection, "ledger.hand_over", operation):
@@ -219,7 +220,7 @@ class Ledger:
     def _heir(self, entry: Entry, response: Response | None) -> tuple[Entry, Callable[[Keeper], Steps[bool]]]:
         heir = replace(entry, token=new_token())
         answer = None if response is None else _response(response)
-        return heir, lambda keeper: keeper.hand_over(entry, heir.token, answer, self._terms.keep)
+        return heir, lambda keeper: keeper.hand_over(entry, heir.token, answer)
 
     def _keeper(self, dialect: str) -> Keeper:
         if dialect not in self._keepers:

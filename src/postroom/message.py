@@ -99,7 +99,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             key=_key("key", key),
             aggregate_type=_optional("aggregate_type", aggregate_type),
             aggregate_id=_key("aggregate_id", aggregate_id),
-            headers=_headers(headers if ledger is None else {**(headers or {}), LEDGER: _place(ledger)}),
+            headers=_with_trace_context({**_headers(headers), **({} if ledger is None else {LEDGER: _place(ledger)})}),
             idempotency_key=None if idempotency_key is None else unique_key("idempotency_key", idempotency_key),
             deliver_at=_moment("deliver_at", deliver_at),
             expires_at=_moment("expires_at", expires_at),
@@ -228,8 +228,10 @@ def _headers(given: object) -> dict[str, str]:
         plain_name = _text("a header's name", name)
         if not isinstance(value, str):
             raise InvalidMessage(f"header {plain_name!r} must be a str, not {type(value).__name__}")
+        if plain_name == LEDGER:
+            raise InvalidMessage(f"header {LEDGER!r} is Postroom's own: give the entry as ledger=… instead")
         headers[plain_name] = _storable(f"header {plain_name!r}", value, control_characters=False)
-    return _with_trace_context(headers)
+    return headers
 
 
 def _with_trace_context(headers: dict[str, str]) -> dict[str, str]:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+from sqlalchemy import text
 
 from postroom import Message, Outbox, Relay, RetryPolicy
-from postroom.brokers.cloudevents import NATS, Envelope
+from postroom.brokers.cloudevents import NATS, Envelope, incoming
 from postroom.brokers.memory import MemoryBroker
+from postroom.consumer.parked import as_parked
 from postroom.errors import InvalidMessage, LeaseLost
 from postroom.idempotency import Conflict, Entry, InProgress, Ledger, Replay, Response, Run, digest_of
+from postroom.store.operations import Operations
+from postroom.store.retention import Retention
+from postroom.store.stores import Store
+from postroom.telemetry import Event, Settled
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
+from tests.contract import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,9 +129,7 @@ def test_L_12_who_has_handed_a_request_over_can_end_it_no_more(service: Service)
         assert not LEDGER.fail(connection, decision.entry)
         with pytest.raises(LeaseLost):
             LEDGER.hand_over(connection, decision.entry)
-    still = asked(service)
-    assert isinstance(still, InProgress)
-    assert still.retry_after > 3600
+    assert asked(service) == InProgress(60)
     with service.engine.begin() as connection:
         LEDGER.finish(connection, heir, Response(200))
     assert asked(service) == Replay(Response(200))
@@ -216,6 +223,118 @@ async def test_L_12_a_ledger_that_refuses_to_be_written_burns_no_attempt(service
     assert len(broker.messages) == 2  # at least once: what was sent and could not be written down
 
 
+def change_hands(service: Service) -> None:
+    """The key is another request's now, and that has succeeded."""
+    service.execute(f"UPDATE {service.table('idempotency')} SET digest = '{OTHER}', status = 'succeeded'")
+
+
+@every_database
+@pytest.mark.parametrize("message_key", [None, "customer"], ids=["unkeyed", "keyed"])
+async def test_L_12_a_conflict_that_is_found_only_after_the_send_is_told_as_one(
+    service: Service, message_key: str | None
+) -> None:
+    ordered(service, message_key=message_key)
+    service.commit(Message.new("orders", {"behind": 1}, key=message_key))
+    sent: list[Message] = []
+    dead: list[str] = []
+    events: list[Event] = []
+
+    def send(message: Message) -> None:
+        sent.append(message)
+        if "key" in message.json():
+            change_hands(service)
+
+    def on_dead(_message: Message, code: str, _detail: str) -> None:
+        dead.append(code)
+
+    relay = Relay(service.url, send, batch=1, on_dead=on_dead, hook=events.append)
+    report = await relay.run_once()
+    assert (report.dead, dead) == (1, ["IDEMPOTENCY_CONFLICT"])
+    outcomes = Counter(one.outcome for one in events if isinstance(one, Settled))
+    assert outcomes == {"outbox_flush_dead": 1, **({} if message_key else {"outbox_flush_success": 1})}
+    assert len(sent) == (1 if message_key else 2)  # what is behind it on its key is held
+    assert [letter.error_code for letter in service.dead()] == ["IDEMPOTENCY_CONFLICT"]
+
+
+@every_database
+async def test_W_105_what_fails_though_the_ledger_knows_it_to_be_done_is_brought_in_line(service: Service) -> None:
+    entry = ordered(service)
+
+    def send(_message: Message) -> None:
+        with service.engine.begin() as connection:
+            LEDGER.finish(connection, entry, Response(200, body=b"done by hand"))
+        raise TimeoutError
+
+    report = await Relay(service.url, send, policy=RetryPolicy.table([0], max_attempts=1)).run_once()
+    assert (report.dead, report.duplicates, service.dead()) == (0, 1, [])
+    assert asked(service) == Replay(Response(200, body=b"done by hand"))
+
+
+@every_database
+async def test_L_12_a_request_is_in_progress_for_as_long_as_its_message_waits(service: Service) -> None:
+    ordered(service)
+    with closing(Store(service.url)) as store:
+        clock.advance(store, 30 * 24 * 3600)
+        assert store.run(Retention(Operations(store.names)).remove_expired()) == 0
+    assert isinstance(asked(service), InProgress)
+    assert (await Relay(service.url, MemoryBroker()).run_once()).sent == 1
+    assert isinstance(asked(service), Replay)
+
+
+@every_database
+@pytest.mark.parametrize("batch", [1, 100])
+async def test_L_12_a_second_message_of_an_entry_is_a_repetition(service: Service, batch: int) -> None:
+    with service.engine.begin() as connection:
+        decision = LEDGER.begin(connection, "k-1", DIGEST, scope="orders")
+        assert isinstance(decision, Run)
+        for n in range(2):
+            OUTBOX.add(connection, "orders", {"n": n}, ledger=decision.entry, key="customer")
+        LEDGER.hand_over(connection, decision.entry)
+    broker = MemoryBroker()
+    report = await Relay(service.url, broker, batch=batch).run_once()
+    assert (report.sent, report.duplicates, len(broker.messages)) == (1, 1, 1)
+
+
+@every_database
+@pytest.mark.parametrize("answer", ["\ud800", {"status": "ok", "x": "\ud800"}, "a\0b", {1: {2}}], ids=ascii)
+async def test_L_12_what_was_sent_has_succeeded_whatever_the_broker_said(service: Service, answer: Any) -> None:
+    ordered(service)
+    assert (await Relay(service.url, lambda _: answer).run_once()).sent == 1
+    replayed = asked(service)
+    assert isinstance(replayed, Replay)
+    assert replayed.response.status == 200
+    assert json.loads(replayed.response.body)
+
+
+@every_database
+@pytest.mark.parametrize("code", ["\ud800", "X" * 100_000], ids=["surrogate", "long"])
+async def test_L_12_what_is_dead_has_failed_whatever_its_code(service: Service, code: str) -> None:
+    ordered(service)
+    policy = RetryPolicy.table([0], max_attempts=1)
+    refusal = {"status": "no", "reason_code": code}
+    assert (await Relay(service.url, lambda _: refusal, policy=policy).run_once()).dead == 1
+    replayed = asked(service)
+    assert isinstance(replayed, Replay)
+    assert (replayed.failed, replayed.response.status) == (True, 502)
+    assert len(json.loads(replayed.response.body)["reason_code"]) <= 64
+
+
+@every_database
+@pytest.mark.parametrize("place", ["x", "[]", '["orders", "k-1"]', '["orders", "k-1", "digest"]'])
+async def test_L_12_a_place_that_cannot_be_read_names_no_entry(service: Service, place: str) -> None:
+    """As a producer in plain SQL may write one."""
+    service.commit(Message.new("orders", {}, headers={"colour": "red"}), Message.new("orders", {}))
+    headers = json.dumps({"postroom-ledger": place})
+    outbox = service.table("outbox")
+    with service.engine.begin() as connection:
+        connection.execute(
+            text(f"UPDATE {outbox} SET headers = :headers WHERE headers IS NOT NULL"), {"headers": headers}
+        )
+    broker = MemoryBroker()
+    assert (await Relay(service.url, broker).run_once()).sent == 2
+    assert len(broker.messages) == 2
+
+
 @pytest.mark.parametrize("kind", ["sqlite"])
 async def test_the_ledgers_place_is_not_sent(service: Service) -> None:
     entry = ordered(service)
@@ -225,3 +344,15 @@ async def test_the_ledgers_place_is_not_sent(service: Service) -> None:
     assert not [name for name in headers if "ledger" in name]
     with pytest.raises(InvalidMessage, match="ledger must be the entry"):
         Message.new("orders", {}, ledger="k-1")  # type: ignore[arg-type]  # which is the point
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_nor_can_a_stranger_name_one(service: Service) -> None:
+    entry = ordered(service)
+    place = json.dumps([entry.scope, entry.key, entry.digest])
+    with pytest.raises(InvalidMessage, match="give the entry as ledger="):
+        Message.new("orders", {}, headers={"postroom-ledger": place})
+    received = incoming(NATS, {"postroom-ledger": place, "colour": "red"}, b"{}", id="1", topic="orders")
+    assert received.headers == {"colour": "red"}
+    smuggled = msgspec.structs.replace(received, headers={"postroom-ledger": place})
+    assert "postroom-ledger" not in as_parked("billing", smuggled).headers

@@ -215,7 +215,7 @@ def incoming(
     try:
         return decode(wire, headers, body, topic=topic, key=key)
     except InvalidMessage as error:
-        users = dict(wire.user_header(name, value) for name, value in headers.items() if not wire.is_reserved(name))
+        users = _users(wire, headers)
         lower = {name.lower(): value for name, value in headers.items()}
         content_type = lower.get(CONTENT_TYPE)
         meant = f"{wire.prefix}specversion" in lower or _is_structured(content_type)
@@ -237,7 +237,7 @@ def decode(
     if wire.any_case:
         headers = {name.lower(): value for name, value in headers.items()}
     content_type = headers.get(CONTENT_TYPE)
-    users = dict(wire.user_header(name, value) for name, value in headers.items() if not wire.is_reserved(name))
+    users = _users(wire, headers)
     if _is_structured(content_type):
         return _event(*_opened(body or b""), users, topic, key)
     event = {
@@ -248,6 +248,13 @@ def decode(
     if content_type is not None:
         event["datacontenttype"] = wire.user_header("", content_type)[1]
     return _event(event, (body or b"") if content_type is not None else body or None, users, topic, key)
+
+
+def _users(wire: Wire, headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that are neither the protocol's nor ours: a stranger could name an entry of our ledger."""
+    users = dict(wire.user_header(name, value) for name, value in headers.items() if not wire.is_reserved(name))
+    users.pop(LEDGER, None)
+    return users
 
 
 def _is_structured(content_type: str | None) -> bool:

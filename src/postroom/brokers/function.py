@@ -173,7 +173,10 @@ def _text(value: Any) -> str:
     """A receipt as text. What cannot become JSON is written as Python shows it: the message is sent all the same."""
     if not isinstance(value, Mapping):
         return str(value)
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except (TypeError, ValueError, RecursionError):  # keys that are none, lone surrogates, a ring
+        return ascii(value)
 
 
 def _said(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -141,8 +140,7 @@ def requeue(  # noqa: PLR0913, PLR0917 - a command has that many options
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     wish = Wish(ids or (), topic, key, code, older_than, every, yes, by, as_json)
-    act = partial(dead_letters.requeue, ledger_keep=settings.idempotency_keep_sec)
-    _act("re-queue", "requeued", act, wish, settings)
+    _act("re-queue", "requeued", dead_letters.requeue, wish, settings)
 
 
 def discard(  # noqa: PLR0913, PLR0917 - a command has that many options

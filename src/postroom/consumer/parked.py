@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from postroom.incoming import Incoming
-from postroom.message import Message
+from postroom.message import LEDGER, Message
 from postroom.rules.naming import identity, label, line
 
 _ID = "postroom-received-id"
@@ -14,7 +14,7 @@ _POSITION = "postroom-received-position"
 _CREATED = "postroom-received-created"
 _EXPIRES = "postroom-received-expires"
 _PROBLEM = "postroom-received-problem"
-_OURS = frozenset({_ID, _SOURCE, _POSITION, _CREATED, _EXPIRES, _PROBLEM})
+_OURS = frozenset({LEDGER, _ID, _SOURCE, _POSITION, _CREATED, _EXPIRES, _PROBLEM})
 
 
 def as_parked(consumer: str, message: Incoming) -> Message:

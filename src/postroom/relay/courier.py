@@ -15,7 +15,7 @@ from postroom.rules.ordering import waves
 from postroom.rules.replay import Verdict
 from postroom.store.deliveries import content_hash
 from postroom.store.leases import Claimed, Dead, Duplicate, GivenBack, Retry, Sent, Settlement
-from postroom.store.ledgered import is_ledgered
+from postroom.store.ledgered import entry_of, is_ledgered
 from postroom.store.settling import ledger_conflict
 from postroom.telemetry import NOT_TRIED, UNREACHED, Phase, Published
 
@@ -72,12 +72,18 @@ class Courier:
             office.give_back(claimed)
             return ()
         settlements: list[Settlement] = []
+        entries: set[tuple[str, str]] = set()
         for one, verdict in zip(ledgered, verdicts, strict=True):
             if verdict is Verdict.ALREADY_SUCCEEDED:
                 settlements.append(Duplicate(one))
             elif verdict is Verdict.OTHER_DIGEST:
                 settlements.append(ledger_conflict(one))
                 self._keep_back([one])
+            elif (entry := entry_of(one)) in entries:  # the one before it may be about to succeed
+                settlements.append(GivenBack(one))
+                self._keep_back([one])
+            else:
+                entries.add(entry)
         office.settle(settlements)
         done = {one.claimed.lease for one in settlements}
         return [one for one in claimed if one.lease not in done]

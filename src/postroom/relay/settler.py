@@ -14,7 +14,7 @@ from postroom.telemetry import Expired as ExpiredEvent
 from postroom.telemetry import HookFailed, NotSettled, Phase, Settled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from postroom.relay.lines import Line
     from postroom.relay.office import Office
@@ -100,7 +100,11 @@ class Settler:
             # Where the lane's lease has ended by our clock, the database is asked whether somebody else has it.
             held = {one.lease for one in office.flight.held(dropped, started)}
             written = [one for one in settlements if type(one) is not GivenBack or one.claimed.lease not in held]
-        lost = await self._line.attempt(office.deliveries.settle(written))
+        lost, instead = await self._line.attempt(office.deliveries.write(written))
+        if instead:
+            self._hold_back(instead.values())
+            written = [instead.get(one.claimed.lease, one) for one in written]
+            settlements = [instead.get(one.claimed.lease, one) for one in settlements]
         if office.failed_keys:
             unwritten = {*unsent_keys(rest), *unsent_keys(office.settlements)}
             office.failed_keys.settled([key for key in unsent_keys(settlements) if key not in unwritten])
@@ -112,6 +116,12 @@ class Settler:
         settled = [one for one in written if one.claimed.lease not in gone] if gone else written
         office.hook(Phase("commit", len(written), time.monotonic() - started))
         self.report(settled)
+
+    def _hold_back(self, instead: Iterable[Settlement]) -> None:
+        """What comes behind messages that are dead after all must wait."""
+        for one in instead:
+            if isinstance(one, Dead) and one.claimed.message.key is not None:
+                self._office.failed_keys.fail(one.claimed.message.key, one.claimed.position)
 
     def _give_up(self, settlement: Settlement, outage: Outage) -> None:
         """The database refuses this one: its lease runs out, and it is sent again."""

@@ -31,6 +31,8 @@ class Response:
         return f"Response({self.status}, {len(self.headers)} headers, {len(self.body)} bytes)"
 
 
+LONGEST_WAIT = 60
+"""Seconds after which it is worth asking again, however long a run may hold its entry."""
 OK = Response(200)
 UNANSWERED = Response(500)
 """What stands for the response of work that ended in an exception, where failures are replayed."""
@@ -103,7 +105,7 @@ class InProgress:
     """The same request is running."""
 
     retry_after: int
-    """Whole seconds, at least one, until its lease ends if it is not renewed."""
+    """Whole seconds until its lease ends if it is not renewed; at least one, at most a minute."""
 
 
 Decision = Run | Replay | Conflict | InProgress
@@ -143,7 +145,8 @@ def _while_in_progress(recorded: Recorded, wanted: Entry) -> Decision:
         return Run(wanted, Start.ABANDONED)
     if recorded.response is not None:
         return Replay(recorded.response)
-    return InProgress(max(1, ceil(round(recorded.lease_left, 3))))  # databases' clocks differ in their last digits
+    left = ceil(round(recorded.lease_left, 3))  # databases' clocks differ in their last digits
+    return InProgress(min(max(1, left), LONGEST_WAIT))
 
 
 class Verdict(StrEnum):

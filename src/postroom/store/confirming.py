@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.replay import Response, Status, Verdict, is_reopened, judge
 from postroom.store.leases import new_token
-from postroom.store.ledger import KEEPERS, Found
+from postroom.store.ledger import KEEPERS, UNTIL_CONFIRMED, Found
 from postroom.store.operations import chunks
 from postroom.store.steps import Query, Steps
 from postroom.store.writer import listed
@@ -73,7 +73,7 @@ class Confirming:
                 verdicts |= {places[scope, key]: verdict for key, verdict in judged.items()}
         return [verdicts[place] for place in range(len(confirmations))]
 
-    def reopen(self, outcomes: Sequence[Confirmation], keep_seconds: float) -> Steps[None]:
+    def reopen(self, outcomes: Sequence[Confirmation]) -> Steps[None]:
         """Take back the failures of work that is to be tried after all: those that ask are told it is in progress.
 
         An entry that has succeeded or is another request's is left as it is.
@@ -83,7 +83,7 @@ class Confirming:
             found = yield from self._keeper.select(scope, wanted, self._dialect.for_update)
             failed = [key for key, row in found.items() if is_reopened(row.recorded, wanted[key].digest)]
             if failed:
-                values = {"token": new_token(), "lease": float(keep_seconds), "keep": float(keep_seconds)}
+                values = {"token": new_token(), "lease": UNTIL_CONFIRMED, "keep": UNTIL_CONFIRMED}
                 yield self._for_keys(f"UPDATE {self._table} SET {self._keeper.reopened}", scope, failed, values)
 
     def _confirm(self, scope: str, wanted: Mapping[str, Confirmation], keep: float) -> Steps[dict[str, Verdict]]:

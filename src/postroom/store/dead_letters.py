@@ -89,9 +89,6 @@ class Place(NamedTuple):
 class DeadLetters(Walking):
     """Dead letters of all queues, or of one."""
 
-    ledger_keep = 24 * 3600.0
-    """Seconds for which the ledger keeps what it is told of messages that belong to it."""
-
     def __init__(self, names: Names, only: str | None = None) -> None:
         super().__init__(names)
         self._only = only
@@ -240,7 +237,7 @@ class DeadLetters(Walking):
         )
         failures = [failure_of(headers_of(headers)) for [headers] in found.rows]
         if told := [failure for failure in failures if failure is not None]:
-            yield from Confirming(self.names).reopen(told, self.ledger_keep)
+            yield from Confirming(self.names).reopen(told)
 
     def _remove(self, queue: str, letters: Sequence[DeadLetter]) -> Steps[None]:
         yield Query(

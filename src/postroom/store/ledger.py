@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from postroom.store.names import Names
 
 
+UNTIL_CONFIRMED = 36_500 * 24 * 3600.0
+"""Seconds for which an entry is held that was handed over: whoever does the work tells how it ended, however late."""
+
+
 class Terms(NamedTuple):
     """For how many seconds a run holds its entry, and for how many the entry is kept."""
 
@@ -64,7 +68,7 @@ class Keeper:
             f"status = :status, leased_until = {self.dialect.never}, finished_at = {now}, expires_at = {keep}, "
             f"{answered}"
         )
-        self._handed_over = f"token = :token, leased_until = {keep}, expires_at = {keep}, {answered}"
+        self._handed_over = f"token = :token, leased_until = {lease}, {answered}"
         self._columns = (
             f"idempotency_key, token, digest, status, http_status, {self.headers_out}, response_body, "
             # As a float: where texts come as bytes, a driver may not be able to read a decimal.
@@ -95,9 +99,9 @@ class Keeper:
         """Hold the entry for so many seconds from now. False where it is no longer this run's."""
         return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._renewed, {"lease": float(lease)}))
 
-    def hand_over(self, entry: Entry, token: int, response: Response | None, keep: float) -> Steps[bool]:
+    def hand_over(self, entry: Entry, token: int, response: Response | None) -> Steps[bool]:
         """Give the entry, still in progress, to the holder of another token. False where it is no longer this run's."""
-        values = {"token": token, "keep": float(keep), **self.answer(response)}
+        values = {"token": token, "lease": UNTIL_CONFIRMED, **self.answer(response)}
         return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._handed_over, values))
 
     def answer(self, response: Response | None) -> dict[str, Any]:

@@ -35,6 +35,15 @@ if TYPE_CHECKING:
 ANSWER_LENGTH = 4000
 
 
+class Written(NamedTuple):
+    """What became of settlements that were to be written."""
+
+    lost: list[Claimed]
+    """The messages whose lease was lost, of which nothing was written."""
+    instead: dict[Lease, Settlement]
+    """What was written in the place of some, by their lease."""
+
+
 class Settling(Operations):
     """Check which leases hold, then write. PostgreSQL does both in one statement for each kind of settlement."""
 
@@ -46,35 +55,39 @@ class Settling(Operations):
 
         Nothing is written for a lost one: somebody else has the message, or will.
         """
+        return (yield from self.write(settlements)).lost
+
+    def write(self, settlements: Sequence[Settlement]) -> Steps[Written]:
+        """`settle`, and tell also what was written otherwise than it was wished, because the ledger knows better."""
         if not settlements:
-            return []
+            return Written([], {})
         in_order = sorted(settlements, key=attrgetter("claimed.position"))
         final = [one for one in in_order if is_final(one)]
+        instead: dict[Lease, Settlement] = {}
         if not final:
             lost = yield from self._settle(in_order)
         else:
-            lost = yield from self.transaction(self._confirm_and_write, final)
+            lost, instead = yield from self.transaction(self._confirm_and_write, final)
             others = [one for one in in_order if not is_final(one)]
             lost |= (yield from self._settle(others)) if others else set()
-        return [one.claimed for one in in_order if one.claimed.lease in lost] if lost else []
+        return Written([one.claimed for one in in_order if one.claimed.lease in lost] if lost else [], instead)
 
     def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
         """Write those that are held; returns the leases of the others."""
         return (yield from self.transaction(self._check_and_write, settlements))
 
-    def _confirm_and_write(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
+    def _confirm_and_write(
+        self, settlements: Sequence[Settlement]
+    ) -> Steps[tuple[set[Lease], dict[Lease, Settlement]]]:
         """The ledger first: what it holds is the truth. A delivery that is no longer ours writes nothing there."""
         held = yield from self._held([settlement.claimed for settlement in settlements])
         mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
         confirmations = [confirmation_of(one) for one in mine]
         verdicts = yield from Confirming(self.names).confirm(confirmations, self.ledger_keep)
-        yield from self._write_all(
-            [
-                ledger_conflict(one.claimed) if verdict is Verdict.OTHER_DIGEST else one
-                for one, verdict in zip(mine, verdicts, strict=True)
-            ]
-        )
-        return {one.claimed.lease for one in settlements} - held
+        in_line = [_in_line(one, verdict) for one, verdict in zip(mine, verdicts, strict=True)]
+        yield from self._write_all(in_line)
+        lost = {one.claimed.lease for one in settlements} - held
+        return lost, {new.claimed.lease: new for old, new in zip(mine, in_line, strict=True) if new is not old}
 
     def foresee(self, claimed: Sequence[Claimed]) -> Steps[list[Verdict]]:
         """What the ledger holds for messages that belong to an entry, before they are sent."""
@@ -165,6 +178,15 @@ class Settling(Operations):
                 f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
                 {"queue": self.queue, "to": to},
             )
+
+
+def _in_line(settlement: Settlement, verdict: Verdict) -> Settlement:
+    """What is to be written, by what the ledger holds."""
+    if verdict is Verdict.OTHER_DIGEST:
+        return ledger_conflict(settlement.claimed)
+    if verdict is Verdict.ALREADY_SUCCEEDED and isinstance(settlement, Dead | Expired):
+        return Duplicate(settlement.claimed)
+    return settlement
 
 
 def ledger_conflict(claimed: Claimed) -> Dead:

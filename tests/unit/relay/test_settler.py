@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from postroom.brokers.memory import MemoryBroker
 from postroom.message import Message
@@ -10,11 +10,7 @@ from postroom.relay.settler import Settler
 from postroom.store.deliveries import Deliveries
 from postroom.store.leases import Claimed, GivenBack, Lane, Retry
 from postroom.store.names import Names
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from postroom.store.leases import Settlement
+from postroom.store.settling import Written
 
 
 def claimed(position: int) -> Claimed:
@@ -27,10 +23,10 @@ class Line:
     def __init__(self, meanwhile: Any) -> None:
         self._meanwhile = meanwhile
 
-    async def attempt(self, steps: Any) -> Sequence[Settlement]:
+    async def attempt(self, steps: Any) -> Written:
         steps.close()
         self._meanwhile()
-        return []
+        return Written([], {})
 
 
 async def test_L_16_a_key_is_not_trusted_while_a_failure_on_it_waits_to_be_written() -> None:
