@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from postroom.consumer import Consumer
+    from postroom.idempotency import Ledger
     from postroom.inbox import Inbox
     from postroom.incoming import Incoming
     from postroom.message import Message
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
     from postroom.relay import Relay
     from postroom.rules.backoff import RetryPolicy
 
-__all__ = ["Consumer", "Inbox", "Incoming", "Message", "Outbox", "Relay", "RetryPolicy"]
+__all__ = ["Consumer", "Inbox", "Incoming", "Ledger", "Message", "Outbox", "Relay", "RetryPolicy"]
 
 _HOMES = {
     "Consumer": "postroom.consumer",
     "Inbox": "postroom.inbox",
     "Incoming": "postroom.incoming",
+    "Ledger": "postroom.idempotency",
     "Message": "postroom.message",
     "Outbox": "postroom.outbox",
     "Relay": "postroom.relay",

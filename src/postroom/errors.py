@@ -82,7 +82,7 @@ class WrongMethod(UnusableConnection, TypeError):
 
 
 class NotInTransaction(UnusableConnection):
-    """The connection is in autocommit, where a message would commit without the business rows."""
+    """The connection is in autocommit, where what Postroom writes would commit without the business rows."""
 
 
 class InvalidSetting(PostroomError, ValueError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from postroom import encoding
 from postroom.errors import InvalidEntry, LeaseLost
@@ -53,7 +55,8 @@ MOST_SECONDS = MOST_DAYS * 24 * HOUR
 NO_DIGEST = "0" * 64
 """Of who asks for an entry without a request to compare it with."""
 _DIGEST = re.compile("[0-9a-f]{64}")
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_NO_HEADER = re.compile("[\x00\r\n]|[^\x00-\xff]")
+"""What no HTTP header can hold: it would be two headers, or none."""
 
 
 class Ledger:
@@ -207,18 +210,18 @@ class Ledger:
         return None if found is None else found.recorded
 
     def _finish(self, keeper: Keeper, entry: Entry, response: Response) -> Steps[bool]:
-        return keeper.end(entry, Status.SUCCEEDED, response, self._terms.keep)
+        return keeper.end(_given(entry), Status.SUCCEEDED, response, self._terms.keep)
 
     def _fail(self, keeper: Keeper, entry: Entry, response: Response | None) -> Steps[bool]:
-        return keeper.end(entry, Status.FAILED, response, self._terms.keep)
+        return keeper.end(_given(entry), Status.FAILED, response, self._terms.keep)
 
     def _renew(self, keeper: Keeper, entry: Entry, seconds: float | None) -> Steps[bool]:
         if seconds is not None and not 0 < seconds <= MOST_SECONDS:
             raise InvalidEntry(f"a lease of {seconds!r} seconds cannot be had: more than none, up to {MOST_SECONDS:,}")
-        return keeper.renew(entry, self._terms.lease if seconds is None else seconds)
+        return keeper.renew(_given(entry), self._terms.lease if seconds is None else seconds)
 
     def _heir(self, entry: Entry, response: Response | None) -> tuple[Entry, Callable[[Keeper], Steps[bool]]]:
-        heir = replace(entry, token=new_token())
+        heir = replace(_given(entry), token=new_token())
         answer = None if response is None else _response(response)
         return heir, lambda keeper: keeper.hand_over(entry, heir.token, answer)
 
@@ -229,20 +232,40 @@ class Ledger:
         return self._keepers[dialect]
 
 
+def _given(entry: object) -> Entry:
+    if not isinstance(entry, Entry):
+        raise InvalidEntry(f"the entry must be that of the Run that begin answered, not {type(entry).__name__}")
+    return entry
+
+
 def digest_of(method: str, path: str, query: str = "", body: bytes = b"") -> str:
     """What makes two HTTP requests the same one: SHA-256 over method, path, query and body."""
     return encoding.digest(method.upper(), path, query, body)
 
 
-def scope_of(*parts: str) -> str:
-    """One scope of several parts, such as tenant and operation, so that no two lists of parts give the same."""
-    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
+def scope_of(*parts: str | int | UUID) -> str:
+    """One scope of several parts, such as tenant and operation, so that no two lists of parts give the same.
+
+    Numbers and UUIDs are taken as text. Raises `InvalidEntry` for other things, such as None.
+    """
+    return "/".join(_part(part).replace("%", "%25").replace("/", "%2F") for part in parts)
+
+
+def _part(part: object) -> str:
+    if isinstance(part, str):
+        return str.__str__(part)
+    if isinstance(part, UUID) or (isinstance(part, int) and not isinstance(part, bool)):
+        return str(part)
+    raise InvalidEntry(
+        f"a part of the scope is {part!r}: give a str, int or UUID, and for who has no name one that nobody else has"
+    )
 
 
 def entry_of(scope: object, key: object, digest: object) -> Entry:
     """The entry of a new run of this request. Raises `InvalidEntry`."""
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise InvalidEntry("the digest is not 64 lower-case hexadecimal digits: make it with digest_of")
+        shown = repr(digest[:20]) if isinstance(digest, str) else type(digest).__name__
+        raise InvalidEntry(f"the digest ({shown}) is not 64 lower-case hexadecimal digits: make it with digest_of")
     visible_scope = "" if scope == "" else _visible("the scope", scope)
     return Entry(visible_scope, _visible("the idempotency key", key), str.__str__(digest), new_token())
 
@@ -267,8 +290,7 @@ def _response(response: Response) -> Response:
     """The response as the ledger can keep it."""
     if not isinstance(response, Response):
         raise InvalidEntry(f"the response must be a postroom.idempotency.Response, not {type(response).__name__}")
-    headers = tuple((_header(name), _header(value)) for name, value in response.headers)
-    return Response(_http_status(response.status), headers, _body(response.body))
+    return Response(_http_status(response.status), _headers(response.headers), _body(response.body))
 
 
 def _http_status(status: object) -> int:
@@ -283,11 +305,23 @@ def _body(body: object) -> bytes:
     return bytes(body)
 
 
+def _headers(headers: Any) -> tuple[tuple[str, str], ...]:
+    """Pairs; a mapping is taken as such too."""
+    try:
+        pairs = [(name, value) for name, value in (headers.items() if isinstance(headers, Mapping) else headers)]
+    except (TypeError, ValueError):
+        raise InvalidEntry('the response\'s headers must be pairs of str: (("location", "/orders/7"), …)') from None
+    return tuple((_header(name), _header(value)) for name, value in pairs)
+
+
 def _header(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidEntry(f"a response header's name or value must be a str, not {type(value).__name__}")
-    if _UNSTORABLE.search(value):
-        raise InvalidEntry("a response header holds a NUL or a lone surrogate, which cannot be stored: remove it")
+    if wrong := _NO_HEADER.search(value):
+        raise InvalidEntry(
+            f"a response header holds {wrong[0]!r}, which HTTP cannot carry (no line ends, no NUL, Latin-1 only): "
+            "remove or encode it"
+        )
     return str.__str__(value)
 
 

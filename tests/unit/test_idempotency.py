@@ -6,13 +6,14 @@ import sqlite3
 from contextlib import closing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.errors import InvalidEntry, InvalidIdentifier, InvalidSetting, SchemaMissing, WrongMethod
-from postroom.idempotency import Entry, Ledger, Response, Run, digest_of, scope_of
+from postroom.idempotency import Entry, Ledger, Replay, Response, Run, digest_of, scope_of
 from postroom.store.migrations import upgrade
 from postroom.store.stores import Store
 
@@ -71,8 +72,12 @@ def test_K_1_a_digest_is_64_hexadecimal_digits(connection: sqlite3.Connection, w
         (Response("200"), "status '200'"),  # type: ignore[arg-type]  # what is refused
         (Response(200, (), "text"), "must be bytes, not str"),  # type: ignore[arg-type]  # what is refused
         (Response(200, (("name", 7),)), "must be a str, not int"),  # type: ignore[arg-type]  # what is refused
-        (Response(200, (("name", "a\x00"),)), "NUL"),
-        (Response(200, (("\ud800", "a"),)), "surrogate"),
+        (Response(200, (("name", "a\x00"),)), "HTTP cannot carry"),
+        (Response(200, (("\ud800", "a"),)), "HTTP cannot carry"),
+        (Response(200, (("city", "Łódź"),)), "'Ł', which HTTP cannot carry"),
+        (Response(200, (("name", "a\r\nset-cookie: b"),)), r"'\\r', which HTTP cannot carry"),
+        (Response(200, ("n",)), "must be pairs of str"),  # type: ignore[arg-type]  # what is refused
+        (Response(200, 7), "must be pairs of str"),  # type: ignore[arg-type]  # what is refused
     ],
 )
 def test_K_1_a_response_that_cannot_be_kept_is_refused(connection: sqlite3.Connection, wrong: Any, reason: str) -> None:
@@ -83,6 +88,30 @@ def test_K_1_a_response_that_cannot_be_kept_is_refused(connection: sqlite3.Conne
     with pytest.raises(InvalidEntry, match=reason):
         Ledger().fail(connection, run.entry, wrong)
     Ledger().finish(connection, run.entry, Response(200))
+
+
+def test_K_1_headers_may_be_a_mapping(connection: sqlite3.Connection) -> None:
+    run = Ledger().begin(connection, "key", DIGEST)
+    assert isinstance(run, Run)
+    Ledger().finish(connection, run.entry, Response(200, {"a": "b"}))  # type: ignore[arg-type]  # a common slip
+    assert Ledger().begin(connection, "key", DIGEST) == Replay(Response(200, (("a", "b"),)))
+
+
+def test_K_1_what_is_no_entry_is_refused_with_a_reason(connection: sqlite3.Connection) -> None:
+    run: Any = Ledger().begin(connection, "key", DIGEST)
+    for call in (Ledger().fail, Ledger().renew, Ledger().hand_over):
+        with pytest.raises(InvalidEntry, match="not Run"):
+            call(connection, run)
+    with pytest.raises(InvalidEntry, match="not Run"):
+        Ledger().finish(connection, run, Response(200))
+
+
+@pytest.mark.parametrize("wrong", [None, True, b"a", 1.5])
+def test_K_1_parts_of_a_scope_are_texts_numbers_or_uuids(wrong: Any) -> None:
+    tenant = UUID(int=7)
+    assert scope_of(7, tenant, "pay") == f"7/{tenant}/pay"
+    with pytest.raises(InvalidEntry, match="a part of the scope"):
+        scope_of(wrong, "pay")
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e12])

@@ -100,8 +100,8 @@ def _twin(method: str) -> str:
 
 def _autocommits(kind: Kind) -> str:
     return (
-        f"the connection {_name(kind.connection)} is in autocommit with no open transaction, where a message would "
-        f"commit without the business rows: {kind.remedy}"
+        f"the connection {_name(kind.connection)} is in autocommit with no open transaction, where what Postroom "
+        f"writes would commit without the business rows: {kind.remedy}"
     )
 
 
