@@ -1,19 +1,37 @@
-"""Gauges: how things stand, as a collector for Prometheus. Nothing is asked for at a scrape: it shows what was told."""
+"""Gauges: how things stand. Nothing is asked for when somebody looks: they show what was told."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
+from postroom.meters import SECONDS, Figure
 from postroom.telemetry import DATABASE, Backlog, Beat, Counted, Lifecycle, Reachability, adapter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
-    from prometheus_client.core import GaugeMetricFamily
-
+    from postroom.meters import Reading
     from postroom.telemetry import Event
 
+BACKLOG = Figure("outbox.backlog", "Messages that are not sent.", ("queue", "state"), "{message}")
+OLDEST = Figure(
+    "outbox.oldest_pending",
+    "For how long the oldest has waited that could leave and is not sent.",
+    ("queue",),
+    SECONDS,
+)
+DEAD = Figure("outbox.dead", "Dead letters.", ("queue",), "{message}")
+COUNTED_AT = Figure("outbox.counted_timestamp", "When backlog and dead letters were counted.", unit=SECONDS)
+IN_FLIGHT = Figure("outbox.in_flight", "Messages that relays here have in hand.", ("queue",), "{message}")
+ALIVE = Figure(
+    "outbox.relay_alive",
+    "Relays of the queue that are alive, as seen from here; 0 where the heart here cannot tell.",
+    ("queue",),
+)
+BROKER = Figure("outbox.broker_up", "Whether the broker can be reached.", ("adapter", "queue"))
+DATABASE_UP = Figure("outbox.database_up", "Whether the database can be reached.")
+GAUGES = (BACKLOG, OLDEST, DEAD, COUNTED_AT, IN_FLIGHT, ALIVE, BROKER, DATABASE_UP)
 SILENT = 7.0
 """Seconds after which what a heart said does not count any more: as long as other relays take it to be alive."""
 
@@ -54,13 +72,9 @@ class Gauges:
         if beat.broker:
             self._brokers[adapter(beat.broker), beat.queue] = beat.broker_reachable
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The gauges without values, for the registry to know their names."""
-        return iter(self._families().values())
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def read(self) -> Mapping[str, list[Reading]]:
         """The gauges as they stand."""
-        families = self._families()
+        read: dict[str, list[Reading]] = {figure.name: [] for figure in GAUGES}
         in_flight: dict[str, int] = {}
         alive: dict[str, int] = {}
         for (_, queue), (at, beat) in list(self._beats.items()):
@@ -68,40 +82,17 @@ class Gauges:
             lately = self._clock() - at < SILENT
             alive[queue] = max(alive.get(queue, 0), beat.alive if lately else 0)
         for queue, relays in alive.items():
-            families["in_flight"].add_metric([queue], in_flight[queue])
-            families["alive"].add_metric([queue], relays)
+            read[IN_FLIGHT.name].append(((queue,), in_flight[queue]))
+            read[ALIVE.name].append(((queue,), relays))
         for (broker, queue), reachable in list(self._brokers.items()):
-            families["broker"].add_metric([broker, queue], reachable)
+            read[BROKER.name].append(((broker, queue), int(reachable)))
         if self._database is not None:
-            families["database"].add_metric([], self._database)
+            read[DATABASE_UP.name].append(((), int(self._database)))
         if self._counted_at is not None:
-            families["counted_at"].add_metric([], self._counted_at)
-            for queue, backlog in self._backlog.items():
-                families["backlog"].add_metric([queue, "pending"], backlog.pending)
-                families["backlog"].add_metric([queue, "waiting"], backlog.waiting)
-                families["dead"].add_metric([queue], backlog.dead)
-                families["oldest"].add_metric([queue], backlog.oldest_pending_seconds)
-        return iter(families.values())
-
-    @staticmethod
-    def _families() -> dict[str, GaugeMetricFamily]:
-        from prometheus_client.core import GaugeMetricFamily as Gauge
-
-        return {
-            "backlog": Gauge("outbox_backlog", "Messages that are not sent.", labels=["queue", "state"]),
-            "oldest": Gauge(
-                "outbox_oldest_pending_seconds",
-                "For how long the oldest has waited that could leave and is not sent.",
-                labels=["queue"],
-            ),
-            "dead": Gauge("outbox_dead", "Dead letters.", labels=["queue"]),
-            "counted_at": Gauge("outbox_counted_timestamp_seconds", "When backlog and dead letters were counted."),
-            "in_flight": Gauge("outbox_in_flight", "Messages that relays here have in hand.", labels=["queue"]),
-            "alive": Gauge(
-                "outbox_relay_alive",
-                "Relays of the queue that are alive, as seen from here; 0 where the heart here cannot tell.",
-                labels=["queue"],
-            ),
-            "broker": Gauge("outbox_broker_up", "Whether the broker can be reached.", labels=["adapter", "queue"]),
-            "database": Gauge("outbox_database_up", "Whether the database can be reached."),
-        }
+            read[COUNTED_AT.name].append(((), self._counted_at))
+            for queue, backlog in list(self._backlog.items()):
+                read[BACKLOG.name].append(((queue, "pending"), backlog.pending))
+                read[BACKLOG.name].append(((queue, "waiting"), backlog.waiting))
+                read[DEAD.name].append(((queue,), backlog.dead))
+                read[OLDEST.name].append(((queue,), backlog.oldest_pending_seconds))
+        return read

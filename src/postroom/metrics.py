@@ -1,4 +1,4 @@
-"""Metrics: what relays and consumers do, as figures for Prometheus."""
+"""Metrics: what relays and consumers do, as figures for Prometheus or OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -7,21 +7,54 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from postroom.errors import DriverMissing
-from postroom.gauges import Gauges
+from postroom.gauges import GAUGES, Gauges
+from postroom.meters import SECONDS, Figure, OpenTelemetryMeters, PrometheusMeters
 from postroom.rules.lifecycle import Outcome
 from postroom.telemetry import Expired, Handled, LeasesLost, NotSettled, Phase, Settled
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
     from prometheus_client import CollectorRegistry
 
+    from postroom.meters import Meters
     from postroom.telemetry import Event
 
-PHASES = ("claim", "send", "commit")
+MESSAGES = "{message}"
+CLAIMED = Figure("outbox.claimed", "Messages claimed.", unit=MESSAGES)
+PROCESSED = Figure(
+    "outbox.processed",
+    "Messages by what became of a try to send them.",
+    ("outcome",),
+    MESSAGES,
+    tuple(outcome.value for outcome in Outcome),
+)
+EXPIRED = Figure("outbox.expired", "Messages whose time was over before they were sent.", unit=MESSAGES)
+RETRY = Figure("outbox.retry", "Failed sends that are tried again, by the attempt.", ("attempt",), MESSAGES)
+LEASE_EXPIRED = Figure(
+    "outbox.lock_lease_expired",
+    "Messages claimed whose earlier lease had ended without a settlement.",
+    unit=MESSAGES,
+)
+LOST = Figure(
+    "outbox.leases_lost", "Leases that relays here lost, by kind.", ("kind",), "{lease}", known=("message", "lane")
+)
+LATENCY = Figure(
+    "outbox.latency",
+    "How long a batch took to be claimed, sent or settled.",
+    ("phase",),
+    SECONDS,
+    known=("claim", "send", "commit"),
+)
+HANDLED = Figure(
+    "postroom.consumer.messages", "Messages received, by what became of them.", ("consumer", "fate"), MESSAGES
+)
+HANDLER = Figure(
+    "postroom.consumer.handler", "How long a call of a handler took, with its transaction.", ("consumer",), SECONDS
+)
 LAST_ATTEMPT = 10
 """Attempts from this one on are counted together."""
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-_made: WeakKeyDictionary[CollectorRegistry, Metrics] = WeakKeyDictionary()
+_made: WeakKeyDictionary[object, Metrics] = WeakKeyDictionary()
 _making = threading.Lock()
 
 
@@ -38,64 +71,43 @@ def prometheus(registry: CollectorRegistry | None = None) -> Metrics:
     place = prometheus_client.REGISTRY if registry is None else registry
     with _making:
         if place not in _made:
-            _made[place] = Metrics(place)
+            _made[place] = Metrics(PrometheusMeters(place))
+        return _made[place]
+
+
+def opentelemetry(meter_provider: MeterProvider | None = None) -> Metrics:
+    """The same for OpenTelemetry, with a meter of the provider given, or of the one in force.
+
+    Names have a point where those of Prometheus have the first underscores: ``outbox.claimed``. Raises `DriverMissing`.
+    """
+    try:
+        from opentelemetry import metrics
+    except ImportError:
+        raise DriverMissing("metrics of OpenTelemetry need its API: pip install 'postroom[traces]'") from None
+    place = metrics.get_meter_provider() if meter_provider is None else meter_provider
+    with _making:
+        if place not in _made:
+            _made[place] = Metrics(OpenTelemetryMeters(place.get_meter("postroom")))
         return _made[place]
 
 
 class Metrics:
-    """A listener; made by `prometheus`."""
+    """A listener; made by `prometheus` or `opentelemetry`."""
 
     wants_counts = True
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        from prometheus_client import Counter, Histogram
-
-        self._claimed = Counter("outbox_claimed", "Messages claimed.", registry=registry)
-        self._processed = Counter(
-            "outbox_processed", "Messages by what became of a try to send them.", ["outcome"], registry=registry
-        )
-        self._expired = Counter(
-            "outbox_expired", "Messages whose time was over before they were sent.", registry=registry
-        )
-        self._retry = Counter(
-            "outbox_retry", "Failed sends that are tried again, by the attempt.", ["attempt"], registry=registry
-        )
-        self._lease_expired = Counter(
-            "outbox_lock_lease_expired",
-            "Messages claimed whose earlier lease had ended without a settlement.",
-            registry=registry,
-        )
-        self._lost = Counter(
-            "outbox_leases_lost", "Leases that relays here lost, by kind.", ["kind"], registry=registry
-        )
-        self._latency = Histogram(
-            "outbox_latency_seconds",
-            "How long a batch took to be claimed, sent or settled.",
-            ["phase"],
-            buckets=BUCKETS,
-            registry=registry,
-        )
-        self._handled = Counter(
-            "postroom_consumer_messages",
-            "Messages received, by what became of them.",
-            ["consumer", "fate"],
-            registry=registry,
-        )
-        self._handler = Histogram(
-            "postroom_consumer_handler_seconds",
-            "How long a call of a handler took, with its transaction.",
-            ["consumer"],
-            buckets=BUCKETS,
-            registry=registry,
-        )
+    def __init__(self, meters: Meters) -> None:
+        self._claimed = meters.counter(CLAIMED)
+        self._processed = meters.counter(PROCESSED)
+        self._expired = meters.counter(EXPIRED)
+        self._retry = meters.counter(RETRY)
+        self._lease_expired = meters.counter(LEASE_EXPIRED)
+        self._lost = meters.counter(LOST)
+        self._latency = meters.histogram(LATENCY)
+        self._handled = meters.counter(HANDLED)
+        self._handler = meters.histogram(HANDLER)
         self._gauges = Gauges()
-        registry.register(self._gauges)
-        for outcome in Outcome:
-            self._processed.labels(outcome.value)
-        for phase in PHASES:
-            self._latency.labels(phase)
-        for kind in ("message", "lane"):
-            self._lost.labels(kind)
+        meters.gauges(GAUGES, self._gauges.read)
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
@@ -105,12 +117,12 @@ class Metrics:
             case Settled():
                 self._settled(event)
             case Expired():
-                self._expired.inc(len(event.messages))
+                self._expired(len(event.messages))
             case NotSettled():
-                self._processed.labels(Outcome.DB_ERROR.value).inc()
+                self._processed(1, Outcome.DB_ERROR.value)
             case LeasesLost():
-                self._lost.labels("message").inc(event.messages)
-                self._lost.labels("lane").inc(event.lanes)
+                self._lost(event.messages, "message")
+                self._lost(event.lanes, "lane")
             case Handled():
                 self._received(event)
             case _:
@@ -119,18 +131,18 @@ class Metrics:
     def _phase(self, event: Phase) -> None:
         if not event.messages:  # an idle relay looks again and again, and finds nothing
             return
-        self._latency.labels(event.name).observe(event.seconds)
+        self._latency(event.seconds, event.name)
         if event.name == "claim":
-            self._claimed.inc(event.messages)
-            self._lease_expired.inc(event.taken_over)
+            self._claimed(event.messages)
+            self._lease_expired(event.taken_over)
 
     def _settled(self, event: Settled) -> None:
-        self._processed.labels(event.outcome.value).inc(len(event.messages))
+        self._processed(len(event.messages), event.outcome.value)
         if event.outcome is Outcome.RETRY:
             attempt = str(event.attempts) if event.attempts < LAST_ATTEMPT else f"{LAST_ATTEMPT}+"
-            self._retry.labels(attempt).inc(len(event.messages))
+            self._retry(len(event.messages), attempt)
 
     def _received(self, event: Handled) -> None:
-        self._handled.labels(event.consumer, event.fate).inc(len(event.messages))
+        self._handled(len(event.messages), event.consumer, event.fate)
         if event.seconds:
-            self._handler.labels(event.consumer).observe(event.seconds)
+            self._handler(event.seconds, event.consumer)

@@ -51,10 +51,14 @@ class Recorder:
 SET_UP = """
 import sys
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
+figures = ConsoleMetricExporter(formatter=lambda data: data.to_json(None) + "\\n")
+metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(figures, export_interval_millis=3_600_000)]))
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.to_json(None) + "\\n")))
 trace.set_tracer_provider(provider)
@@ -133,7 +137,7 @@ async def test_V_3_a_handler_that_fails_is_tried_again_in_the_same_trace(service
     assert [(span.attributes or {}).get("error.type") for span in found] == ["ValueError", "ValueError", None]
 
 
-def test_V_3_a_command_that_is_started_with_opentelemetry_set_up_makes_spans(
+def test_V_3_a_command_that_is_started_with_opentelemetry_set_up_makes_spans_and_counts(
     fresh_database: FreshDatabase, tmp_path: Path
 ) -> None:
     (tmp_path / "shop_broker.py").write_text("def publish(message):\n    pass\n")
@@ -143,6 +147,9 @@ def test_V_3_a_command_that_is_started_with_opentelemetry_set_up_makes_spans(
         ended = subprocess.run(
             [sys.executable, "-c", SET_UP, *command], cwd=tmp_path, capture_output=True, text=True, check=True
         )
-    spans = [json.loads(line) for line in ended.stdout.splitlines()]
+    *spans, counted = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [span["name"] for span in spans] == ["broker.send", "outbox.process"]
     assert {span["context"]["trace_id"] for span in spans} == {f"0x{sent.headers['traceparent'].split('-')[1]}"}
+    figures = counted["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+    claimed = next(figure for figure in figures if figure["name"] == "outbox.claimed")
+    assert [point["value"] for point in claimed["data"]["data_points"]] == [1]

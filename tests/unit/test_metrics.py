@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from postroom import Message
 from postroom.errors import DriverMissing
 from postroom.gauges import Gauges
 from postroom.incoming import Incoming
-from postroom.metrics import Metrics, prometheus
+from postroom.meters import BUCKETS
+from postroom.metrics import Metrics, opentelemetry, prometheus
 from postroom.rules.lifecycle import Outcome
 from postroom.telemetry import (
     Backlog,
@@ -171,11 +175,9 @@ def test_V_4_a_heart_that_fell_silent_is_not_alive() -> None:
     now = 100.0
     gauges = Gauges(clock=lambda: now)
     gauges.listen(beat())
-    registry = CollectorRegistry()
-    registry.register(gauges)
-    assert registry.get_sample_value("outbox_relay_alive", {"queue": "default"}) == 2
+    assert gauges.read()["outbox.relay_alive"] == [(("default",), 2)]
     now += 8
-    assert registry.get_sample_value("outbox_relay_alive", {"queue": "default"}) == 0
+    assert gauges.read()["outbox.relay_alive"] == [(("default",), 0)]
 
 
 def test_V_1_the_backlog_is_shown_as_it_was_counted_and_a_queue_that_empties_is_zero(board: Board) -> None:
@@ -214,6 +216,65 @@ def test_only_who_shows_counts_has_them_counted(board: Board) -> None:
     assert not wants_counts(all_of(print))
     assert not wants_counts(print)
     assert isinstance(board.hook, Metrics)
+
+
+EVENTS = (
+    Phase("claim", 5, 0.02, taken_over=2),
+    Phase("send", 5, 0.3),
+    Settled(Outcome.RETRY, [MESSAGE], 12, "TIMEOUT"),
+    Settled(Outcome.SUCCESS, [MESSAGE, MESSAGE]),
+    LeasesLost(3, 1),
+    Expired([MESSAGE]),
+    NotSettled(MESSAGE, "refused"),
+    Handled("billing", "handled", [RECEIVED, RECEIVED], seconds=0.2),
+    beat(),
+    Counted({"default": Backlog(7, 3, 2, 12.5)}),
+)
+
+
+def test_V_1_opentelemetry_is_told_the_same_as_prometheus(board: Board) -> None:
+    reader = InMemoryMetricReader()
+    hook = opentelemetry(MeterProvider([reader]))
+    board.tell(*EVENTS)
+    for event in EVENTS:
+        hook(event)
+    told = flattened(reader)
+    shown = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in board.registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith(("_created", "_bucket", "_timestamp_seconds"))
+        and (sample.value or not sample.name.startswith(("outbox_latency", "postroom_consumer")))
+    }
+    assert told == pytest.approx(shown)
+
+
+def flattened(reader: InMemoryMetricReader) -> dict[tuple[object, ...], float]:
+    """What OpenTelemetry holds, by the names and labels that Prometheus would have."""
+    found: dict[tuple[object, ...], float] = {}
+    for metric in json.loads(reader.get_metrics_data().to_json())["resource_metrics"][0]["scope_metrics"][0]["metrics"]:  # type: ignore[union-attr]  # there is some
+        name = metric["name"].replace(".", "_") + ("_seconds" if metric["unit"] == "s" else "")
+        for point in metric["data"]["data_points"]:
+            labels = sorted(point["attributes"].items())
+            if "bucket_counts" in point:
+                assert point["explicit_bounds"] == list(BUCKETS)
+                found |= {(f"{name}_count", *labels): point["count"], (f"{name}_sum", *labels): point["sum"]}
+            elif not name.endswith("_timestamp_seconds"):
+                found[f"{name}_total" if "is_monotonic" in metric["data"] else name, *labels] = point["value"]
+    return found
+
+
+def test_one_provider_has_one_hook_however_often_it_is_asked_for() -> None:
+    provider = MeterProvider([InMemoryMetricReader()])
+    assert opentelemetry(provider) is opentelemetry(provider)
+    assert opentelemetry() is opentelemetry()
+    assert opentelemetry() is not opentelemetry(provider)
+
+
+def test_without_opentelemetry_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(DriverMissing, match=r"postroom\[traces\]"):
+        opentelemetry()
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

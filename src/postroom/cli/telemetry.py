@@ -20,9 +20,9 @@ class Telemetry:
 
 
 def telemetry(settings: Settings) -> Telemetry:
-    """Logs; spans, where OpenTelemetry was loaded before this program, as its launcher does; and, with a port, pages.
+    """Logs; what OpenTelemetry wants, where it was loaded before this program, as its launcher does; and pages.
 
-    Raises `DriverMissing` where there is a port and no prometheus_client.
+    Pages where there is a port. Raises `DriverMissing` where there is a port and no prometheus_client.
     """
     from postroom.logs import structured
 
@@ -31,6 +31,10 @@ def telemetry(settings: Settings) -> Telemetry:
         from postroom.traces import opentelemetry
 
         hooks.append(opentelemetry())
+    if _counts_elsewhere():
+        from postroom import metrics
+
+        hooks.append(metrics.opentelemetry())
     serving: AbstractAsyncContextManager[Any] = nullcontext()
     if settings.http_port is not None:
         from postroom.health import Health
@@ -41,3 +45,13 @@ def telemetry(settings: Settings) -> Telemetry:
         hooks += [health, prometheus()]
         serving = Probes(pages(health, prometheus_page), settings.http_port, settings.http_host)
     return Telemetry(all_of(*hooks), serving)
+
+
+def _counts_elsewhere() -> bool:
+    """Whether OpenTelemetry was given somewhere to send figures to. Without, nothing is counted for it."""
+    if "opentelemetry.sdk.metrics" not in sys.modules:
+        return False
+    from opentelemetry import metrics
+    from opentelemetry.sdk.metrics import MeterProvider
+
+    return isinstance(metrics.get_meter_provider(), MeterProvider)
