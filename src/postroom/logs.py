@@ -14,6 +14,7 @@ from postroom.rules.routing import is_sorted
 from postroom.telemetry import (
     DATABASE,
     Beat,
+    Cleaned,
     Counted,
     Expired,
     Handled,
@@ -103,6 +104,8 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
                 yield "info", "message_expired", {**_named(message), "status": State.EXPIRED.value}
         case NotSettled():
             yield "error", "not_settled", _named(event.message)
+        case Cleaned():
+            yield "info", "cleaned", {"messages": event.messages, "marks": event.marks, "entries": event.entries}
         case Beat() | Counted() | Phase() | Published():
             pass  # figures, for metrics and traces
         case _:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postroom.store.operations import Operations
 from postroom.store.retention import BATCH, Retention
+from postroom.telemetry import Cleaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,16 +15,6 @@ if TYPE_CHECKING:
     from postroom.store.steps import Steps
 
 DAY = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """How much was removed."""
-
-    messages: int
-    marks: int
-    entries: int
-    """Of the idempotency ledger."""
 
 
 def clean(

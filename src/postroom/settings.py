@@ -48,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enabled: bool = True
     retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
     inbox_retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
+    cleanup_every_sec: Annotated[float, msgspec.Meta(ge=1, le=MOST_DAYS * 24 * HOUR)] | None = None
     idempotency_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 30.0
     idempotency_keep_sec: Annotated[float, msgspec.Meta(ge=1, le=MOST_DAYS * 24 * HOUR)] = 24.0 * HOUR
     replay_failures: bool = False
@@ -89,6 +90,7 @@ ENVIRONMENT = {
     "enabled": "OUTBOX_ENABLED",
     "retention_days": "OUTBOX_RETENTION_DAYS",
     "inbox_retention_days": "INBOX_RETENTION_DAYS",
+    "cleanup_every_sec": "OUTBOX_CLEANUP_EVERY_SEC",
     "idempotency_lease_sec": "IDEMPOTENCY_LEASE_SEC",
     "idempotency_keep_sec": "IDEMPOTENCY_KEEP_SEC",
     "replay_failures": "IDEMPOTENCY_REPLAY_FAILURES",

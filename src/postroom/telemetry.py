@@ -124,6 +124,15 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What was old and done was removed: messages, inbox marks and ledger entries."""
+
+    messages: int
+    marks: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Handled:
     """What became of received messages: handled, duplicate, parked, dead or skipped."""
 
@@ -165,6 +174,7 @@ class NotSettled:
 
 Event = (
     Beat
+    | Cleaned
     | Counted
     | Expired
     | Handled

@@ -85,6 +85,12 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     dedup: Annotated[
         bool | None, typer.Option("--dedup/--no-dedup", help="Do not send again what was sent to the same topic.")
     ] = None,
+    cleanup_every_sec: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Remove what is old and done, as `postroom cleanup` does, so often (never)."
+        ),
+    ] = None,
     http_port: HttpPort = None,
     http_host: HttpHost = None,
     database: Database = None,
@@ -107,6 +113,7 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         "max_in_flight_bytes": max_in_flight_bytes,
         "order": order,
         "dedup": dedup,
+        "cleanup_every_sec": cleanup_every_sec,
         "http_port": http_port,
         "http_host": http_host,
         "schema": schema,

@@ -1,0 +1,38 @@
+"""Cleaning: a relay removes what is old and done now and then, where it was asked to."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from postroom.relay.lines import Outage
+from postroom.retention import clean
+
+if TYPE_CHECKING:
+    from postroom.relay.lines import Line
+    from postroom.settings import Settings
+    from postroom.store.names import Names
+    from postroom.telemetry import Hook
+
+PATIENCE = 3600.0
+"""Seconds for a whole cleaning, which is many small transactions."""
+
+
+class Cleaning:
+    """Cleans on a line of its own, at the start and then again and again. Several relays may do it at once."""
+
+    def __init__(self, line: Line, names: Names, settings: Settings, every: float, hook: Hook) -> None:
+        self._line = line
+        self._names = names
+        self._settings = settings
+        self._every = every
+        self._hook = hook
+
+    async def run(self) -> None:
+        """Clean until cancelled. What an outage interrupts is done the next time."""
+        days, inbox_days = self._settings.retention_days, self._settings.inbox_retention_days
+        while True:
+            with suppress(Outage):
+                self._hook(await self._line.attempt(clean(self._names, days=days, inbox_days=inbox_days)))
+            await asyncio.sleep(self._every)
