@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer")
+BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware")
 """Modules of this package; each has a `main` that measures and prints."""
 WITH_OPTIONS = ("brokers",)
 """Their `main` takes the arguments that stand behind the name."""
