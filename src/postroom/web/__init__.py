@@ -2,6 +2,7 @@
 
 from postroom.web.asgi import IdempotencyMiddleware
 from postroom.web.joining import KeyedRequest
+from postroom.web.keys import parse_key
 from postroom.web.receiver import Receiver
 
-__all__ = ["IdempotencyMiddleware", "KeyedRequest", "Receiver"]
+__all__ = ["IdempotencyMiddleware", "KeyedRequest", "Receiver", "parse_key"]

@@ -9,6 +9,9 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from postroom.errors import InvalidEntry
+from postroom.idempotency import MOST_CHARACTERS
+
 if TYPE_CHECKING:
     from postroom.web.requests import Request
 
@@ -16,26 +19,35 @@ HEADER = "idempotency-key"
 FORM = "application/x-www-form-urlencoded"
 # A structured field's string (RFC 9651), and parameters, which have no meaning here.
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"(?: *;[ -~]*)?')
-_BARE = re.compile(r"[!#-~](?:[ -~]*[!-~])?")
+_VISIBLE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
 
-class InvalidKey(Exception):
-    """There is a key, but it cannot be one."""
+class InvalidKey(InvalidEntry):
+    """There is a key, but it cannot be one. What it says does not repeat the key."""
+
+
+def parse_key(value: str) -> str:
+    """The key that the value of an ``Idempotency-Key`` header holds: ``"7f9c"`` and ``7f9c`` are the same one.
+
+    It has 1 to 255 visible ASCII characters, with spaces only inside. Raises `InvalidEntry` for what is no key; the
+    error does not repeat the value.
+    """
+    bare = value.strip(" \t")
+    quoted = _QUOTED.fullmatch(bare)
+    if quoted is None and bare.startswith('"'):
+        raise InvalidKey("the header begins with a quote, but is not one quoted string")
+    key = bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted[1])
+    if not _VISIBLE.fullmatch(key) or len(key) > MOST_CHARACTERS:
+        raise InvalidKey(f"the key in the header is not 1 to {MOST_CHARACTERS} visible ASCII characters")
+    return key
 
 
 def key_in_header(request: Request) -> str | None:
-    """The key as the header has it: a quoted string or a bare one. Raises `InvalidKey`."""
+    """The key as the header has it. Raises `InvalidKey`."""
     values = request.values(HEADER)
-    if not values:
-        return None
     if len(values) > 1:
         raise InvalidKey("the header was sent more than once")
-    value = values[0].strip(" \t")
-    if quoted := _QUOTED.fullmatch(value):
-        return re.sub(r"\\(.)", r"\1", quoted[1])
-    if not _BARE.fullmatch(value):
-        raise InvalidKey("the header is neither a quoted string nor visible ASCII characters")
-    return value
+    return parse_key(values[0]) if values else None
 
 
 def may_hold_key(request: Request) -> bool:

@@ -72,7 +72,7 @@ class Policy:
                 return None
             digest = digest_of(request.method, request.target, request.query, body)
             return entry_of(self._scope(asked), key, digest)
-        except (InvalidKey, InvalidEntry) as error:
+        except InvalidEntry as error:
             raise Refused(problems.invalid_key(_without_value(error))) from None
 
     def is_recorded(self, status: int) -> bool:

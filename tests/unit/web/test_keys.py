@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroom.errors import InvalidEntry
+from postroom.idempotency import MOST_CHARACTERS, NO_DIGEST, entry_of
+from postroom.web import parse_key
 from postroom.web.keys import FORM, InvalidKey, key_in_body, key_in_header, may_hold_key
 from postroom.web.requests import Request
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 FIELD = "idempotency_key"
-VISIBLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1)
+VISIBLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=MOST_CHARACTERS)
 
 
 def request(*headers: tuple[str, str]) -> Request:
@@ -36,17 +43,31 @@ def with_key(*values: str) -> Request:
         ("two words", "two words"),
         ('a"b', 'a"b'),
         ("a,b;c", "a,b;c"),
-        ('""', ""),
     ],
 )
 def test_a_key_is_quoted_or_not(value: str, key: str) -> None:
     assert key_in_header(with_key(value)) == key
+    assert parse_key(value) == key
 
 
-@pytest.mark.parametrize("value", ["", " ", '"', '"a', '"a"b', '"a", "b"', r'"a\b"', "a\x00", "é", '"é"', "a\nb"])
-def test_what_is_neither_is_refused(value: str) -> None:
-    with pytest.raises(InvalidKey):
-        key_in_header(with_key(value))
+@pytest.mark.parametrize(
+    "value", ["", " ", '"', '"a', '"a"b', '"a", "b"', r'"a\b"', "a\x00", "é", '"é"', "a\nb", "a\n"]
+)
+@pytest.mark.parametrize("parse", [parse_key, lambda value: key_in_header(with_key(value))], ids=["value", "header"])
+def test_what_is_neither_is_refused(value: str, parse: Callable[[str], object]) -> None:
+    with pytest.raises(InvalidEntry):
+        parse(value)
+
+
+@pytest.mark.parametrize("value", ['""', '" a"', '"a "', "k" * 256, f'"{"k" * 256}"'])
+def test_a_quoted_string_that_the_ledger_does_not_take_is_refused_and_not_repeated(value: str) -> None:
+    with pytest.raises(InvalidEntry) as refused:
+        parse_key(value)
+    assert value not in str(refused.value)
+
+
+def test_quotes_and_parameters_do_not_count_as_a_part_of_the_key() -> None:
+    assert parse_key(f'"{"k" * MOST_CHARACTERS}";v=1') == "k" * MOST_CHARACTERS
 
 
 def test_there_may_be_none_but_not_two() -> None:
@@ -71,6 +92,7 @@ def test_any_header_gives_a_key_or_is_refused(value: str) -> None:
         return
     assert key is not None
     assert key.isascii()
+    assert entry_of("", key, NO_DIGEST).key == key
 
 
 @given(st.text())

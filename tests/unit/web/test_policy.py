@@ -64,12 +64,16 @@ def test_a_length_that_is_none_is_left_to_the_server(length: str) -> None:
 
 
 def test_a_key_is_never_repeated_in_an_answer() -> None:
-    asked = Request("POST", "/", "/", "", (("idempotency-key", "secret" * 50),), None)
-    found = policy().look_at(asked)
+    key = "secret" * 50
+    with pytest.raises(Refused) as in_header:
+        policy().look_at(Request("POST", "/", "/", "", (("idempotency-key", key),), None))
+    found = policy().look_at(Request("POST", "/", "/", "", (("content-type", "application/json"),), None))
     assert found is not None
-    with pytest.raises(Refused) as refused:
-        policy().entry(found, b"")
-    assert b"secret" not in refused.value.response.body
+    with pytest.raises(Refused) as in_body:
+        policy().entry(found, b'{"idempotency_key": "%s"}' % key.encode())
+    for refused in (in_header, in_body):
+        assert refused.value.response.status == 400
+        assert b"secret" not in refused.value.response.body
 
 
 @pytest.mark.parametrize(
