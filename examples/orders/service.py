@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -11,14 +12,15 @@ from typing import Annotated, Any, Literal, NamedTuple, assert_never
 from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Header, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
+from examples.orders.problems import HANDLERS, Problem
 from postroom import Outbox
 from postroom.errors import InvalidEntry
 from postroom.idempotency import Conflict, InProgress, Ledger, Replay, Run, digest_of, scope_of
+from postroom.web import parse_key
 
 TOPIC = "exchange.orders"
 TABLE = """
@@ -33,6 +35,8 @@ INSERT = text(
     "VALUES (:tenant, :key, :digest, :symbol, :side, :quantity, :message) ON CONFLICT DO NOTHING"
 )
 FIND = text("SELECT digest, message_id FROM orders WHERE tenant = :tenant AND idempotency_key = :key")
+KEY = re.compile(r"(?!\.{1,2}\Z)[ -~]{1,64}")
+"""What is a key here: visible ASCII, to be sent on in a header; and a step of a path, which a dot or two are not."""
 
 outbox = Outbox()
 ledger = Ledger()
@@ -41,7 +45,7 @@ ledger = Ledger()
 class Order(BaseModel):
     """What a client wants to be bought or sold."""
 
-    symbol: Annotated[str, Field(min_length=1, max_length=16)]
+    symbol: Annotated[str, Field(pattern="^[A-Z0-9.-]{1,16}$")]
     side: Literal["buy", "sell"]
     quantity: Annotated[int, Field(gt=0, le=1_000_000)]
 
@@ -62,19 +66,6 @@ class Asked(NamedTuple):
     def scope(self) -> str:
         """What tells it from the orders of others, and from other requests."""
         return scope_of(self.tenant, "POST /do/order")
-
-
-class Problem(Exception):
-    """What a client is told instead of what it asked for, in the form of RFC 9457."""
-
-    def __init__(self, status: HTTPStatus, name: str, title: str, **members: Any) -> None:
-        super().__init__(title)
-        self.status = status
-        self.body = {"type": f"urn:orders:{name}", "title": title, "status": status, **members}
-
-    def response(self) -> Response:
-        """The problem, as an answer."""
-        return JSONResponse(self.body, self.status, media_type="application/problem+json")
 
 
 def take(connection: Connection, asked: Asked, order: Order) -> Response:
@@ -109,7 +100,7 @@ def accepted(asked: Asked) -> Response:
 
 def outcome(connection: Connection, tenant: str, key: str) -> dict[str, Any]:
     """What became of an order: the ledger knows."""
-    found = connection.execute(FIND, {"tenant": tenant, "key": key}).one_or_none()
+    found = connection.execute(FIND, {"tenant": tenant, "key": key}).one_or_none() if KEY.fullmatch(key) else None
     if found is None:
         raise Problem(HTTPStatus.NOT_FOUND, "no-order", "There is no order with this key.")
     told = {"key": key, "message": found.message_id}
@@ -130,7 +121,7 @@ async def lifespan(application: FastAPI) -> AsyncIterator[None]:
     application.state.engine.dispose()
 
 
-app = FastAPI(title="Orders", lifespan=lifespan)
+app = FastAPI(title="Orders", lifespan=lifespan, exception_handlers=HANDLERS)
 
 
 async def raw_body(request: Request) -> bytes:
@@ -138,7 +129,17 @@ async def raw_body(request: Request) -> bytes:
     return await request.body()
 
 
-Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=64)]
+def key_of(sent: Annotated[list[str] | None, Header(alias="Idempotency-Key")] = None) -> str:
+    """The order's key; one in quotes is the same as one without."""
+    match sent:
+        case None | []:
+            raise Problem(HTTPStatus.BAD_REQUEST, "key-missing", "An order needs an Idempotency-Key.")
+        case [one] if KEY.fullmatch(key := parse_key(one)):
+            return key
+        case _:
+            raise InvalidEntry("give one key of 1 to 64 visible ASCII characters that is more than one dot or two")
+
+
 Tenant = Annotated[str, Header(alias="X-Tenant", pattern="^[a-z0-9-]{1,16}$")]
 """Whose order it is; in earnest, whoever authenticates the client says so."""
 
@@ -148,12 +149,10 @@ def post_order(
     request: Request,
     order: Order,
     body: Annotated[bytes, Depends(raw_body)],
-    key: Key = None,
+    key: Annotated[str, Depends(key_of)],
     tenant: Tenant = "demo",
 ) -> Response:
     """Take an order, once for each key."""
-    if key is None:
-        raise Problem(HTTPStatus.BAD_REQUEST, "key-missing", "An order needs an Idempotency-Key.")
     asked = Asked(tenant, key, digest_of("POST", request.url.path, request.url.query, body))
     with request.app.state.engine.begin() as connection:
         return take(connection, asked, order)
@@ -164,27 +163,6 @@ def get_order(request: Request, key: str, tenant: Tenant = "demo") -> dict[str, 
     """What became of an order: pending, succeeded with the exchange's answer, or failed with the reason."""
     with request.app.state.engine.connect() as connection:  # never committed: this only looks
         return outcome(connection, tenant, key)
-
-
-@app.exception_handler(Problem)
-def tell_problem(_request: Request, problem: Problem) -> Response:
-    """A problem that we have found ourselves."""
-    return problem.response()
-
-
-@app.exception_handler(InvalidEntry)
-def tell_invalid_key(_request: Request, _error: InvalidEntry) -> Response:
-    """The ledger does not take the key."""
-    return Problem(HTTPStatus.BAD_REQUEST, "key-invalid", "The Idempotency-Key holds what cannot be seen.").response()
-
-
-@app.exception_handler(RequestValidationError)
-def tell_invalid_request(_request: Request, error: RequestValidationError) -> Response:
-    """The request is not one that we understand."""
-    wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]
-    in_key = any("Idempotency-Key" in one["loc"] for one in error.errors())
-    status = HTTPStatus.BAD_REQUEST if in_key else HTTPStatus.UNPROCESSABLE_ENTITY
-    return Problem(status, "invalid", "This is not an order.", errors=wrong).response()
 
 
 def set_up(database: str) -> None:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 SECONDS = 120
 """A bound for a machine that does much else; it takes about ten."""
 EXAMPLES = ROOT / "examples"
-PUBLIC = {"postroom", "postroom.brokers.memory", "postroom.errors", "postroom.idempotency", "postroom.incoming"}
+PUBLIC = {
+    "postroom",
+    *(f"postroom.{name}" for name in ("brokers.memory", "errors", "idempotency", "incoming", "web")),
+}
 
 
 def choreography(*arguments: str) -> str:
