@@ -1,4 +1,4 @@
-"""The story: orders come in, everything breaks in turn, and each order is carried out once or known to have failed."""
+"""The story: orders come in, everything breaks in turn, and each order is carried out once or refused."""
 
 from __future__ import annotations
 
@@ -89,9 +89,10 @@ class Story:
     def _use_up_the_attempts(self) -> None:
         self._street.be(Mood.FAILING)
         self._order("unlucky")
-        self._settled("unlucky", "failed")
+        self._settled("unlucky", "unknown")
         answered = self._order("unlucky", HTTPStatus.SERVICE_UNAVAILABLE)
-        print(f"The exchange fails until all attempts are used up. Who asks is told: {answered}")
+        print("The exchange fails until all attempts are used up. Did it carry the order out at one of them? Unknown.")
+        print(f"Who orders again is told: {answered}")
         self._street.be(Mood.NORMAL)
         requeue = [sys.executable, "-m", "postroom", "dead", "requeue", "--code", "HTTP_503", "--yes"]
         subprocess.run([*requeue, "--database", self._street.database], check=True, stdout=subprocess.DEVNULL)
@@ -112,7 +113,7 @@ class Story:
         return answer.text
 
     def _settled(self, key: str, status: str) -> None:
-        wait_until(lambda: self._street.outcome(key)["status"] == status, f"{key} has {status}")
+        wait_until(lambda: self._street.outcome(key)["status"] == status, f"{key} is {status}")
 
 
 def play(directory: Path, database: str) -> int:
@@ -139,7 +140,7 @@ def audit(street: Street) -> list[str]:
         found, calls = street.outcome(order.key), street.calls(order.key)
         print(LINE.format(order.key, order.what, calls, f"{found['status']}: {_said(found)}"))
         if (found["status"], found["http_status"]) != (order.status, order.http_status):
-            wrong.append(f"{order.key} has {found['status']} with {found['http_status']}")
+            wrong.append(f"{order.key} is {found['status']} with {found['http_status']}")
         if calls < order.fewest_calls:
             wrong.append(f"{order.key} was sent {calls} times, and not {order.fewest_calls}")
         if trades.pop(order.key, None) != (found["answer"] if order.status == "succeeded" else None):

@@ -19,7 +19,17 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from examples.orders.problems import HANDLERS, Problem
 from postroom import Outbox
 from postroom.errors import InvalidEntry
-from postroom.idempotency import Conflict, InProgress, Ledger, Replay, Run, digest_of, scope_of
+from postroom.idempotency import (
+    Conflict,
+    InProgress,
+    Ledger,
+    Recorded,
+    Replay,
+    Run,
+    Status,
+    digest_of,
+    scope_of,
+)
 from postroom.web import parse_key
 
 TOPIC = "exchange.orders"
@@ -37,6 +47,8 @@ INSERT = text(
 FIND = text("SELECT digest, message_id FROM orders WHERE tenant = :tenant AND idempotency_key = :key")
 KEY = re.compile(r"(?!\.{1,2}\Z)[ -~]{1,64}")
 """What is a key here: visible ASCII, to be sent on in a header; and a step of a path, which a dot or two are not."""
+REFUSED = "INVALID_TARGET"
+"""The adapter's code for an order that the exchange knows, and does not want."""
 
 outbox = Outbox()
 ledger = Ledger()
@@ -105,12 +117,22 @@ def outcome(connection: Connection, tenant: str, key: str) -> dict[str, Any]:
         raise Problem(HTTPStatus.NOT_FOUND, "no-order", "There is no order with this key.")
     told = {"key": key, "message": found.message_id}
     recorded = ledger.look(connection, key, scope=Asked(tenant, key, found.digest).scope)
-    if recorded is None or recorded.expired:
-        raise Problem(HTTPStatus.GONE, "key-spent", "The outcome of this order is kept no longer.")
-    if recorded.response is None:
+    if recorded is not None and recorded.status is Status.IN_PROGRESS:
         return {**told, "status": "pending"}
+    if recorded is None or recorded.expired or recorded.response is None:
+        raise Problem(HTTPStatus.GONE, "key-spent", "The outcome of this order is kept no longer.")
     answer = json.loads(recorded.response.body)
-    return {**told, "status": recorded.status.value, "http_status": recorded.response.status, "answer": answer}
+    return {**told, "status": ended(recorded, answer), "http_status": recorded.response.status, "answer": answer}
+
+
+def ended(recorded: Recorded, answer: dict[str, Any]) -> str:
+    """How an order ended. It has failed only if the exchange refused it: else it may have been carried out.
+
+    Not only by the last attempt: an exchange that is out of order now may have answered an earlier one too late.
+    """
+    if recorded.status is Status.SUCCEEDED:
+        return "succeeded"
+    return "failed" if answer["reason_code"] == REFUSED else "unknown"
 
 
 @asynccontextmanager
@@ -160,7 +182,7 @@ def post_order(
 
 @app.get("/do/order/{key:path}")
 def get_order(request: Request, key: str, tenant: Tenant = "demo") -> dict[str, Any]:
-    """What became of an order: pending, succeeded with the exchange's answer, or failed with the reason."""
+    """What became of an order: pending, succeeded with the exchange's answer, or failed or unknown with the reason."""
     with request.app.state.engine.connect() as connection:  # never committed: this only looks
         return outcome(connection, tenant, key)
 

@@ -178,7 +178,7 @@ def test_W_104_attempts_used_up_are_the_end_until_an_operator_queues_it_again(de
     desk.wait_for_status(message, "dead")
     shown, told, again = desk.shown(message), desk.street.outcome("W-104"), desk.street.order("W-104")
     assert (shown["attempts"], shown["error_code"]) == (2, "HTTP_503")
-    assert (told["status"], told["http_status"], told["answer"]["reason_code"]) == ("failed", 503, "HTTP_503")
+    assert (told["status"], told["http_status"], told["answer"]["reason_code"]) == ("unknown", 503, "HTTP_503")
     assert (again.status_code, again.headers["content-type"]) == (503, "application/problem+json")
     assert "W-104" not in desk.street.trades()
     desk.street.be(Mood.NORMAL)
@@ -227,6 +227,28 @@ def test_R_5_an_exchange_that_dies_during_a_call_counts_once_and_one_that_is_awa
     assert desk.street.calls("quake") == 2
 
 
+@pytest.mark.parametrize(
+    ("mood", "code", "http_status"), [(Mood.SILENT, "TIMEOUT", 504), (Mood.DYING, "CONNECTION", 502)]
+)
+def test_E_1_an_order_that_was_carried_out_is_unknown_and_not_failed_until_it_is_queued_again(
+    desk: Desk, mood: Mood, code: str, http_status: int
+) -> None:
+    desk.street.be(mood)
+    message = desk.order(mood)
+    desk.relay("relay", OUTBOX_MAX_ATTEMPTS="1", BROKER_TIMEOUT_MS="1500")
+    desk.wait_for_status(message, "dead")
+    if mood is Mood.DYING:
+        desk.street.start_exchange_again()
+    told, again, traded = desk.street.outcome(mood), desk.street.order(mood), desk.street.trades()
+    assert (told["status"], told["http_status"], told["answer"]["reason_code"]) == ("unknown", http_status, code)
+    assert again.status_code == http_status
+    assert desk.postroom("dead", "requeue", message, "--yes")["requeued"] == 1
+    desk.wait_for_status(message, "sent")
+    assert desk.succeeded(mood)
+    assert desk.street.trades() == traded
+    assert desk.street.calls(mood) == 2
+
+
 def test_K_2_what_a_client_is_answered(desk: Desk) -> None:
     street = desk.street
     desk.order("K-2")
@@ -255,7 +277,9 @@ def test_K_2_the_same_order_at_the_same_time_is_taken_once(desk: Desk) -> None:
 
 
 def test_K_1_a_key_whose_outcome_is_kept_no_longer_is_not_taken_for_another_order(desk: Desk) -> None:
-    desk.order("K-1")
+    message = desk.order("K-1")
+    desk.relay("relay")
+    desk.wait_for_status(message, "sent")
     with closing(Store(desk.street.database)) as store:
         clock.advance(store, 25 * 3600)
     answers = desk.street.order("K-1"), desk.street.order("K-1", quantity=2), desk.street.service.get("/do/order/K-1")

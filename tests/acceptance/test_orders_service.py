@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from examples.orders.service import app, set_up
+from postroom.store.stores import Store
+from tests.contract import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,3 +118,10 @@ def test_E_1_all_that_is_refused_is_told_as_a_problem(client: Client) -> None:
     wrong_method = client.ask("DELETE", "/do/order")
     assert is_problem(wrong_method, 405)
     assert wrong_method.headers["allow"] == "POST"
+
+
+def test_K_1_an_order_that_waits_longer_than_outcomes_are_kept_is_pending(client: Client) -> None:
+    assert client.order(b"patient").status_code == 202
+    with closing(Store(client.database)) as store:
+        clock.advance(store, 25 * 3600)
+    assert client.ask("GET", "/do/order/patient").json()["status"] == "pending"
