@@ -13,7 +13,7 @@ from examples.orders.run import play
 def main() -> int:
     """Returns 0 if every order came to the end that it should, 1 if not."""
     parser = argparse.ArgumentParser(prog="python -m examples.orders", description=__doc__)
-    parser.add_argument("--database", metavar="URL", help="an empty one, as postgresql://…; else SQLite in a file")
+    parser.add_argument("--database", metavar="URL", help="an empty one, as postgresql://… or mysql://…; else SQLite in a file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="orders-") as directory:
         return play(Path(directory), given.database or f"sqlite:///{directory}/orders.db")

@@ -15,6 +15,7 @@ from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy.exc import IntegrityError
 
 from examples.orders.problems import HANDLERS, Problem
 from postroom import Outbox
@@ -40,11 +41,14 @@ CREATE TABLE orders (
     PRIMARY KEY (tenant, idempotency_key)
 )
 """
+MYSQL = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+"""Else MariaDB and MySQL take keys for the same that differ in case only."""
 INSERT = text(
     "INSERT INTO orders (tenant, idempotency_key, digest, symbol, side, quantity, message_id) "
-    "VALUES (:tenant, :key, :digest, :symbol, :side, :quantity, :message) ON CONFLICT DO NOTHING"
+    "VALUES (:tenant, :key, :digest, :symbol, :side, :quantity, :message)"
 )
 FIND = text("SELECT digest, message_id FROM orders WHERE tenant = :tenant AND idempotency_key = :key")
+DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
 KEY = re.compile(r"(?!\.{1,2}\Z)[ -~]{1,64}")
 """What is a key here: visible ASCII, to be sent on in a header; and a step of a path, which a dot or two are not."""
 REFUSED = "INVALID_TARGET"
@@ -89,8 +93,12 @@ def take(connection: Connection, asked: Asked, order: Order) -> Response:
                 TOPIC, order, type="OrderPlaced", idempotency_key=scope_of(asked.tenant, asked.key), ledger=entry
             )
             row = {**asked._asdict(), **order.model_dump(), "message": str(message.id)}
-            if connection.execute(INSERT, row).rowcount == 0:
-                raise Problem(HTTPStatus.GONE, "key-spent", "This key was used; its outcome is kept no longer.")
+            try:
+                connection.execute(INSERT, row)
+            except IntegrityError:  # the ledger has forgotten the key, but not we
+                raise Problem(
+                    HTTPStatus.GONE, "key-spent", "This key was used; its outcome is kept no longer."
+                ) from None
             outbox.add_many(connection, [message])
             ledger.hand_over(connection, entry)
             return accepted(asked)
@@ -193,13 +201,13 @@ def set_up(database: str) -> None:
     subprocess.run(init, check=True, stdout=subprocess.DEVNULL)
     engine = engine_of(database)
     with engine.begin() as connection:
-        connection.execute(text(TABLE))
+        connection.execute(text(TABLE + (MYSQL if engine.dialect.name == "mysql" else "")))
     engine.dispose()
 
 
 def engine_of(database: str) -> Engine:
-    """SQLAlchemy's engine for a URL as Postroom takes it: it would look for psycopg2, and we use psycopg."""
+    """SQLAlchemy's engine for a URL as Postroom takes it: it would look for other drivers than we use."""
     url = make_url(database)
-    if url.drivername == "postgresql":
-        return create_engine(url.set(drivername="postgresql+psycopg"))
-    return create_engine(url, connect_args={"timeout": 30})
+    if url.get_backend_name() == "sqlite":
+        return create_engine(url, connect_args={"timeout": 30})
+    return create_engine(url.set(drivername=DRIVERS.get(url.drivername, url.drivername)))

@@ -1,4 +1,4 @@
-"""What the service of `examples/orders` answers; nobody sends its orders anywhere."""
+"""What the service of `examples/orders` answers, on every database; nobody sends its orders anywhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Client:
             return await client.request(method, path, **options)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql", "mariadb"])
 def client(request: pytest.FixtureRequest, module_database: FreshDatabase) -> Iterator[Client]:
     database = module_database(request.param)
     set_up(database)
