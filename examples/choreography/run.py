@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +18,13 @@ from examples.choreography import inventory, orders, payments
 from examples.choreography.books import Books
 from examples.choreography.events import SUBJECTS, OrderCreated
 from examples.choreography.nats_server import nats_server
+from examples.ending import held_back, start
 from postroom.brokers.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from examples.ending import Process, Told
 
 SERVICES = (orders.SERVICE, payments.SERVICE, inventory.SERVICE)
 ROOT = Path(__file__).parents[2]
@@ -36,7 +38,7 @@ class Shop:
 
     def __init__(self, directory: Path) -> None:
         self.databases = {one.name: f"sqlite:///{directory / one.name}.db" for one in SERVICES}
-        with ThreadPoolExecutor() as pool:
+        with held_back(), ThreadPoolExecutor() as pool:
             list(pool.map(lambda one: one.set_up(self.databases[one.name]), SERVICES))
         self._before = self.books()
 
@@ -90,14 +92,12 @@ def on_nats(directory: Path, count: int) -> int:
         url = stack.enter_context(nats_server(directory))
         broker = f"{url}?declare=true&stream=shop&subjects={SUBJECTS}&ack_wait=1"
 
-        def start(name: str) -> subprocess.Popen[bytes]:
+        def begin(name: str) -> Process:
             command = [sys.executable, "-m", "examples.choreography.service", name, shop.databases[name], broker]
-            process = subprocess.Popen(command, cwd=ROOT)
-            stack.callback(end, process)
-            return process
+            return start(stack, command, cwd=ROOT)
 
         print(f"Three services are at work, on NATS at {url}.")
-        running = {service.name: start(service.name) for service in SERVICES}
+        running = {service.name: begin(service.name) for service in SERVICES}
         shop.place(wishes[: count // 2])
         print(f"{count // 2} orders are placed …")
         wait_until(lambda: len(shop.books().payments) >= min(5, count // 4), "payments are made")
@@ -107,26 +107,21 @@ def on_nats(directory: Path, count: int) -> int:
         print("… payments is killed (SIGKILL) in the middle of its work …")
         shop.place(wishes[count // 2 :])
         print(f"… {count - count // 2} more orders are placed, since orders does not need it for that …")
-        start("payments")
+        begin("payments")
         print("… payments is started again.")
         wait_until(shop.is_settled, "all orders come to an end")
     return shop.close_the_books()
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a service in order; nothing happens to one that was killed."""
-    process.terminate()
-    process.wait()
-
-
 def in_memory(directory: Path, count: int) -> int:
     """All three services in this process, with a broker that is a list."""
     shop = Shop(directory)
-    asyncio.run(_in_memory(shop, some_orders(count)))
+    with held_back() as told:
+        asyncio.run(_in_memory(shop, some_orders(count), told))
     return shop.close_the_books()
 
 
-async def _in_memory(shop: Shop, wishes: list[OrderCreated]) -> None:
+async def _in_memory(shop: Shop, wishes: list[OrderCreated], told: Told) -> None:
     broker = MemoryBroker()
     async with AsyncExitStack() as stack:
         for service in SERVICES:
@@ -134,7 +129,7 @@ async def _in_memory(shop: Shop, wishes: list[OrderCreated]) -> None:
         print("Three services are at work, in memory.")
         await asyncio.to_thread(shop.place, wishes)
         print(f"{len(wishes)} orders are placed.")
-        await asyncio.to_thread(wait_until, shop.is_settled, "all orders come to an end")
+        await asyncio.to_thread(wait_until, lambda: told.signal or shop.is_settled(), "all orders come to an end")
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import signal
-import subprocess
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import create_engine, text
 
+from examples.ending import call
 from postroom import Consumer, Relay
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class Service:
 
     def set_up(self, database: str) -> None:
         """Make the tables, Postroom's and the service's own."""
-        postroom_init = [sys.executable, "-m", "postroom", "init", "--database", database]
-        subprocess.run(postroom_init, check=True, stdout=subprocess.DEVNULL)
+        call([sys.executable, "-m", "postroom", "init", "--database", database])
         engine = create_engine(database)
         with engine.begin() as connection:
             for statement in self.tables:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from examples.orders.run import play
+from examples.ending import in_order
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def main() -> int:
     """Returns 0 if every order came to the end that it should, 1 if not."""
     parser = argparse.ArgumentParser(prog="python -m examples.orders", description=__doc__)
-    parser.add_argument("--database", metavar="URL", help="an empty one, as postgresql://… or mysql://…; else SQLite in a file")
+    databases = "an empty one, as postgresql://… or mysql://…; else SQLite in a file"
+    parser.add_argument("--database", metavar="URL", help=databases)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="orders-") as directory:
-        return play(Path(directory), given.database or f"sqlite:///{directory}/orders.db")
+
+    def story(directory: Path) -> int:
+        from examples.orders.run import play  # it takes a second, in which Ctrl-C is heard already
+
+        return play(directory, given.database or f"sqlite:///{directory}/orders.db")
+
+    return in_order(story, prefix="orders-")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from examples.ending import held_back, start
 from examples.orders import adapter, exchange, service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from examples.ending import Process
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -30,8 +33,6 @@ HASTE = {
     "BROKER_TIMEOUT_MS": "1000",
 }
 """Only so that the example is quick: WORKER's own figures are the defaults."""
-
-Process = subprocess.Popen[bytes]
 
 
 class Street:
@@ -49,8 +50,9 @@ class Street:
         self.exchange = self._stack.enter_context(httpx.Client(base_url=self.url("exchange"), timeout=PATIENCE))
 
     def __enter__(self) -> Self:
-        service.set_up(self.database)
         try:
+            with held_back():
+                service.set_up(self.database)
             started, self._exchange = self._serve("service"), self._serve("exchange")
             self._await_answer("service", started)
             self._await_answer("exchange", self._exchange)
@@ -120,16 +122,8 @@ class Street:
             **settings,
         }
         with self._log(name).open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self._stack.callback(end, process)
-        return process
+            outlets: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            return start(self._stack, [sys.executable, *arguments], cwd=ROOT, env=environment, **outlets)
 
     def _await_answer(self, name: str, process: Process) -> None:
         def answers() -> bool:
@@ -147,12 +141,6 @@ class Street:
 def kill(process: Process) -> None:
     """End it as a crash would."""
     process.send_signal(signal.SIGKILL)
-    process.wait()
-
-
-def end(process: Process) -> None:
-    """End it in order; nothing happens to one that has ended."""
-    process.terminate()
     process.wait()
 
 

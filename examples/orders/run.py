@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from examples.ending import call, held_back
 from examples.orders.exchange import Mood
 from examples.orders.processes import Street, kill, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from examples.orders.processes import Process
+    from examples.ending import Process
 
 LINE = "{:<10} {:<55} {:>5}  {}"
 
@@ -95,7 +95,8 @@ class Story:
         print(f"Who orders again is told: {answered}")
         self._street.be(Mood.NORMAL)
         requeue = [sys.executable, "-m", "postroom", "dead", "requeue", "--code", "HTTP_503", "--yes"]
-        subprocess.run([*requeue, "--database", self._street.database], check=True, stdout=subprocess.DEVNULL)
+        with held_back():
+            call([*requeue, "--database", self._street.database])
         self._settled("unlucky", "succeeded")
         print("… and after `postroom dead requeue` it is done.")
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import IntegrityError
 
+from examples.ending import call
 from examples.orders.problems import HANDLERS, Problem
 from postroom import Outbox
 from postroom.errors import InvalidEntry
@@ -48,7 +48,8 @@ INSERT = text(
     "VALUES (:tenant, :key, :digest, :symbol, :side, :quantity, :message)"
 )
 FIND = text("SELECT digest, message_id FROM orders WHERE tenant = :tenant AND idempotency_key = :key")
-DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
+POSTGRESQL, MARIADB = "postgresql+psycopg", "mysql+pymysql"
+DRIVERS = {"postgresql": POSTGRESQL, "postgres": POSTGRESQL, "mysql": MARIADB, "mariadb": MARIADB}
 KEY = re.compile(r"(?!\.{1,2}\Z)[ -~]{1,64}")
 """What is a key here: visible ASCII, to be sent on in a header; and a step of a path, which a dot or two are not."""
 REFUSED = "INVALID_TARGET"
@@ -197,8 +198,7 @@ def get_order(request: Request, key: str, tenant: Tenant = "demo") -> dict[str, 
 
 def set_up(database: str) -> None:
     """Make the tables, Postroom's and the service's own."""
-    init = [sys.executable, "-m", "postroom", "init", "--database", database]
-    subprocess.run(init, check=True, stdout=subprocess.DEVNULL)
+    call([sys.executable, "-m", "postroom", "init", "--database", database])
     engine = engine_of(database)
     with engine.begin() as connection:
         connection.execute(text(TABLE + (MYSQL if engine.dialect.name == "mysql" else "")))

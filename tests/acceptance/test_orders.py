@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from examples.ending import end
 from examples.orders.exchange import Mood
-from examples.orders.processes import Process, Street, end, kill, wait_until
+from examples.orders.processes import Street, kill, wait_until
 from examples.orders.run import ORDERS, audit
 from examples.orders.service import FIND, Asked, engine_of
 from postroom.cli import main
@@ -33,6 +34,7 @@ from tests.services.service import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from examples.ending import Process
     from tests.conftest import FreshDatabase
 
 KINDS = ("sqlite", "postgresql")
