@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,13 @@ def free(request: Any) -> HttpResponse:
     assert "postroom.idempotency" not in request.META
     effects.append(b"free")
     return HttpResponse(status=204)
+
+
+class Lost(io.RawIOBase):
+    """A connection that breaks."""
+
+    def read(self, _size: int = -1) -> bytes:
+        raise ConnectionResetError
 
 
 urlpatterns = [
@@ -155,3 +163,11 @@ def test_a_request_without_a_key_is_none_of_its_business(client: Client) -> None
         assert client.post("/free", {"a": "b"}, "application/json").status_code == 204
         assert client.put("/free").status_code == 204
     assert effects == [b"free"] * 4
+
+
+def test_K_2_a_request_that_is_cut_off_is_not_begun_so_that_the_whole_one_can_run(client: Client) -> None:
+    for sent in ({"wsgi.input": io.BytesIO(b"abc")}, {"wsgi.input": Lost()}, {"CONTENT_LENGTH": "x"}):
+        cut_off = client.post("/orders/book", b"abcd", "application/octet-stream", headers=KEY, **sent)
+        assert told(cut_off) == (400, "request-incomplete")
+    assert post(client, "/orders/book", b"abcd").status_code == 201
+    assert effects == [b"abcd"]

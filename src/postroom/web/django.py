@@ -13,10 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.http import HttpResponse
+from django.http import HttpResponse, UnreadablePostError
 from django.urls import Resolver404, resolve
 
 from postroom.rules.replay import Response
+from postroom.web.bodies import announced_bytes, incomplete, refuse_cut_off
 from postroom.web.desks import Desk, Setup
 from postroom.web.joining import PLACE
 from postroom.web.policy import Refused
@@ -62,10 +63,11 @@ class IdempotencyMiddleware:
         asked = self._setup.policy.look_at(_request(request))
         if asked is None:
             return self._get_response(request)
-        is_large = len(request.body) > self._setup.policy.max_body_bytes
+        body = _body(request, asked.request)
+        is_large = len(body) > self._setup.policy.max_body_bytes
         if is_large:
             self._setup.policy.refuse_large(asked)
-        entry = None if is_large else self._setup.policy.entry(asked, request.body)
+        entry = None if is_large else self._setup.policy.entry(asked, body)
         if entry is None:
             return self._get_response(request)
         admitted = self._desk.drive(self._setup.clerk.admit(entry))
@@ -110,6 +112,17 @@ def _request(request: Any) -> Request:
         raw=request,
         find_route=lambda: _route(request),
     )
+
+
+def _body(request: Any, seen: Request) -> bytes:
+    """The body. Raises `Refused` where it is not whole."""
+    announced_bytes(seen)
+    try:
+        body = bytes(request.body)
+    except UnreadablePostError:
+        raise incomplete("the connection was lost") from None
+    refuse_cut_off(seen, len(body))
+    return body
 
 
 def _route(request: Any) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 from http import HTTPStatus
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.rules.replay import Response
+from postroom.web.bodies import Replayed, read_body
 from postroom.web.desks import Desk, Setup
 from postroom.web.joining import PLACE
 from postroom.web.policy import Refused
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     Environ = dict[str, Any]
     StartResponse = Callable[..., Any]
     Application = Callable[[Environ, StartResponse], Iterable[bytes]]
-
-_CHUNK = 65536
 
 
 class IdempotencyMiddleware:
@@ -60,11 +59,11 @@ class IdempotencyMiddleware:
         asked = self._setup.policy.look_at(_request(environ, lambda: self.find_route(environ)))
         if asked is None:
             return self._app(environ, start_response)
-        read = _read(environ, self._setup.policy.max_body_bytes)
+        read = read_body(asked.request, self._setup.policy.max_body_bytes)
         if read.more:
             self._setup.policy.refuse_large(asked)
         entry = None if read.more else self._setup.policy.entry(asked, read.body)
-        environ["wsgi.input"] = _Replayed(read, environ["wsgi.input"]) if read.more else io.BytesIO(read.body)
+        environ["wsgi.input"] = Replayed(read, environ["wsgi.input"]) if read.more else io.BytesIO(read.body)
         if entry is None:
             return self._app(environ, start_response)
         admitted = self._desk.drive(self._setup.clerk.admit(entry))
@@ -132,30 +131,6 @@ class _Answer:
         yield from written
 
 
-class _Read(NamedTuple):
-    body: bytes
-    more: bool
-
-
-class _Replayed(io.RawIOBase):
-    """What has been read, and then whatever else comes."""
-
-    def __init__(self, read: _Read, rest: Any) -> None:
-        self._body = io.BytesIO(read.body)
-        self._rest = rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        read = self._body.readinto(buffer)
-        if not read:
-            data = self._rest.read(len(buffer))
-            buffer[: len(data)] = data
-            return len(data)
-        return read
-
-
 def _request(environ: Environ, find_route: Callable[[], str]) -> Request:
     path = _text(environ.get("PATH_INFO", "")) or "/"
     headers = {
@@ -177,20 +152,6 @@ def _request(environ: Environ, find_route: Callable[[], str]) -> Request:
 def _text(value: str) -> str:
     """A text of the environ, which holds each byte as one character."""
     return value.encode("latin-1", "replace").decode("utf-8", "replace")
-
-
-def _read(environ: Environ, most: int) -> _Read:
-    """The body, or what has come of it when it was found to be too large."""
-    told = environ.get("CONTENT_LENGTH") or ""
-    left = int(told) if told.isdecimal() else (most + 1 if environ.get("wsgi.input_terminated") else 0)
-    body = bytearray()
-    while left > 0 and len(body) <= most:
-        part = environ["wsgi.input"].read(min(left, _CHUNK))
-        if not part:
-            break
-        body += part
-        left -= len(part)
-    return _Read(bytes(body), len(body) > most)
 
 
 def _respond(start_response: StartResponse, response: Response) -> Iterable[bytes]:

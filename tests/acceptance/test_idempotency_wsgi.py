@@ -1,0 +1,145 @@
+"""The idempotency middleware around plain WSGI applications: what servers, clients and applications get up to."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import msgspec
+import pytest
+
+from postroom.web.keys import FORM
+from postroom.web.wsgi import IdempotencyMiddleware
+from tests.acceptance.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tests.conftest import FreshDatabase
+
+    Environ = dict[str, Any]
+    Application = Callable[[Environ, Any], Iterable[bytes]]
+
+LARGE = 3000
+KEYED = {"HTTP_IDEMPOTENCY_KEY": "7f9c"}
+
+
+class Answer(NamedTuple):
+    """What a server would send."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    @property
+    def problem(self) -> tuple[int, str]:
+        assert ("content-type", "application/problem+json") in self.headers
+        told = msgspec.json.decode(self.body)
+        return self.status, told["type"].removeprefix("urn:postroom:idempotency:")
+
+
+class Server:
+    """Calls the application as a server does, and is as strict as the standard tells it to be."""
+
+    def __init__(self, app: Application, url: str, **options: Any) -> None:
+        self.app = IdempotencyMiddleware(app, database=url, **{"max_response_bytes": 2000, **options})
+
+    def post(
+        self, body: bytes = b"", *, keyed: bool = True, parts: int = 0, stream: Any = None, **environ: Any
+    ) -> Answer:
+        """Send a request. Where ``parts`` are told, the client goes after so many of the response."""
+        started: list[Any] = []
+        sent = b""
+        given = {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": str(len(body)), "wsgi.input": stream or io.BytesIO(body)}
+        answer = self.app({**given, **(KEYED if keyed else {}), **environ}, lambda *told: started.append(told))
+        try:
+            for number, part in enumerate(answer, 1):
+                sent += part
+                if number == parts:
+                    break
+        finally:
+            if hasattr(answer, "close"):
+                answer.close()
+        [(status, headers)] = started
+        return Answer(int(status[:3]), headers, sent)
+
+    def close(self) -> None:
+        self.app.close()
+
+
+@pytest.fixture
+def url(fresh_database: FreshDatabase) -> Iterator[str]:
+    with closing(Service(fresh_database("sqlite"))) as service:
+        yield service.url
+
+
+class Counting:
+    """An application that counts what it has read."""
+
+    def __init__(self) -> None:
+        self.read: list[bytes] = []
+
+    def __call__(self, environ: Environ, start_response: Any) -> list[bytes]:
+        self.read.append(environ["wsgi.input"].read())
+        start_response("201 Created", [("Content-Type", "text/plain")])
+        return [b"done"]
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class Lost(io.RawIOBase):
+    """A connection that breaks."""
+
+    def read(self, _size: int = -1) -> bytes:
+        raise ConnectionResetError
+
+
+def test_K_2_a_request_that_is_cut_off_is_not_begun_so_that_the_whole_one_can_run(url: str) -> None:
+    app = Counting()
+    with closing(Server(app, url)) as server:
+        assert server.post(b"x" * 50, CONTENT_LENGTH="100").problem == (400, "request-incomplete")
+        assert server.post(stream=Lost(), CONTENT_LENGTH="100").problem == (400, "request-incomplete")
+        assert server.post(b"x" * 100).status == 201
+        assert server.post(b"x" * 100).body == b"done"
+    assert app.read == [b"x" * 100]
+
+
+def test_a_client_that_closes_its_connection_midway_may_send_the_request_again(url: str) -> None:
+    app = Counting()
+    with (
+        closing(Server(app, url)) as behind,
+        make_server("127.0.0.1", 0, behind.app, handler_class=Quiet) as server,
+    ):
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            assert b" 400 " in _ask(server.server_port, b"x" * 50, 100)
+            assert b" 201 " in _ask(server.server_port, b"x" * 100, 100)
+        finally:
+            server.shutdown()
+            serving.join()
+    assert app.read == [b"x" * 100]
+
+
+def _ask(port: int, body: bytes, length: int) -> bytes:
+    """The first line of the answer. The client sends the body, of the length that it announces or not, and no more."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        head = f"POST / HTTP/1.0\r\nIdempotency-Key: 7f9c\r\nContent-Length: {length}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.makefile("rb").readline()
+
+
+def test_a_cut_off_request_that_may_have_its_key_in_the_body_is_not_begun_either(url: str) -> None:
+    app = Counting()
+    with closing(Server(app, url)) as server:
+        cut_off = server.post(b"item=book", keyed=False, CONTENT_LENGTH="28", CONTENT_TYPE=FORM)
+        assert cut_off.problem == (400, "request-incomplete")
+    assert app.read == []
