@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from wsgiref.util import setup_testing_defaults
 
 import django
 import pytest
 from django.conf import settings
-from django.http import Http404, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import FileResponse, Http404, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.test import Client, override_settings
 from django.urls import path
 
@@ -18,8 +20,6 @@ from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from django.core.handlers.wsgi import WSGIHandler
 
     from tests.conftest import FreshDatabase
 
@@ -45,6 +45,21 @@ def lost(_request: Any) -> HttpResponse:
 def stream(_request: Any) -> StreamingHttpResponse:
     effects.append(b"stream")
     return StreamingHttpResponse(iter([b"a", b"b", b"c"]))
+
+
+def long_stream(_request: Any) -> StreamingHttpResponse:
+    effects.append(b"begun")
+
+    def parts() -> Iterator[bytes]:
+        yield from (b"a", b"b", b"c")
+        effects.append(b"ended")
+
+    return StreamingHttpResponse(parts())
+
+
+def file(_request: Any) -> FileResponse:
+    effects.append(b"file")
+    return FileResponse(io.BytesIO(b"x" * 20_000))
 
 
 def large(_request: Any) -> HttpResponse:
@@ -75,6 +90,8 @@ urlpatterns = [
     path("orders/<str:item>", order),
     path("lost", lost),
     path("stream", stream),
+    path("long-stream", long_stream),
+    path("file", file),
     path("large", large),
     path("form", form),
 ]
@@ -114,6 +131,17 @@ def _middleware(handler: WSGIHandler) -> Any:
 
 def post(client: Client, url: str, body: bytes = b"", **headers: str) -> Any:
     return client.post(url, body, "application/octet-stream", headers={**KEY, **headers})
+
+
+def leave(url: str) -> None:
+    """Ask as a server does, for a client that goes after the first part of the response."""
+    handler = WSGIHandler()
+    environ: dict[str, Any] = {"REQUEST_METHOD": "POST", "PATH_INFO": url, "HTTP_IDEMPOTENCY_KEY": "7f9c"}
+    setup_testing_defaults(environ)
+    answer = handler(environ, lambda *_: None)
+    next(iter(answer))
+    answer.close()
+    _middleware(handler).close()
 
 
 def told(answer: Any) -> tuple[int, str]:
@@ -156,6 +184,16 @@ def test_what_cannot_be_kept_is_told_of_when_asked_for_again(client: Client) -> 
     for url in ("/stream", "/large"):
         assert told(post(client, url)) == (409, "response-not-kept")
     assert effects == [b"stream", b"large"]
+
+
+@pytest.mark.parametrize(
+    ("url", "done"), [("/stream", [b"stream"]), ("/long-stream", [b"begun", b"ended"]), ("/file", [b"file"])]
+)
+def test_a_stream_whose_client_goes_comes_to_its_end(client: Client, url: str, done: list[bytes]) -> None:
+    leave(url)
+    assert effects == done
+    assert told(post(client, url)) == (409, "response-not-kept")
+    assert effects == done
 
 
 def test_a_request_without_a_key_is_none_of_its_business(client: Client) -> None:

@@ -25,7 +25,7 @@ from postroom.web.requests import Request
 from postroom.web.run import KeyedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 class IdempotencyMiddleware:
@@ -97,8 +97,19 @@ def _record_at_the_end(run: KeyedRun, answer: Any, head: Response) -> None:
     if answer.is_async:
         run.conclude_stream(head)  # its parts are asked for in an event loop, where nothing here may wait
         return
-    parts: Iterator[bytes] = iter(answer.streaming_content)
-    answer.streaming_content = run.streamed(head, parts)
+    stream = run.streamed(head, iter(answer.streaming_content))
+    answer.streaming_content = stream
+    answer.close = _both(stream.close, answer.close)  # else Django closes the source first, of which a rest may be left
+
+
+def _both(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+    def close() -> None:
+        try:
+            first()
+        finally:
+            then()
+
+    return close
 
 
 def _request(request: Any) -> Request:

@@ -44,13 +44,13 @@ class KeyedRun:
         """Record the response, which can be given again; returns what is to be sent instead, or None."""
         return self._end(self._setup.policy.kept(response))
 
-    def streamed(self, response: Response, parts: Iterator[bytes]) -> Iterator[bytes]:
+    def streamed(self, response: Response, parts: Iterator[bytes]) -> Stream:
         """The response's parts as they come; before the last one it is recorded that there was one.
 
         Where the client goes in between, the application still comes to its end. A stream of events may have none: it
         counts as done then.
         """
-        return _Stream(self, response, parts)
+        return Stream(self, response, parts)
 
     def conclude_stream(self, response: Response) -> None:
         """Record that there was a response, which cannot be given again."""
@@ -72,16 +72,20 @@ class KeyedRun:
         return instead
 
 
-class _Stream:
+class Stream:
+    """A response's parts as they come, on their way to the server, which closes it in the end."""
+
     def __init__(self, run: KeyedRun, response: Response, parts: Iterator[bytes]) -> None:
         self._run = run
         self._response = response
         self._parts = self._recorded(parts)
 
     def __iter__(self) -> Iterator[bytes]:
+        """It is its own iterator."""
         return self
 
     def __next__(self) -> bytes:
+        """The next part."""
         return next(self._parts)
 
     def close(self) -> None:
