@@ -143,3 +143,47 @@ def test_a_cut_off_request_that_may_have_its_key_in_the_body_is_not_begun_either
         cut_off = server.post(b"item=book", keyed=False, CONTENT_LENGTH="28", CONTENT_TYPE=FORM)
         assert cut_off.problem == (400, "request-incomplete")
     assert app.read == []
+
+
+def test_a_stream_without_an_end_is_closed_some_time_after_its_client_has_gone_and_counts_as_done(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    def app(_environ: Environ, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "application/x-ndjson")])
+        try:
+            while True:
+                yield b"{}\n" * LARGE
+        finally:
+            ended.append("closed")
+
+    monkeypatch.setattr("postroom.web.run.PATIENCE", 0.1)
+    with closing(Server(app, url)) as server:
+        assert server.post(parts=2).status == 200
+        assert ended == ["closed"]
+        assert server.post().problem == (409, "response-not-kept")
+    assert ended == ["closed"]
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_a_stream_is_closed_once_however_it_ends(url: str, parts: int) -> None:
+    class Body:
+        closed = 0
+
+        def __iter__(self) -> Iterator[bytes]:
+            yield from [b"x" * LARGE, b"y", b"z"]
+
+        def close(self) -> None:
+            self.closed += 1
+
+    body = Body()
+
+    def app(_environ: Environ, start_response: Any) -> Body:
+        start_response("200 OK", [])
+        return body
+
+    with closing(Server(app, url)) as server:
+        assert len(server.post(parts=parts).body) == (LARGE if parts else LARGE + 2)
+        assert body.closed == 1
+        assert server.post().problem == (409, "response-not-kept")

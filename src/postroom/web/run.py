@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from postroom.web.responses import is_endless
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from postroom.rules.replay import Response
     from postroom.web.desks import Desk, Setup
     from postroom.web.joining import KeyedRequest
 
 SERVER_ERROR = 500
+PATIENCE = 10.0
+"""Seconds in which a stream whose client has gone may come to its end."""
+
+
+def _nothing() -> None:
+    pass
 
 
 class KeyedRun:
@@ -44,13 +51,13 @@ class KeyedRun:
         """Record the response, which can be given again; returns what is to be sent instead, or None."""
         return self._end(self._setup.policy.kept(response))
 
-    def streamed(self, response: Response, parts: Iterator[bytes]) -> Stream:
+    def streamed(self, response: Response, parts: Iterator[bytes], close: Callable[[], None] = _nothing) -> Stream:
         """The response's parts as they come; before the last one it is recorded that there was one.
 
-        Where the client goes in between, the application still comes to its end. A stream of events may have none: it
-        counts as done then.
+        Where the client goes in between, the application still comes to its end, or counts as done after `PATIENCE`,
+        and its parts are closed by ``close``. A stream of events may have no end: it counts as done at once.
         """
-        return Stream(self, response, parts)
+        return Stream(self, response, parts, close)
 
     def conclude_stream(self, response: Response) -> None:
         """Record that there was a response, which cannot be given again."""
@@ -75,10 +82,11 @@ class KeyedRun:
 class Stream:
     """A response's parts as they come, on their way to the server, which closes it in the end."""
 
-    def __init__(self, run: KeyedRun, response: Response, parts: Iterator[bytes]) -> None:
+    def __init__(self, run: KeyedRun, response: Response, parts: Iterator[bytes], close: Callable[[], None]) -> None:
         self._run = run
         self._response = response
         self._parts = self._recorded(parts)
+        self._close = close
 
     def __iter__(self) -> Iterator[bytes]:
         """It is its own iterator."""
@@ -90,11 +98,14 @@ class Stream:
 
     def close(self) -> None:
         """The server has sent all, or stopped because the client has gone."""
-        if is_endless(self._response.headers):
+        given_up = time.monotonic() + (0 if is_endless(self._response.headers) else PATIENCE)
+        try:
+            while time.monotonic() < given_up and next(self._parts, None) is not None:
+                pass
             self._run.conclude_stream(self._response)
+        finally:
             self._parts.close()
-        for _ in self._parts:
-            pass
+            self._close()
 
     def _recorded(self, parts: Iterator[bytes]) -> Generator[bytes]:
         with self._run.failing():

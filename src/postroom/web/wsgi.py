@@ -17,7 +17,7 @@ from postroom.web.responses import is_endless, sized
 from postroom.web.run import KeyedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from postroom.web.options import Given
 
@@ -85,7 +85,7 @@ class IdempotencyMiddleware:
             head = answer.response()
             if size > self._setup.policy.max_response_bytes or is_endless(head.headers):
                 answer.pass_on(start_response)
-                return run.streamed(head, chain(held, parts))
+                return run.streamed(head, chain(held, parts), parts.close)
         whole = answer.response(b"".join(held))
         if run.has_failed(whole.status):
             run.give_up()
@@ -108,7 +108,7 @@ class _Answer:
         self._told = (status, headers)
         return self._written.append
 
-    def parts(self, body: Iterable[bytes]) -> Iterator[bytes]:
+    def parts(self, body: Iterable[bytes]) -> Generator[bytes]:
         """The body's parts, with what was written the old way before them. The body is closed at the end."""
         try:
             for part in body:
