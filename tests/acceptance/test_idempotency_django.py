@@ -12,14 +12,14 @@ import pytest
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, Http404, HttpResponse, JsonResponse, StreamingHttpResponse
-from django.test import Client, override_settings
+from django.test import Client, modify_settings, override_settings
 from django.urls import path
 
 from tests.acceptance.keyed_shop import KEY
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.conftest import FreshDatabase
 
@@ -76,6 +76,18 @@ def free(request: Any) -> HttpResponse:
     assert "postroom.idempotency" not in request.META
     effects.append(b"free")
     return HttpResponse(status=204)
+
+
+class Failing:
+    """A middleware that raises."""
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        if fails:
+            raise RuntimeError("not today")
+        return self._get_response(request)
 
 
 class Lost(io.RawIOBase):
@@ -176,6 +188,15 @@ def test_K_2_after_an_exception_the_request_runs_again(client: Client) -> None:
         assert post(client, "/lost").status_code == 404
         assert post(client, "/nowhere").status_code == 404
     assert effects == [b"", b"lost"]
+
+
+def test_K_2_after_an_exception_of_a_middleware_behind_it_the_request_runs_again(client: Client) -> None:
+    with modify_settings(MIDDLEWARE={"append": f"{__name__}.Failing"}):
+        fails.append(True)
+        assert post(client, "/orders/book").status_code == 500
+        fails.clear()
+        assert post(client, "/orders/book").status_code == 201
+    assert effects == [b""]
 
 
 def test_what_cannot_be_kept_is_told_of_when_asked_for_again(client: Client) -> None:

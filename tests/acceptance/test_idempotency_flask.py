@@ -144,6 +144,27 @@ def test_K_2_after_an_exception_of_which_flask_makes_a_response_the_request_runs
         assert len(shop.effects) == 3  # what was answered on purpose is replayed
 
 
+@pytest.mark.parametrize("kind_of_error", [RuntimeError, Exception, 500])
+def test_an_error_handler_of_the_application_does_not_make_an_exception_a_response(
+    service: Service, kind_of_error: Any
+) -> None:
+    with closing(FlaskShop(service)) as shop:
+        shop.app.register_error_handler(kind_of_error, lambda _: ("sorry", 500))
+        shop.fails = True
+        assert shop.post("/orders/book").text == "sorry"
+        shop.fails = False
+        assert shop.post("/orders/book").status_code == 201
+
+
+def test_an_error_handler_that_answers_the_client_is_the_end_of_the_request(service: Service) -> None:
+    with closing(FlaskShop(service)) as shop:
+        shop.app.register_error_handler(RuntimeError, lambda _: ("no such thing", 404))
+        shop.fails = True
+        for _ in range(2):
+            assert shop.post("/orders/book").status_code == 404
+        assert shop.begun == 1
+
+
 @BOTH
 def test_of_eight_twins_one_runs(service: Service) -> None:
     with closing(FlaskShop(service)) as shop, ThreadPoolExecutor(8) as threads:

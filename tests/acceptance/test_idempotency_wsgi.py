@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import sys
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -187,3 +188,21 @@ def test_a_stream_is_closed_once_however_it_ends(url: str, parts: int) -> None:
         assert len(server.post(parts=parts).body) == (LARGE if parts else LARGE + 2)
         assert body.closed == 1
         assert server.post().problem == (409, "response-not-kept")
+
+
+def test_a_response_that_was_made_of_an_error_is_not_recorded(url: str) -> None:
+    runs: list[int] = []
+
+    def app(_environ: Environ, start_response: Any) -> list[bytes]:
+        runs.append(1)
+        start_response("200 OK", [])
+        try:
+            int("not today")
+        except ValueError:
+            start_response("500 Oh", [], sys.exc_info())
+        return [b"sorry"]
+
+    with closing(Server(app, url)) as server:
+        answers = [server.post() for _ in range(2)]
+    assert [(answer.status, answer.body) for answer in answers] == [(500, b"sorry")] * 2
+    assert len(runs) == 2

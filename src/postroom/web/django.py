@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from django.core.signals import got_request_exception
 from django.http import HttpResponse, UnreadablePostError
 from django.urls import Resolver404, resolve
 
@@ -41,6 +42,7 @@ class IdempotencyMiddleware:
         self._get_response = get_response
         self._setup = Setup(getattr(settings, "POSTROOM_IDEMPOTENCY", {}))
         self._desk = Desk(self._setup)
+        got_request_exception.connect(_mark)
 
     def __call__(self, request: Any) -> Any:
         """Answer a request."""
@@ -50,10 +52,9 @@ class IdempotencyMiddleware:
             return _as_django(refused.response)
 
     def process_exception(self, request: Any, exception: Exception) -> None:
-        """A view has raised: Django makes a response of it before the middleware sees it."""
+        """A view has raised: another middleware may make a response of it before this one sees it."""
         del exception
-        if PLACE in request.META:
-            request.META[PLACE].failed = True
+        _mark(request=request)
 
     def close(self) -> None:
         """Close the connections."""
@@ -91,6 +92,12 @@ class IdempotencyMiddleware:
             return answer
         instead = run.conclude(Response(head.status, head.headers, answer.content))
         return answer if instead is None else _as_django(instead)
+
+
+def _mark(*, request: Any, **_: Any) -> None:
+    """Something has raised, of which Django makes a response: a view, or a middleware behind this one."""
+    if request is not None and PLACE in request.META:
+        request.META[PLACE].failed = True
 
 
 def _record_at_the_end(run: KeyedRun, answer: Any, head: Response) -> None:

@@ -11,6 +11,8 @@ from postroom.web.joining import PLACE
 from postroom.web.wsgi import IdempotencyMiddleware
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flask import Flask
 
     from postroom.web.options import Given
@@ -28,6 +30,8 @@ class Idempotency(IdempotencyMiddleware):
         self._flask = app
         app.wsgi_app = self  # type: ignore[method-assign]  # as Flask's own documents have it
         got_request_exception.connect(_mark, app)
+        handle = _marking(app.handle_user_exception)
+        app.handle_user_exception = handle  # type: ignore[method-assign,assignment]  # no signal tells of these
 
     def find_route(self, environ: dict[str, Any]) -> str:
         """The rule that Flask will choose."""
@@ -38,6 +42,20 @@ class Idempotency(IdempotencyMiddleware):
         return rule.rule
 
 
-def _mark(_app: Flask, **_: Any) -> None:
+def _marking(handle: Callable[[Exception], Any]) -> Callable[[Exception], Any]:
+    """What is called for each exception of a view, also for those that the application has an error handler for.
+
+    An HTTP exception is an answer that was meant, by ``abort(503)``.
+    """
+
+    def handle_user_exception(error: Exception) -> Any:
+        if not isinstance(error, HTTPException):
+            _mark()
+        return handle(error)
+
+    return handle_user_exception
+
+
+def _mark(_app: Flask | None = None, **_: Any) -> None:
     if PLACE in request.environ:
         request.environ[PLACE].failed = True

@@ -19,6 +19,7 @@ from postroom.web.run import KeyedRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
+    from postroom.web.joining import KeyedRequest
     from postroom.web.options import Given
 
     Environ = dict[str, Any]
@@ -75,7 +76,7 @@ class IdempotencyMiddleware:
             return self._run(environ, start_response, run)
 
     def _run(self, environ: Environ, start_response: StartResponse, run: KeyedRun) -> Iterable[bytes]:
-        answer = _Answer()
+        answer = _Answer(run.keyed)
         parts = answer.parts(self._app(environ, answer.start))
         held: list[bytes] = []
         size = 0
@@ -98,13 +99,15 @@ class IdempotencyMiddleware:
 class _Answer:
     """What an application tells by `start_response`."""
 
-    def __init__(self) -> None:
+    def __init__(self, keyed: KeyedRequest) -> None:
+        self._keyed = keyed
         self._told: tuple[Any, ...] = ("500 Internal Server Error", [])
         self._written: list[bytes] = []
 
     def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
         """The `start_response` that it is given. Nothing was sent yet, so it may be called again after an error."""
-        del exc_info
+        if exc_info:
+            self._keyed.failed = True
         self._told = (status, headers)
         return self._written.append
 
