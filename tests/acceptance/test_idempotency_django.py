@@ -15,6 +15,7 @@ from django.http import FileResponse, Http404, HttpResponse, JsonResponse, Strea
 from django.test import Client, modify_settings, override_settings
 from django.urls import path
 
+from postroom.web.django import IdempotencyMiddleware
 from tests.acceptance.keyed_shop import KEY
 from tests.acceptance.service import Service
 
@@ -90,6 +91,17 @@ class Failing:
         return self._get_response(request)
 
 
+class Curious:
+    """A middleware that reads forms."""
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        request.POST.get("_method")
+        return self._get_response(request)
+
+
 class Lost(io.RawIOBase):
     """A connection that breaks."""
 
@@ -137,8 +149,10 @@ def client(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Ite
 
 def _middleware(handler: WSGIHandler) -> Any:
     """The one that Django has made, which closes at the program's end."""
-    chain = handler._middleware_chain
-    return chain.__wrapped__
+    found: Any = handler._middleware_chain.__wrapped__
+    while not isinstance(found, IdempotencyMiddleware):
+        found = (found.get_response if hasattr(found, "get_response") else found._get_response).__wrapped__
+    return found
 
 
 def post(client: Client, url: str, body: bytes = b"", **headers: str) -> Any:
@@ -197,6 +211,18 @@ def test_K_2_after_an_exception_of_a_middleware_behind_it_the_request_runs_again
         fails.clear()
         assert post(client, "/orders/book").status_code == 201
     assert effects == [b""]
+
+
+def test_a_form_that_was_read_by_a_middleware_before_it_is_not_begun_and_the_log_says_what_to_do(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with modify_settings(MIDDLEWARE={"prepend": f"{__name__}.Curious"}):
+        form = {"item": "book"}
+        assert client.post("/form", form, headers=KEY).status_code == 500
+        assert "IdempotencyMiddleware has to come before it" in caplog.text
+        assert told(client.post("/form", form)) == (400, "key-missing")
+        assert client.post("/free", form).status_code == 204
+    assert effects == [b"free"]
 
 
 def test_what_cannot_be_kept_is_told_of_when_asked_for_again(client: Client) -> None:

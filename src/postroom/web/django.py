@@ -13,20 +13,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import got_request_exception
-from django.http import HttpResponse, UnreadablePostError
+from django.http import HttpResponse, RawPostDataException, UnreadablePostError
 from django.urls import Resolver404, resolve
 
 from postroom.rules.replay import Response
 from postroom.web.bodies import announced_bytes, incomplete, refuse_cut_off
 from postroom.web.desks import Desk, Setup
 from postroom.web.joining import PLACE
+from postroom.web.options import Options
 from postroom.web.policy import Refused
 from postroom.web.requests import Request
 from postroom.web.run import KeyedRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from postroom.web.policy import Asked
+
+TOO_LATE = (
+    "another middleware has read the request's body, as request.POST of an uploaded form: in MIDDLEWARE, "
+    "postroom.web.django.IdempotencyMiddleware has to come before it"
+)
 
 
 class IdempotencyMiddleware:
@@ -40,7 +49,9 @@ class IdempotencyMiddleware:
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self._get_response = get_response
-        self._setup = Setup(getattr(settings, "POSTROOM_IDEMPOTENCY", {}))
+        given = getattr(settings, "POSTROOM_IDEMPOTENCY", {})
+        self._setup = Setup(given)
+        self._body_field = given.get("body_field", Options.body_field)
         self._desk = Desk(self._setup)
         got_request_exception.connect(_mark)
 
@@ -64,7 +75,7 @@ class IdempotencyMiddleware:
         asked = self._setup.policy.look_at(_request(request))
         if asked is None:
             return self._get_response(request)
-        body = _body(request, asked.request)
+        body = self._body(request, asked)
         is_large = len(body) > self._setup.policy.max_body_bytes
         if is_large:
             self._setup.policy.refuse_large(asked)
@@ -78,6 +89,21 @@ class IdempotencyMiddleware:
         request.META[PLACE] = run.keyed
         with run.failing():
             return self._concluded(run, self._get_response(request))
+
+    def _body(self, request: Any, asked: Asked) -> bytes:
+        """The body. Raises `Refused` where it is not whole, `ImproperlyConfigured` where someone else has read it."""
+        announced_bytes(asked.request)
+        try:
+            body = bytes(request.body)
+        except UnreadablePostError:
+            raise incomplete("the connection was lost") from None
+        except RawPostDataException:
+            is_form = request.POST or request.FILES
+            if is_form and asked.key is None and self._body_field not in request.POST:
+                return b""  # in which there is no key either
+            raise ImproperlyConfigured(TOO_LATE) from None
+        refuse_cut_off(asked.request, len(body))
+        return body
 
     def _concluded(self, run: KeyedRun, answer: Any) -> Any:
         if run.has_failed(answer.status_code):
@@ -130,17 +156,6 @@ def _request(request: Any) -> Request:
         raw=request,
         find_route=lambda: _route(request),
     )
-
-
-def _body(request: Any, seen: Request) -> bytes:
-    """The body. Raises `Refused` where it is not whole."""
-    announced_bytes(seen)
-    try:
-        body = bytes(request.body)
-    except UnreadablePostError:
-        raise incomplete("the connection was lost") from None
-    refuse_cut_off(seen, len(body))
-    return body
 
 
 def _route(request: Any) -> str:
