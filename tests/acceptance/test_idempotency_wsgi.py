@@ -206,3 +206,105 @@ def test_a_response_that_was_made_of_an_error_is_not_recorded(url: str) -> None:
         answers = [server.post() for _ in range(2)]
     assert [(answer.status, answer.body) for answer in answers] == [(500, b"sorry")] * 2
     assert len(runs) == 2
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "-1", "x", "²", "٣", "1_0"])
+def test_a_length_that_is_none_is_refused(url: str, length: str) -> None:
+    app = Counting()
+    with closing(Server(app, url)) as server:
+        assert server.post(b"abc", CONTENT_LENGTH=length).problem == (400, "request-incomplete")
+    assert app.read == []
+
+
+def test_two_keys_that_a_server_has_joined_are_refused(url: str) -> None:
+    with closing(Server(Counting(), url)) as server:
+        for joined in ("a,b", "a, b", '"a", "b"'):
+            assert server.post(HTTP_IDEMPOTENCY_KEY=joined).problem == (400, "key-invalid")
+        assert server.post(HTTP_IDEMPOTENCY_KEY='"a, b"').status == 201
+
+
+@pytest.mark.parametrize("size", [1, LARGE])
+def test_an_error_after_the_headers_are_sent_is_raised_and_the_request_runs_again(url: str, size: int) -> None:
+    runs: list[int] = []
+
+    def app(_environ: Environ, start_response: Any) -> Iterator[bytes]:
+        runs.append(1)
+        start_response("200 OK", [])
+        yield b"x" * size
+        yield b"y"
+        if len(runs) < 3:
+            try:
+                int("not today")
+            except ValueError:
+                start_response("500 Oh", [], sys.exc_info())
+
+    with closing(Server(app, url)) as server:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="not today"):
+                server.post()
+        assert len(server.post().body) == size + 1
+    assert len(runs) == 3
+
+
+def test_what_was_written_counts_as_sent(url: str) -> None:
+    def app(_environ: Environ, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])(b"half")
+        try:
+            int("not today")
+        except ValueError:
+            start_response("500 Oh", [], sys.exc_info())
+        return [b"sorry"]
+
+    with closing(Server(app, url)) as server, pytest.raises(ValueError, match="not today"):
+        server.post()
+
+
+def test_a_large_page_about_an_error_is_not_recorded_either(url: str) -> None:
+    def app(_environ: Environ, start_response: Any) -> list[bytes]:
+        try:
+            int("not today")
+        except ValueError:
+            start_response("500 Oh", [], sys.exc_info())
+        return [b"sorry" * LARGE]
+
+    with closing(Server(app, url)) as server:
+        assert [len(server.post().body) for _ in range(2)] == [5 * LARGE] * 2
+
+
+@pytest.mark.parametrize("parts", [[b"x"], [b"", b"x" * LARGE], [b""], []])
+def test_an_application_that_never_starts_its_response_has_failed(url: str, parts: list[bytes]) -> None:
+    starts = False
+
+    def app(_environ: Environ, start_response: Any) -> list[bytes]:
+        if starts:
+            start_response("204 No Content", [])
+        return parts
+
+    with closing(Server(app, url)) as server:
+        with pytest.raises(RuntimeError, match="has not called start_response"):
+            server.post()
+        starts = True
+        assert server.post().status == 204
+
+
+def test_an_application_that_starts_twice_has_failed(url: str) -> None:
+    def app(_environ: Environ, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        start_response("201 Created", [])
+        return []
+
+    with closing(Server(app, url)) as server, pytest.raises(RuntimeError, match="twice"):
+        server.post()
+
+
+def test_the_answer_to_a_head_request_is_given_again_without_a_length_that_it_did_not_have(url: str) -> None:
+    def app(_environ: Environ, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "5"), ("ETag", "a")])
+        return []
+
+    with closing(Server(app, url, optional=["/"])) as server:
+        assert server.post(REQUEST_METHOD="HEAD").headers == [("Content-Length", "5"), ("ETag", "a")]
+        again = server.post(REQUEST_METHOD="HEAD")
+        assert again.headers == [("etag", "a"), ("idempotent-replayed", "true")]
+        other = server.post(b"x", REQUEST_METHOD="HEAD")
+        assert (other.status, other.body) == (422, b"")

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 HEADER = "idempotency-key"
 FORM = "application/x-www-form-urlencoded"
-# A structured field's string (RFC 9651), and parameters, which have no meaning here.
-_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"(?: *;[ -~]*)?')
+# A structured field's string (RFC 9651), and parameters, which have no meaning here. Outside of quotes there is no
+# comma: by one, servers join headers that were sent more than once.
+_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"(?: *;(?:[ !#-+\--~]|"(?:[ !#-\[\]-~]|\\["\\])*")*)?')
 _VISIBLE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
 
@@ -34,8 +35,8 @@ def parse_key(value: str) -> str:
     """
     bare = value.strip(" \t")
     quoted = _QUOTED.fullmatch(bare)
-    if quoted is None and bare.startswith('"'):
-        raise InvalidKey("the header begins with a quote, but is not one quoted string")
+    if quoted is None and (bare.startswith('"') or "," in bare):
+        raise InvalidKey("the header is neither one quoted string nor one without quotes and commas")
     key = bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted[1])
     if not _VISIBLE.fullmatch(key) or len(key) > MOST_CHARACTERS:
         raise InvalidKey(f"the key in the header is not 1 to {MOST_CHARACTERS} visible ASCII characters")

@@ -60,7 +60,9 @@ class KeyedRun:
         return Stream(self, response, parts, close)
 
     def conclude_stream(self, response: Response) -> None:
-        """Record that there was a response, which cannot be given again."""
+        """Record that there was a response, which cannot be given again; not where it was made of an exception."""
+        if self.has_failed(response.status):
+            self.give_up()
         self._end(self._setup.policy.not_kept(response))
 
     def give_up(self) -> None:

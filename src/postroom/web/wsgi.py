@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.rules.replay import Response
+from postroom.web.answers import Answer
 from postroom.web.bodies import Replayed, read_body
 from postroom.web.desks import Desk, Setup
 from postroom.web.joining import PLACE
@@ -17,9 +18,8 @@ from postroom.web.responses import is_endless, sized
 from postroom.web.run import KeyedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
-    from postroom.web.joining import KeyedRequest
     from postroom.web.options import Given
 
     Environ = dict[str, Any]
@@ -45,7 +45,7 @@ class IdempotencyMiddleware:
         try:
             return self._handle(environ, start_response)
         except Refused as refused:
-            return _respond(start_response, refused.response)
+            return _respond(environ, start_response, refused.response)
 
     def close(self) -> None:
         """Close the connections."""
@@ -69,69 +69,30 @@ class IdempotencyMiddleware:
             return self._app(environ, start_response)
         admitted = self._desk.drive(self._setup.clerk.admit(entry))
         if isinstance(admitted, Response):
-            return _respond(start_response, admitted)
+            return _respond(environ, start_response, admitted)
         run = KeyedRun(self._desk, self._setup, self._setup.keyed(admitted))
         environ[PLACE] = run.keyed
         with run.failing():
             return self._run(environ, start_response, run)
 
     def _run(self, environ: Environ, start_response: StartResponse, run: KeyedRun) -> Iterable[bytes]:
-        answer = _Answer(run.keyed)
+        answer = Answer(run.keyed)
         parts = answer.parts(self._app(environ, answer.start))
         held: list[bytes] = []
         size = 0
         for part in parts:
             held.append(part)
             size += len(part)
-            head = answer.response()
-            if size > self._setup.policy.max_response_bytes or is_endless(head.headers):
-                answer.pass_on(start_response)
-                return run.streamed(head, chain(held, parts), parts.close)
+            if part and (size > self._setup.policy.max_response_bytes or is_endless(answer.told[1])):
+                start_response(*answer.told)
+                return run.streamed(answer.response(), chain(held, parts), parts.close)
         whole = answer.response(b"".join(held))
         if run.has_failed(whole.status):
             run.give_up()
         elif (instead := run.conclude(whole)) is not None:
-            return _respond(start_response, instead)
-        answer.pass_on(start_response)
+            return _respond(environ, start_response, instead)
+        start_response(*answer.told)
         return held
-
-
-class _Answer:
-    """What an application tells by `start_response`."""
-
-    def __init__(self, keyed: KeyedRequest) -> None:
-        self._keyed = keyed
-        self._told: tuple[Any, ...] = ("500 Internal Server Error", [])
-        self._written: list[bytes] = []
-
-    def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
-        """The `start_response` that it is given. Nothing was sent yet, so it may be called again after an error."""
-        if exc_info:
-            self._keyed.failed = True
-        self._told = (status, headers)
-        return self._written.append
-
-    def parts(self, body: Iterable[bytes]) -> Generator[bytes]:
-        """The body's parts, with what was written the old way before them. The body is closed at the end."""
-        try:
-            for part in body:
-                yield from self._taken()
-                yield part
-            yield from self._taken()
-        finally:
-            if hasattr(body, "close"):
-                body.close()
-
-    def response(self, body: bytes = b"") -> Response:
-        status, headers = self._told
-        return Response(int(status[:3]), tuple(headers), body)
-
-    def pass_on(self, start_response: StartResponse) -> None:
-        start_response(*self._told)
-
-    def _taken(self) -> Iterator[bytes]:
-        written, self._written[:] = list(self._written), []
-        yield from written
 
 
 def _request(environ: Environ, find_route: Callable[[], str]) -> Request:
@@ -157,11 +118,12 @@ def _text(value: str) -> str:
     return value.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
-def _respond(start_response: StartResponse, response: Response) -> Iterable[bytes]:
-    whole = sized(response)
+def _respond(environ: Environ, start_response: StartResponse, response: Response) -> Iterable[bytes]:
+    is_head = environ["REQUEST_METHOD"].upper() == "HEAD"
+    whole = response if is_head else sized(response)  # the length that it had is not kept, and it has no body
     try:
         phrase = HTTPStatus(whole.status).phrase
     except ValueError:
         phrase = "Unknown"
     start_response(f"{whole.status} {phrase}", list(whole.headers))
-    return [whole.body]
+    return [] if is_head else [whole.body]
