@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -10,22 +11,25 @@ from wsgiref.util import setup_testing_defaults
 import django
 import pytest
 from django.conf import settings
+from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, Http404, HttpResponse, JsonResponse, StreamingHttpResponse
-from django.test import Client, modify_settings, override_settings
+from django.test import AsyncClient, Client, modify_settings, override_settings
 from django.urls import path
 
-from postroom.web.django import IdempotencyMiddleware
+from postroom.idempotency import Response
+from postroom.web.desks import Desk, Setup
 from tests.acceptance.keyed_shop import KEY
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from tests.conftest import FreshDatabase
 
 effects: list[bytes] = []
 fails: list[bool] = []
+services: list[Service] = []
 
 
 def order(request: Any, item: str) -> HttpResponse:
@@ -61,6 +65,40 @@ def long_stream(_request: Any) -> StreamingHttpResponse:
 def file(_request: Any) -> FileResponse:
     effects.append(b"file")
     return FileResponse(io.BytesIO(b"x" * 20_000))
+
+
+async def async_stream(_request: Any) -> StreamingHttpResponse:
+    effects.append(b"async")
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"a"
+        if fails:
+            raise RuntimeError("in the middle")
+        yield b"b"
+
+    return StreamingHttpResponse(parts())
+
+
+async def events(_request: Any) -> StreamingHttpResponse:
+    effects.append(b"events")
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n"
+        await asyncio.Event().wait()
+
+    return StreamingHttpResponse(parts(), content_type="text/event-stream")
+
+
+def repeated(request: Any) -> HttpResponse:
+    headers = (("link", "a"), ("link", "b"), ("etag", "1"), ("etag", "2"))
+    with services[0].engine.begin() as connection:
+        request.META["postroom.idempotency"].finish(connection, Response(200, headers, b"hi"))
+    return HttpResponse(b"hi")
+
+
+def guarded(_request: Any) -> HttpResponse:
+    effects.append(b"guarded")
+    return HttpResponse(status=204)
 
 
 def large(_request: Any) -> HttpResponse:
@@ -116,18 +154,31 @@ urlpatterns = [
     path("stream", stream),
     path("long-stream", long_stream),
     path("file", file),
+    path("async-stream", async_stream),
+    path("events", events),
+    path("repeated", repeated),
+    path("guarded", guarded),
     path("large", large),
     path("form", form),
 ]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def client(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Client]:
+def client(
+    request: pytest.FixtureRequest, fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Client]:
+    desks: list[Desk] = []  # of the middlewares that Django makes, and keeps to the program's end
+
+    def make(setup: Setup) -> Desk:
+        desks.append(Desk(setup))
+        return desks[-1]
+
+    monkeypatch.setattr("postroom.web.django.Desk", make)
     if not settings.configured:
         settings.configure()
         django.setup()
-    effects.clear()
-    fails.clear()
+    for each in (effects, fails, services):
+        each.clear()
     with (
         closing(Service(fresh_database(request.param))) as service,
         override_settings(
@@ -142,17 +193,10 @@ def client(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Ite
             },
         ),
     ):
-        client = Client(raise_request_exception=False)
-        yield client
-        _middleware(client.handler).close()
-
-
-def _middleware(handler: WSGIHandler) -> Any:
-    """The one that Django has made, which closes at the program's end."""
-    found: Any = handler._middleware_chain.__wrapped__
-    while not isinstance(found, IdempotencyMiddleware):
-        found = (found.get_response if hasattr(found, "get_response") else found._get_response).__wrapped__
-    return found
+        services.append(service)
+        yield Client(raise_request_exception=False)
+        for desk in desks:
+            desk.close()
 
 
 def post(client: Client, url: str, body: bytes = b"", **headers: str) -> Any:
@@ -167,7 +211,6 @@ def leave(url: str) -> None:
     answer = handler(environ, lambda *_: None)
     next(iter(answer))
     answer.close()
-    _middleware(handler).close()
 
 
 def told(answer: Any) -> tuple[int, str]:
@@ -241,6 +284,70 @@ def test_a_stream_whose_client_goes_comes_to_its_end(client: Client, url: str, d
     assert effects == done
     assert told(post(client, url)) == (409, "response-not-kept")
     assert effects == done
+
+
+def test_K_2_an_async_stream_that_fails_runs_again_and_is_done_at_its_end(client: Client) -> None:
+    async def ask() -> bytes:
+        answer = await AsyncClient().post("/async-stream", headers=KEY)
+        return b"".join([part async for part in answer.streaming_content])
+
+    fails.append(True)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        asyncio.run(ask())
+    fails.clear()
+    assert asyncio.run(ask()) == b"ab"
+    assert told(client.post("/async-stream", headers=KEY)) == (409, "response-not-kept")
+    assert effects == [b"async"] * 2
+
+
+def test_an_async_stream_of_events_gives_each_at_once_and_is_done_when_its_client_goes(client: Client) -> None:
+    handler = ASGIHandler()
+    sent: list[bytes] = []
+
+    async def ask() -> None:
+        received = False
+        gone = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            nonlocal received
+            if received:
+                await gone.wait()
+                return {"type": "http.disconnect"}
+            received = True
+            return {"type": "http.request", "body": b""}
+
+        async def send(event: dict[str, Any]) -> None:
+            if event["type"] == "http.response.body":
+                sent.append(event["body"])
+                gone.set()
+
+        headers = [(b"idempotency-key", b"7f9c")]
+        scope = {"type": "http", "method": "POST", "path": "/events", "query_string": b"", "headers": headers}
+        async with asyncio.timeout(30):
+            await handler(scope, receive, send)
+
+    asyncio.run(ask())
+    assert sent == [b"data: 1\n\n"]
+    assert told(post(client, "/events")) == (409, "response-not-kept")
+    assert effects == [b"events"]
+
+
+def test_headers_that_were_sent_twice_are_joined(client: Client) -> None:
+    post(client, "/repeated")
+    again = post(client, "/repeated")
+    assert (again["link"], again["etag"], again["idempotent-replayed"]) == ("a, b", "2", "true")
+
+
+def test_what_a_middleware_before_it_refuses_when_the_view_is_called_is_not_recorded(client: Client) -> None:
+    csrf = "django.middleware.csrf.CsrfViewMiddleware"
+    with modify_settings(MIDDLEWARE={"prepend": csrf}):
+        strict = Client(enforce_csrf_checks=True)
+        assert post(strict, "/guarded").status_code == 403
+        strict.cookies["csrftoken"] = token = "x" * 32
+        for _ in range(2):
+            assert post(strict, "/guarded", x_csrftoken=token).status_code == 204
+        assert post(client, "/guarded")["idempotent-replayed"] == "true"
+    assert effects == [b"guarded"]
 
 
 def test_a_request_without_a_key_is_none_of_its_business(client: Client) -> None:

@@ -21,6 +21,7 @@ from django.urls import Resolver404, resolve
 from postroom.rules.replay import Response
 from postroom.web.bodies import announced_bytes, incomplete, refuse_cut_off
 from postroom.web.desks import Desk, Setup
+from postroom.web.django_streams import record_at_the_end
 from postroom.web.joining import PLACE
 from postroom.web.options import Options
 from postroom.web.policy import Refused
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
     from postroom.web.policy import Asked
 
+_REACHED = f"{PLACE}.reached"
+_SINGLE = {"set-cookie", "content-type", "content-disposition", "location", "etag", "retry-after", "last-modified"}
+"""Headers that are no lists: of two, the last counts."""
 TOO_LATE = (
     "another middleware has read the request's body, as request.POST of an uploaded form: in MIDDLEWARE, "
     "postroom.web.django.IdempotencyMiddleware has to come before it"
@@ -62,6 +66,10 @@ class IdempotencyMiddleware:
         except Refused as refused:
             return _as_django(refused.response)
 
+    def process_view(self, request: Any, *_view: Any) -> None:
+        """The view is about to be called: no middleware before this one has refused it."""
+        request.META[_REACHED] = True
+
     def process_exception(self, request: Any, exception: Exception) -> None:
         """A view has raised: another middleware may make a response of it before this one sees it."""
         del exception
@@ -88,7 +96,11 @@ class IdempotencyMiddleware:
         run = KeyedRun(self._desk, self._setup, self._setup.keyed(admitted))
         request.META[PLACE] = run.keyed
         with run.failing():
-            return self._concluded(run, self._get_response(request))
+            answer = self._get_response(request)
+            if _was_refused(request):
+                run.give_up()
+                return answer
+            return self._concluded(run, answer)
 
     def _body(self, request: Any, asked: Asked) -> bytes:
         """The body. Raises `Refused` where it is not whole, `ImproperlyConfigured` where someone else has read it."""
@@ -111,7 +123,7 @@ class IdempotencyMiddleware:
             return answer
         head = Response(answer.status_code, tuple(answer.items()))
         if answer.streaming:
-            _record_at_the_end(run, answer, head)
+            record_at_the_end(run, answer, head)
             return answer
         if len(answer.content) > self._setup.policy.max_response_bytes:
             run.conclude_stream(head)
@@ -126,23 +138,12 @@ def _mark(*, request: Any, **_: Any) -> None:
         request.META[PLACE].failed = True
 
 
-def _record_at_the_end(run: KeyedRun, answer: Any, head: Response) -> None:
-    if answer.is_async:
-        run.conclude_stream(head)  # its parts are asked for in an event loop, where nothing here may wait
-        return
-    stream = run.streamed(head, iter(answer.streaming_content))
-    answer.streaming_content = stream
-    answer.close = _both(stream.close, answer.close)  # else Django closes the source first, of which a rest may be left
+def _was_refused(request: Any) -> bool:
+    """Whether the `process_view` of a middleware before this one has answered, as that which checks CSRF tokens does.
 
-
-def _both(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
-    def close() -> None:
-        try:
-            first()
-        finally:
-            then()
-
-    return close
+    They are called just before the view, and so, for all that they stand before this one, in the midst of the run.
+    """
+    return request.resolver_match is not None and _REACHED not in request.META
 
 
 def _request(request: Any) -> Request:
@@ -166,8 +167,9 @@ def _route(request: Any) -> str:
 
 
 def _as_django(response: Response) -> HttpResponse:
+    """It as Django has it, where each header has one value: those that were sent twice are joined where they may be."""
     answer = HttpResponse(response.body, status=response.status)
     del answer["content-type"]  # Django's default, where the response had none
     for name, value in response.headers:
-        answer[name] = value
+        answer[name] = f"{answer[name]}, {value}" if name in answer and name not in _SINGLE else value
     return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -89,6 +90,7 @@ class Stream:
         self._response = response
         self._parts = self._recorded(parts)
         self._close = close
+        self._turn = threading.Lock()  # Django draws in one thread, and closes in another when the client goes
 
     def __iter__(self) -> Iterator[bytes]:
         """It is its own iterator."""
@@ -96,18 +98,20 @@ class Stream:
 
     def __next__(self) -> bytes:
         """The next part."""
-        return next(self._parts)
+        with self._turn:
+            return next(self._parts)
 
     def close(self) -> None:
         """The server has sent all, or stopped because the client has gone."""
         given_up = time.monotonic() + (0 if is_endless(self._response.headers) else PATIENCE)
         try:
-            while time.monotonic() < given_up and next(self._parts, None) is not None:
+            while time.monotonic() < given_up and next(self, None) is not None:
                 pass
             self._run.conclude_stream(self._response)
         finally:
-            self._parts.close()
-            self._close()
+            with self._turn:
+                self._parts.close()
+                self._close()
 
     def _recorded(self, parts: Iterator[bytes]) -> Generator[bytes]:
         with self._run.failing():
