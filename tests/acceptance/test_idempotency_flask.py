@@ -11,9 +11,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flask import Flask, Response, abort, jsonify, request
+from flask import Flask, Response, abort, jsonify, request, send_file
 from sqlalchemy import text
 
+from postroom.errors import InvalidEntry
 from postroom.web.flask import Idempotency
 from postroom.web.wsgi import IdempotencyMiddleware
 from tests.acceptance.keyed_shop import KEY
@@ -226,6 +227,19 @@ def test_K_3_a_handler_records_its_response_in_its_own_transaction(service: Serv
         answers = [shop.post("/bills") for _ in range(2)]
         assert [(answer.status_code, answer.text) for answer in answers] == [(201, "thank you")] * 2
         assert len(service.rows("SELECT item FROM bill")) == 1
+
+
+def test_a_file_is_not_a_response_that_a_handler_can_record(service: Service) -> None:
+    with closing(FlaskShop(service)) as shop:
+
+        def download() -> Response:
+            answer = send_file(io.BytesIO(b"file"), "text/plain")
+            with service.engine.begin() as connection, pytest.raises(InvalidEntry, match="not a stream"):
+                request.environ["postroom.idempotency"].finish(connection, answer)
+            return answer
+
+        shop.app.add_url_rule("/download", "download", download, methods=["POST"])
+        assert [shop.post("/download").data for _ in range(2)] == [b"file"] * 2
 
 
 def test_a_large_request_is_refused_or_passed_on(service: Service) -> None:

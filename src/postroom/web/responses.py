@@ -84,7 +84,7 @@ def as_response(answer: Any) -> Response:
     if hasattr(answer, "raw_headers") and isinstance(getattr(answer, "body", None), bytes | memoryview):
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.raw_headers)
         return Response(answer.status_code, headers, bytes(answer.body))
-    if hasattr(answer, "get_data"):
+    if hasattr(answer, "get_data") and not getattr(answer, "direct_passthrough", False):
         return Response(answer.status_code, tuple(answer.headers.items()), answer.get_data())
     if hasattr(answer, "headers") and isinstance(getattr(answer, "content", None), bytes):
         return Response(answer.status_code, tuple(answer.headers.items()), answer.content)
