@@ -188,7 +188,7 @@ def client(
             POSTROOM_IDEMPOTENCY={
                 "database": service.url,
                 "required": ["POST /form"],
-                "max_body_bytes": 100,
+                "max_body_bytes": 300,
                 "max_response_bytes": 2000,
             },
         ),
@@ -228,7 +228,7 @@ def test_K_2_the_same_request_runs_once_and_is_answered_the_same_again(client: C
     assert told(post(client, "/orders/book", b"b")) == (422, "key-reused")
     assert told(post(client, "/orders/pen", b"a")) == (422, "key-reused")  # the same route
     assert post(client, "/orders/book", b"a", authorization="Bearer b").json()["order"] == 2
-    assert told(post(client, "/orders/book", b"x" * 101)) == (413, "request-too-large")
+    assert told(post(client, "/orders/book", b"x" * 301)) == (413, "request-too-large")
     assert told(client.post("/form")) == (400, "key-missing")
     assert client.post("/form", {"item": "book"}, headers=KEY).status_code == 204
     form = "application/x-www-form-urlencoded"
@@ -263,6 +263,7 @@ def test_a_form_that_was_read_by_a_middleware_before_it_is_not_begun_and_the_log
         form = {"item": "book"}
         assert client.post("/form", form, headers=KEY).status_code == 500
         assert "IdempotencyMiddleware has to come before it" in caplog.text
+        assert client.post("/form", {**form, "idempotency_key": "k"}).status_code == 500
         assert told(client.post("/form", form)) == (400, "key-missing")
         assert client.post("/free", form).status_code == 204
     assert effects == [b"free"]

@@ -275,6 +275,20 @@ def test_a_large_request_of_unknown_length_is_refused_or_passed_on_whole(service
     assert calls == [b"x" * 30]
 
 
+def test_K_2_an_upload_is_the_same_when_its_client_draws_another_boundary(service: Service) -> None:
+    def upload(content: bytes = b"x", headers: Any = KEY, **fields: str) -> TestResponse:
+        return shop.post("/uploads", {**fields, "file": (io.BytesIO(content), "a.txt")}, headers)
+
+    with closing(FlaskShop(service, required=["POST /uploads"])) as shop:
+        shop.app.add_url_rule("/uploads", "upload", lambda: request.files["file"].read()[:9], methods=["POST"])
+        assert [upload().headers.get("Idempotent-Replayed") for _ in range(2)] == [None, "true"]
+        assert told(upload(b"y")) == (422, "key-reused")
+        assert told(upload(headers={})) == (400, "key-missing")
+        again = [upload(headers={}, idempotency_key="k") for _ in range(2)]
+        assert [answer.headers.get("Idempotent-Replayed") for answer in again] == [None, "true"]
+        assert again[1].data == b"x"
+
+
 def test_a_request_that_could_have_a_key_in_its_body_runs_without_one(service: Service) -> None:
     with closing(FlaskShop(service)) as shop:
         for _ in range(2):

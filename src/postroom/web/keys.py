@@ -11,6 +11,7 @@ import msgspec
 
 from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS
+from postroom.web.forms import MULTIPART, field_values
 
 if TYPE_CHECKING:
     from postroom.web.requests import Request
@@ -53,7 +54,7 @@ def key_in_header(request: Request) -> str | None:
 
 def may_hold_key(request: Request) -> bool:
     """Whether the body is of a kind that has fields."""
-    return request.content_type == FORM or _is_json(request.content_type)
+    return request.content_type in {FORM, MULTIPART} or _is_json(request.content_type)
 
 
 def key_in_body(request: Request, body: bytes, field: str) -> str | None:
@@ -61,7 +62,10 @@ def key_in_body(request: Request, body: bytes, field: str) -> str | None:
 
     A body that cannot be read has none: what is wrong with it is for the application to say.
     """
-    found = _form_field(body, field) if request.content_type == FORM else _json_field(body, field)
+    if request.content_type in {FORM, MULTIPART}:
+        found: Any = _form_field(request, body, field)
+    else:
+        found = _json_field(body, field)
     if found is None or isinstance(found, str):
         return found
     raise InvalidKey(f"the field {field} of the body is not a text")
@@ -78,15 +82,26 @@ def _json_field(body: bytes, field: str) -> Any:
         return None
 
 
-def _form_field(body: bytes, field: str) -> Any:
+def _form_field(request: Request, body: bytes, field: str) -> str | None:
+    found = _uploaded_values(request, body, field) if request.content_type == MULTIPART else _values(body, field)
+    if len(found) > 1:
+        raise InvalidKey(f"the field {field} of the body was sent more than once")
+    return found[0] if found else None
+
+
+def _values(body: bytes, field: str) -> list[str]:
     try:
         fields = parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=False, errors="strict")
     except ValueError:
-        return None
-    found = fields.get(field)
-    if found and len(found) > 1:
-        raise InvalidKey(f"the field {field} of the body was sent more than once")
-    return found[0] if found else None
+        return []
+    return fields.get(field, [])
+
+
+def _uploaded_values(request: Request, body: bytes, field: str) -> list[str]:
+    try:
+        return [value.decode() for value in field_values(request.header("content-type") or "", body, field)]
+    except UnicodeDecodeError:
+        raise InvalidKey(f"the field {field} of the body is not a text") from None
 
 
 @lru_cache(maxsize=16)

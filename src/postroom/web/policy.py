@@ -8,6 +8,7 @@ from postroom import encoding
 from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
 from postroom.web import problems, responses
+from postroom.web.forms import without_boundary
 from postroom.web.keys import InvalidKey, key_in_body, key_in_header, may_hold_key
 from postroom.web.routes import Need, Route, Routes
 
@@ -70,7 +71,8 @@ class Policy:
             if key is None:
                 self._refuse_without_key(asked.route)
                 return None
-            digest = digest_of(request.method, request.target, request.query, body)
+            content = without_boundary(request.header("content-type") or "", body)
+            digest = digest_of(request.method, request.target, request.query, content)
             return entry_of(self._scope(asked), key, digest)
         except InvalidEntry as error:
             raise Refused(problems.invalid_key(_without_value(error))) from None

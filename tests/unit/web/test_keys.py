@@ -137,6 +137,22 @@ def test_a_field_that_was_sent_twice_is_refused() -> None:
         key_in_body(request(("content-type", FORM)), b"idempotency_key=a&idempotency_key=b", FIELD)
 
 
+def uploaded(*values: bytes) -> bytes:
+    head = b'--x\r\nContent-Disposition: form-data; name="idempotency_key"\r\n\r\n'
+    return b"".join(head + value + b"\r\n" for value in values) + b"--x--\r\n"
+
+
+def test_a_field_of_an_uploaded_form_holds_the_key() -> None:
+    asked = request(("content-type", "multipart/form-data; boundary=x"))
+    assert may_hold_key(asked)
+    assert key_in_body(asked, uploaded("é".encode()), FIELD) == "é"
+    assert key_in_body(asked, uploaded(), FIELD) is None
+    with pytest.raises(InvalidKey, match="more than once"):
+        key_in_body(asked, uploaded(b"a", b"a"), FIELD)
+    with pytest.raises(InvalidKey, match="not a text"):
+        key_in_body(asked, uploaded(b"\xff"), FIELD)
+
+
 def test_other_bodies_are_not_read() -> None:
-    assert not may_hold_key(request(("content-type", "multipart/form-data")))
+    assert not may_hold_key(request(("content-type", "multipart/mixed")))
     assert not may_hold_key(request())
