@@ -6,6 +6,7 @@ import io
 import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -165,6 +166,29 @@ def test_a_stream_without_an_end_is_closed_some_time_after_its_client_has_gone_a
         assert ended == ["closed"]
         assert server.post().problem == (409, "response-not-kept")
     assert ended == ["closed"]
+
+
+def test_a_stream_may_be_closed_while_another_thread_draws_from_it(url: str) -> None:
+    drawing, may_go_on = threading.Event(), threading.Event()
+
+    def app(_environ: Environ, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        yield b"x" * LARGE
+        drawing.set()
+        assert may_go_on.wait(30)
+        yield b"y"
+
+    with closing(Server(app, url)) as server, ThreadPoolExecutor(2) as threads:
+        environ = {"REQUEST_METHOD": "POST", "wsgi.input": io.BytesIO(), **KEYED}
+        stream: Any = server.app(environ, lambda *_: None)
+        drawn = threads.submit(next, stream)
+        assert drawing.wait(30)
+        closed = threads.submit(stream.close)
+        wait([closed], timeout=0.2)  # it fails at once, or waits for the other
+        may_go_on.set()
+        closed.result(30)
+        assert drawn.result(30) == b"x" * LARGE
+        assert server.post().problem == (409, "response-not-kept")
 
 
 @pytest.mark.parametrize("parts", [0, 1])
