@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from postroom.store.names import Names
     from postroom.store.steps import Steps
 
+__all__ = ["Cleaned", "clean"]
+
 DAY = 86_400.0
 
 
