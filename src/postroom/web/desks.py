@@ -39,7 +39,7 @@ class Setup:
     """The options turned into what decides and what writes. Raises `InvalidSetting` or `UnsupportedDatabase`."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        options = Options(**given)
+        options = Options.of(given)
         self.settings = options.settings()
         self.policy = Policy(options)
         self.lease: float = self.settings.idempotency_lease_sec

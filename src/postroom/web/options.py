@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from postroom.errors import InvalidSetting
 from postroom.settings import MEGABYTE, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
 
     from postroom.web.requests import Request
     from postroom.web.routes import Choice
@@ -28,7 +30,7 @@ class Given(TypedDict, total=False):
     replay_failures: bool | None
     required: Choice
     optional: Choice
-    scope: Callable[[Request], str] | None
+    scope: Callable[[Request], str | int | UUID] | None
     operation: Callable[[Request], str] | None
     body_field: str | None
     max_body_bytes: int
@@ -58,7 +60,7 @@ class Options:
     """Requests that are refused without a key: patterns, or a function of the request."""
     optional: Choice = ("POST", "PATCH")
     """Requests whose key is made use of where they have one."""
-    scope: Callable[[Request], str] | None = None
+    scope: Callable[[Request], str | int | UUID] | None = None
     """Whose key it is. By default it belongs to the Authorization header, of which a hash is kept."""
     operation: Callable[[Request], str] | None = None
     """What the key is for. By default the pattern's or the framework's route, else method and path."""
@@ -79,14 +81,37 @@ class Options:
     wait_seconds: float = 0.0
     """For how long a request waits for its twin, which is running, before it is told to come again."""
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """The options that were given by their names. Raises `InvalidSetting`."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise InvalidSetting(f"there is no option {name!r}; known are {', '.join(known)}")
+        return cls(**given)
+
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         if self.conflict_status not in CONFLICTS:
-            raise InvalidSetting(f"conflict_status = {self.conflict_status!r} is not valid: use 422 or 409")
-        for name in ("max_body_bytes", "max_response_bytes", "wait_seconds"):
+            raise _invalid("conflict_status", self.conflict_status, "use 422 or 409")
+        for name in ("max_body_bytes", "max_response_bytes"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise InvalidSetting(f"{name} = {value!r} is not valid: use a number that is not negative")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise _invalid(name, value, "use a whole number that is not negative")
+        wait: Any = self.wait_seconds
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < float("inf"):
+            raise _invalid("wait_seconds", wait, "use a number that is not negative")
+        for name in ("scope", "operation"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise _invalid(name, value, "give a function of the request")
+        if not _is_all(int, self.unrecorded):
+            raise _invalid("unrecorded", self.unrecorded, "give a collection of statuses, such as [503]")
+        if self.kept_headers is not None and not _is_all(str, self.kept_headers):
+            raise _invalid("kept_headers", self.kept_headers, 'give a collection of names, such as ["location"]')
+        body_field: Any = self.body_field
+        if body_field is not None and (not isinstance(body_field, str) or not body_field):
+            raise _invalid("body_field", body_field, "give a field's name, or None")
 
     def settings(self) -> Settings:
         """The settings in force, with the options that override them. Raises `InvalidSetting`."""
@@ -103,3 +128,14 @@ class Options:
                 "no database is given: use database=URL or set POSTROOM_DATABASE, for example to sqlite:///app.db"
             )
         return settings
+
+
+def _invalid(name: str, value: object, remedy: str) -> InvalidSetting:
+    return InvalidSetting(f"{name} = {value!r} is not valid: {remedy}")
+
+
+def _is_all(kind: type, values: object) -> bool:
+    """Whether it is a collection of these; a text, which is one of letters, is none."""
+    return (
+        isinstance(values, Collection) and not isinstance(values, str) and all(isinstance(one, kind) for one in values)
+    )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from postroom import encoding
-from postroom.errors import InvalidEntry
+from postroom.errors import InvalidEntry, InvalidSetting
 from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
 from postroom.web import problems, responses
 from postroom.web.forms import without_boundary
 from postroom.web.keys import InvalidKey, key_in_body, key_in_header, may_hold_key
-from postroom.web.routes import Need, Route, Routes
+from postroom.web.routes import Need, Route, Routes, without_slash
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Entry, Response
     from postroom.web.options import Options
     from postroom.web.requests import Request
+
+
+_log = logging.getLogger("postroom.web")
 
 
 class Refused(Exception):
@@ -32,6 +36,7 @@ class Policy:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._routes = Routes(options.required, options.optional)
+        self._warned = False
         self._kept = None if options.kept_headers is None else {name.lower() for name in options.kept_headers}
         self.max_body_bytes = options.max_body_bytes
         self.max_response_bytes = options.max_response_bytes
@@ -102,17 +107,35 @@ class Policy:
     def _scope(self, asked: Asked) -> str:
         """Tenant and operation; a hash of them where they are longer than a scope or hold what cannot be seen."""
         request = asked.request
-        tenant = _credentials(request) if self._options.scope is None else self._options.scope(request)
-        scope = scope_of(tenant, self._operation(asked))
+        tenant = self._credentials(request) if self._options.scope is None else self._options.scope(request)
+        try:
+            scope = scope_of(tenant, self._operation(asked))
+        except InvalidEntry as error:
+            raise InvalidSetting(
+                f"a function of the idempotency middleware's options gave what it cannot: {error}"
+            ) from None
         if len(scope) <= MOST_CHARACTERS and scope.isprintable() and scope == scope.strip():
             return scope
         return f"sha256:{encoding.digest(scope.encode(errors='surrogatepass'))}"
+
+    def _credentials(self, request: Request) -> str:
+        """A hash of what tells who asks, where no function does."""
+        sent = request.header("authorization")
+        if sent is not None:
+            return encoding.digest(sent)[:32]
+        if not self._warned and request.header("cookie") is not None:
+            self._warned = True
+            _log.warning(
+                "keyed requests come with a cookie and without Authorization, and no `scope` tells whose they are: "
+                "with the same key, body and path, one user gets another one's response. Give the option `scope`"
+            )
+        return ""
 
     def _operation(self, asked: Asked) -> str:
         request = asked.request
         if self._options.operation is not None:
             return self._options.operation(request)
-        return asked.route.operation or f"{request.method} {request.find_route() or request.path}"
+        return asked.route.operation or f"{request.method} {request.find_route() or without_slash(request.path)}"
 
 
 class Asked:
@@ -124,11 +147,6 @@ class Asked:
         self.request = request
         self.route = route
         self.key = key
-
-
-def _credentials(request: Request) -> str:
-    sent = request.header("authorization")
-    return "" if sent is None else encoding.digest(sent)[:32]
 
 
 def _without_value(error: Exception) -> str:

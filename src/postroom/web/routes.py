@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from enum import Enum
+from http import HTTPMethod
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.errors import InvalidSetting
@@ -16,10 +17,12 @@ Choice = Sequence[str] | Callable[["Request"], bool]
 """Patterns, or a function that tells.
 
 A pattern is a method (``POST``), a path (``/orders/{id}``) or both (``POST /orders/{id}``). ``{id}`` stands for one
-segment of a path, a ``*`` at its end for any rest.
+segment of a path, a ``*`` at its end for any rest. A slash at the end of a request's path does not count: some
+frameworks treat it as if it were not there, and a required key must not be got round.
 """
 
-_PATTERN = re.compile(r"(?:([A-Z]+)(?: +|$))?(/\S*)?")
+_METHODS = "|".join([*HTTPMethod, "QUERY"])
+_PATTERN = re.compile(rf"(?:({_METHODS})(?: +|$))?(/(?:[^\s{{}}*]|\{{\w*\}})*\*?)?")
 _PART = re.compile(r"\{\w*\}|\*$")
 
 
@@ -74,7 +77,9 @@ def _matcher(choice: Choice) -> Matcher:
 def _pattern(text: str) -> Matcher:
     parts = _PATTERN.fullmatch(text)
     if not text or parts is None:
-        raise InvalidSetting(f"{text!r} is not a pattern: write POST, /orders/{{id}} or POST /orders/{{id}}")
+        raise InvalidSetting(
+            f"{text!r} is not a pattern: write POST, /orders/{{id}}, POST /orders/{{id}} or /v1/*, or give a function"
+        )
     method, path = parts[1], parts[2]
     expression = None if path is None else re.compile(_expression(path), re.DOTALL)
     is_template = path is not None and not path.endswith("*")
@@ -82,11 +87,18 @@ def _pattern(text: str) -> Matcher:
     def match(request: Request) -> str | None:
         if method is not None and request.method != method:
             return None
-        if expression is not None and not expression.fullmatch(request.path):
+        if expression is not None and not (
+            expression.fullmatch(request.path) or expression.fullmatch(without_slash(request.path))
+        ):
             return None
         return f"{request.method} {path}" if is_template else ""
 
     return match
+
+
+def without_slash(path: str) -> str:
+    """The path without a slash at its end."""
+    return path.rstrip("/") or "/"
 
 
 def _expression(path: str) -> str:

@@ -78,11 +78,53 @@ def test_a_key_is_never_repeated_in_an_answer() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"conflict_status": 400}, {"max_body_bytes": -1}, {"wait_seconds": float("nan")}, {"max_body_bytes": True}],
+    [
+        {"conflict_status": 400},
+        {"max_body_bytes": -1},
+        {"max_body_bytes": True},
+        {"max_body_bytes": 10.0},
+        {"max_response_bytes": "1"},
+        {"wait_seconds": float("nan")},
+        {"wait_seconds": "1"},
+        {"unrecorded": 503},
+        {"unrecorded": ["503"]},
+        {"kept_headers": "X-A"},
+        {"kept_headers": [1]},
+        {"scope": "acme"},
+        {"operation": 7},
+        {"body_field": ""},
+        {"body_field": b"key"},
+    ],
+    ids=str,
 )
-def test_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidSetting):
+def test_options_that_cannot_be_are_refused_with_their_name_and_value(wrong: dict[str, Any]) -> None:
+    [(name, value)] = wrong.items()
+    with pytest.raises(InvalidSetting) as refused:
         Options(**wrong)
+    assert str(refused.value).startswith(f"{name} = {value!r} is not valid: ")
+
+
+def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(InvalidSetting, match="there is no option 'nonsense'; known are database, schema"):
+        Options.of({"nonsense": 1})
+
+
+def test_cookies_without_a_scope_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    cookie = ("cookie", "session=secret")
+    scope_of(policy(scope=lambda _: "acme"), request("/", cookie))
+    scope_of(policy(), request("/", cookie, ("authorization", "x")))
+    assert not caplog.records
+    one = policy()
+    for _ in range(3):
+        scope_of(one, request("/", cookie))
+    [record] = caplog.records
+    assert (record.levelname, "`scope`" in record.message, "secret" in record.message) == ("WARNING", True, False)
+
+
+def test_a_tenant_may_be_a_number_but_not_nobody() -> None:
+    assert scope_of(policy(scope=lambda _: 7), request()) == "7/POST %2Forders"
+    with pytest.raises(InvalidSetting, match="None"):
+        scope_of(policy(scope=lambda _: None), request())
 
 
 HEADERS = (

@@ -19,7 +19,9 @@ def request(method: str, path: str) -> Request:
         ("POST", "POST", "/any/thing", ""),
         ("POST", "PATCH", "/", None),
         ("/orders", "PUT", "/orders", "PUT /orders"),
-        ("/orders", "PUT", "/orders/", None),
+        ("/orders", "PUT", "/orders/", "PUT /orders"),
+        ("/", "PUT", "/", "PUT /"),
+        ("/orders/", "PUT", "/orders/", "PUT /orders/"),
         ("/orders/{id}", "PUT", "/orders/7", "PUT /orders/{id}"),
         ("/orders/{id}", "PUT", "/orders/7/pay", None),
         ("/orders/{id}", "PUT", "/orders/", None),
@@ -50,7 +52,10 @@ def test_a_function_may_tell() -> None:
     assert routes.route(request("GET", "/")) == Route(Need.NONE)
 
 
-@pytest.mark.parametrize("wrong", ["", "orders", "post /orders", "POST orders", "POST  /a b"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "orders", "post /orders", "POST orders", "POST  /a b", "/a/*/b", "/x/{id", "/x/id}", "FETCH /x", "/{a{b}}"],
+)
 def test_what_is_no_pattern_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidSetting, match="pattern"):
         Routes([wrong], ())
