@@ -55,7 +55,7 @@ imports: $(READY)
 
 unit: $(READY)
 	$(call heading,unit tests)
-	@$(BIN)/python -m pytest -q tests/unit
+	@$(BIN)/python -m pytest -q -n 2 tests/unit
 
 tests: $(READY)
 	$(call heading,all tests)

@@ -73,7 +73,7 @@ def unit_tests_pass(version: str, interpreter: Path) -> bool:
     if not is_ready(environment) and not build(environment, interpreter):
         return False
     # No cache: "what failed last" is a matter of the main run.
-    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit"]
+    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "tests/unit"]
     return subprocess.run([environment / "bin" / "python", *pytest], cwd=ROOT, check=False).returncode == 0
 
 
