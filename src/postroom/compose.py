@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from postroom.errors import InvalidSetting, SchemaMissing
+from postroom.errors import DatabaseUnreachable, InvalidSetting, SchemaMissing
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import ANYTHING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from postroom.settings import Settings
     from postroom.sources.port import Source
     from postroom.store.stores import BlockingStore, Lines
+
+STARTING = 40.0
+"""Seconds for a database to answer for the first time: longer than SQLite waits for a lock."""
 
 
 def open_store(settings: Settings, *, create: bool = False) -> BlockingStore:
@@ -43,7 +47,8 @@ def open_store(settings: Settings, *, create: bool = False) -> BlockingStore:
 async def open_relay_store(settings: Settings) -> Lines:
     """A store for a relay on the settings' database; whoever opens it closes it.
 
-    Its tables are what this version works with: raises `SchemaError` otherwise, and what `open_store` raises.
+    Its tables are what this version works with: raises `SchemaError` otherwise, `DatabaseUnreachable`, and what
+    `open_store` raises.
     """
     from postroom.store import migrations, stores, urls
 
@@ -52,7 +57,13 @@ async def open_relay_store(settings: Settings) -> Lines:
     else:
         store = stores.AsyncStore(settings.database, settings.schema, settings.table_prefix)
     try:
-        await store.call(lambda connection: migrations.check(connection, store.names))
+        async with asyncio.timeout(STARTING):
+            await store.call(lambda connection: migrations.check(connection, store.names))
+    except TimeoutError:
+        await store.close()
+        raise DatabaseUnreachable(
+            f"the database {urls.shown(settings.database or '')} cannot be reached: no answer within {STARTING:g} s"
+        ) from None
     except BaseException:
         await store.close()
         raise

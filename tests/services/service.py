@@ -8,12 +8,15 @@ import signal
 import socket
 import time
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
+
+import psutil
 
 from tests.services.keeper import Keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 PATIENCE = 60  # seconds for a server to answer after its start
@@ -76,6 +79,20 @@ class Service(ABC):
             self._kept.kill()
         else:
             self._kept.stop()
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """The server, with all that it has started, does nothing; the system still takes connections for it."""
+        server = psutil.Process(self.pid)
+        server.suspend()  # first, so that it starts nothing more meanwhile
+        processes = [server, *server.children(recursive=True)]
+        try:
+            for process in processes:
+                process.suspend()
+            yield
+        finally:
+            for process in reversed(processes):
+                process.resume()
 
     def close(self) -> None:
         """End the server and remove its data. Nothing happens when it was never started."""

@@ -65,8 +65,7 @@ class Crew:
 
     async def close(self) -> None:
         """Close the connections."""
-        for line in self._lines:
-            await line.close()
+        await asyncio.gather(*(line.close() for line in self._lines))
 
     def _work(self) -> list[Coroutine[Any, Any, None]]:
         sorting = [] if self._sorter is None else [self._sorter.run()]

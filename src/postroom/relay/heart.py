@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from postroom.store.leases import Claimed
     from postroom.store.workers import Workers
 
+LONGEST_BEAT = 20.0
+"""Seconds, with the wait for its line: of many hearts that share one, each tells in time that it cannot beat."""
+
 
 class Heart:
     """Beats every two seconds or sooner; leases on messages are renewed when half of them is over."""
@@ -37,8 +40,8 @@ class Heart:
         """Beat until cancelled."""
         while True:
             alive: int | None = None
-            with suppress(Outage):
-                async with self._beating:
+            with suppress(Outage, TimeoutError):
+                async with self._beating, asyncio.timeout(LONGEST_BEAT):
                     alive = await self.beat()
             self._tell(alive)
             await asyncio.sleep(self._office.options.beat)

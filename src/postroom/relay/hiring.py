@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from postroom.relay.census import Counting
 from postroom.relay.cleaning import Cleaning
 from postroom.relay.crew import Crew
-from postroom.relay.lines import Database, ShiftLines
+from postroom.relay.lines import QUICK, Database, ShiftLines
 from postroom.relay.listener import Listener
 from postroom.relay.office import Office
 from postroom.relay.shift import Shift
@@ -53,7 +53,7 @@ def hired(
         lines = [ShiftLines.all_its_own(database)]
         sorting = lines[0].beats
     else:
-        sorting, beats = database.line(), database.line()
+        sorting, beats = database.line(), database.line(QUICK)
         lines = [ShiftLines.sparing(database, beats) for _ in offices]  # of many queues, or of one with little to do
     shifts = [
         Shift(office, some, Workers(names, queue)) for (queue, office), some in zip(offices.items(), lines, strict=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from postroom.errors import PostroomError, SchemaError
+from postroom.relay.limits import within
 from postroom.store.db_errors import reason
 from postroom.store.steps import Query
 from postroom.telemetry import DATABASE, Reachability
@@ -23,6 +24,14 @@ T = TypeVar("T")
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
+PATIENCE = 30.0
+"""Seconds for an operation, with opening its connection: a server that hangs does not answer, and does not refuse."""
+QUICK = 5.0
+"""The same for what must not take long, as the heart's beats: by them it is found out."""
+A_MOMENT = 2.0
+"""Seconds for a server that did not answer to answer at all: else it is away."""
+CLOSING = 3.0
+"""Seconds for a connection to end: drivers wait for their server first, those that wait at all for two."""
 
 
 class Outage(PostroomError):
@@ -41,9 +50,9 @@ class Database:
         """How often it went away: a connection that was opened before the last time says nothing of it now."""
         self._hook = hook
 
-    def line(self) -> Line:
-        """A connection of its own for one part of the work."""
-        line = Line(self)
+    def line(self, patience: float = PATIENCE) -> Line:
+        """A connection of its own for one part of the work, of which none takes longer."""
+        line = Line(self, patience)
         self.lines.append(line)
         return line
 
@@ -67,8 +76,8 @@ class ShiftLines:
     @classmethod
     def all_its_own(cls, database: Database) -> ShiftLines:
         """As fast as it can be: for a relay with one shift."""
-        settlements, beats, *others = (database.line() for _ in range(6))
-        return cls(settlements, beats, (others[0], others[1]), (others[2], others[3]))
+        settlements, *others = (database.line() for _ in range(5))
+        return cls(settlements, database.line(QUICK), (others[0], others[1]), (others[2], others[3]))
 
     @classmethod
     def sparing(cls, database: Database, beats: Line) -> ShiftLines:
@@ -77,43 +86,95 @@ class ShiftLines:
         return cls(database.line(), beats, (claims, claims), (reads, reads))
 
 
-class Line:
-    """One connection, kept open between operations."""
+class Connection:
+    """One connection: opened when it is first needed, and closed for good by itself when an operation fails."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, store: Lines) -> None:
+        self._store = store
         self._stack = AsyncExitStack()
         self._run: Run | None = None
+        self.is_free = True
+        """Not at work; and not closed, nor about to be because it failed."""
+
+    async def work(self, steps: Steps[T]) -> T:
+        """Run an operation."""
+        self.is_free = False
+        try:
+            if self._run is None:
+                self._run = await self._stack.enter_async_context(self._store.line())
+            result = await self._run(steps)
+        except BaseException as error:  # if cancelled in the middle, a statement may still be under way
+            await self.close(error)
+            raise
+        self.is_free = True
+        return result
+
+    async def close(self, error: BaseException) -> None:
+        """Close it for good, for this reason: a pool that gets it back may wait for the server when it is closed."""
+        try:
+            await self._stack.__aexit__(type(error), error, None)
+        except Exception as again:  # noqa: BLE001 - it is the error we came with, or the connection is gone anyway
+            del again
+
+
+class Line:
+    """One connection, kept open between operations. One that failed is left to itself, and another takes its place."""
+
+    def __init__(self, database: Database, patience: float) -> None:
+        self._database = database
+        self._patience = patience
+        self._connection = Connection(database.store)
         self._outages = 0
         self._one_at_a_time = asyncio.Lock()
 
     async def attempt(self, steps: Steps[T]) -> T:
         """Run an operation once. Raises `Outage`, after which its outcome may be unknown."""
         async with self._one_at_a_time:
-            return await self._attempt(steps)
+            return await self._attempt(steps, self._patience)
 
-    async def _attempt(self, steps: Steps[T]) -> T:
+    async def _attempt(self, steps: Steps[T], patience: float) -> T:
         database = self._database
         if self._outages < database.outages:
-            await self.close(Outage("the connection is as old as an outage"))
+            await self.close()  # as old as an outage
             self._outages = database.outages
         try:
-            if self._run is None:
-                self._run = await self._stack.enter_async_context(database.store.line())
-            result = await self._run(steps)
+            result = await self._work(steps, patience)
         except SchemaError:
             raise
         except Exception as error:
-            await self.close(error)
-            if self._outages == database.outages:
-                database.report(reason(error))
+            await self._report(error)
             raise Outage(str(error)) from error
-        except BaseException as error:
-            await self.close(error)  # cancelled in the middle: a statement may still be under way
-            raise
-        if self._outages == database.outages:
-            database.report(None)
+        self._answered()
         return result
+
+    async def _work(self, steps: Steps[T], patience: float) -> T:
+        store = self._database.store
+        if not self._connection.is_free:
+            self._connection = Connection(store)
+        # SQLite has limits of its own, and what runs in a thread cannot be ended: it would only be disowned.
+        limit = None if store.names.dialect == "sqlite" else patience
+        return await within(limit, self._connection.work(steps))
+
+    async def _report(self, error: Exception) -> None:
+        """Say that the database is away, where this error means that."""
+        database = self._database
+        if isinstance(error, TimeoutError) and await self._answers_quickly():
+            pass  # it was the statement: it may have waited for a lock
+        elif self._outages == database.outages:
+            database.report(reason(error))
+
+    async def _answers_quickly(self) -> bool:
+        try:
+            await self._work(_nothing(), A_MOMENT)
+        except Exception as error:  # noqa: BLE001 - whatever it is, that is no answer
+            del error
+            return False
+        self._answered()
+        return True
+
+    def _answered(self) -> None:
+        if self._outages == self._database.outages:
+            self._database.report(None)
 
     async def run(self, operation: Callable[[], Steps[T]]) -> T:
         """Run an operation, again and again until the database has done it."""
@@ -128,18 +189,17 @@ class Line:
     async def answers(self) -> bool:
         """Whether the database answers at all."""
         with suppress(Outage):
-            await self.attempt(_nothing())
+            async with self._one_at_a_time:
+                await self._attempt(_nothing(), QUICK)
             return True
         return False
 
-    async def close(self, error: BaseException | None = None) -> None:
-        """Give the connection back, or, after an error, close it for good."""
-        self._run = None
-        stack, self._stack = self._stack, AsyncExitStack()
-        try:
-            await stack.__aexit__(type(error) if error else None, error, None)
-        except Exception as again:  # noqa: BLE001 - it is the error we came with, or the connection is gone anyway
-            del again
+    async def close(self) -> None:
+        """Close the connection for good. Does not wait for long if the server hangs."""
+        connection, self._connection = self._connection, Connection(self._database.store)
+        if connection.is_free:
+            with suppress(TimeoutError):
+                await within(CLOSING, connection.close(Outage("the line is closed")))
 
 
 def _nothing() -> Steps[None]:

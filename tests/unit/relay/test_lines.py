@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from postroom.relay.lines import Database, Outage
+from postroom.store.names import Names
 from postroom.telemetry import Event, Reachability
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def nothing() -> Steps[None]:
 
 class Server:
     """A store whose connections break when it goes down, and stay so."""
+
+    names = Names.of("postgresql", None, None)
 
     def __init__(self) -> None:
         self.up = True

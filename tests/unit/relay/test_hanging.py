@@ -1,0 +1,201 @@
+"""A database that hangs: it answers nothing, refuses nothing, and does not even let go."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from postroom.brokers.memory import MemoryBroker
+from postroom.relay import heart, limits, lines
+from postroom.relay.heart import Heart
+from postroom.relay.limits import within
+from postroom.relay.lines import Database, Outage
+from postroom.relay.office import Office
+from postroom.relay.options import Options
+from postroom.store.deliveries import Deliveries
+from postroom.store.names import Names
+from postroom.store.steps import Query
+from postroom.store.workers import Workers
+from postroom.telemetry import Beat, Event, Reachability
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from postroom.store.steps import Steps
+    from postroom.store.stores import Lines, Run
+
+SOON = 0.05
+PATIENCE = 10
+HANGS = "SELECT 'what waits for a lock'"
+
+
+class Server:
+    """A store on which everything waits while it hangs, even for its end; and one statement always does."""
+
+    def __init__(self, dialect: str = "postgresql") -> None:
+        self.names = Names.of(dialect, None, None)
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.opened = 0
+        self.closed: list[type[BaseException] | None] = []
+        self.told: list[bool] = []
+        self.asked = asyncio.Event()
+
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[Run]:
+        await self.goes_on.wait()
+        self.opened += 1
+
+        async def work(steps: Steps[None]) -> None:
+            query = next(steps)
+            self.asked.set()
+            try:
+                await (asyncio.Event() if query.text == HANGS else self.goes_on).wait()
+            except asyncio.CancelledError:
+                await self.goes_on.wait()
+                raise
+
+        error: BaseException | None = None
+        try:
+            yield cast("Run", work)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            try:
+                await self.goes_on.wait()
+            finally:
+                self.closed.append(type(error) if error else None)
+
+    async def end(self) -> None:
+        """All that was left behind comes to its end."""
+        self.goes_on.set()
+        async with asyncio.timeout(PATIENCE):
+            while self.opened > len(self.closed):  # noqa: ASYNC110 - it sets no event
+                await asyncio.sleep(0)
+
+    def listen(self, event: Event) -> None:
+        if isinstance(event, Reachability):
+            self.told.append(event.reachable)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GRACE", SOON)
+    monkeypatch.setattr(lines, "CLOSING", SOON)
+    monkeypatch.setattr(lines, "A_MOMENT", SOON)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def database(server: Server) -> Database:
+    return Database(cast("Lines", server), server.listen)
+
+
+def quick() -> Steps[None]:
+    yield Query("SELECT 1")
+
+
+def slow() -> Steps[None]:
+    yield Query(HANGS)
+
+
+async def test_R_5_a_database_that_hangs_is_an_outage_and_is_not_waited_for(server: Server, database: Database) -> None:
+    line = database.line(SOON)
+    await line.attempt(quick())
+    server.goes_on.clear()
+    for _ in range(2):  # with the connection that was open, and with one that does not open
+        with pytest.raises(Outage, match=f"no answer within {SOON:g} s"):
+            await asyncio.wait_for(line.attempt(quick()), PATIENCE)
+    assert (server.told, server.closed) == ([False], [])
+    server.goes_on.set()
+    await line.attempt(quick())
+    assert server.told == [False, True]
+    await line.close()
+    await server.end()
+    assert set(server.closed) == {asyncio.CancelledError, Outage}
+
+
+async def test_R_5_a_statement_that_takes_too_long_is_no_outage_where_the_database_answers(
+    server: Server, database: Database
+) -> None:
+    line = database.line(SOON)
+    with pytest.raises(Outage):
+        await asyncio.wait_for(line.attempt(slow()), PATIENCE)
+    assert server.told == []
+    assert server.closed == [asyncio.CancelledError]
+    await line.attempt(quick())
+    assert server.opened == 2
+
+
+async def test_R_4_a_part_that_is_cancelled_does_not_wait_for_a_database_that_hangs(
+    server: Server, database: Database
+) -> None:
+    line = database.line()
+    await line.attempt(quick())
+    server.goes_on.clear()
+    server.asked.clear()
+    work = asyncio.create_task(line.attempt(quick()))
+    await server.asked.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(work, PATIENCE)
+    await server.end()
+    assert (server.told, server.closed) == ([], [asyncio.CancelledError])
+
+
+async def test_R_4_a_line_is_closed_without_waiting_for_a_database_that_hangs(
+    server: Server, database: Database
+) -> None:
+    line = database.line()
+    await line.attempt(quick())
+    server.goes_on.clear()
+    await asyncio.wait_for(line.close(), PATIENCE)
+    await server.end()
+
+
+async def test_R_5_sqlite_gives_up_by_itself_and_has_no_limit_of_ours() -> None:
+    """What runs in a thread goes on whether or not somebody waits for it."""
+    server = Server("sqlite")
+    line = Database(cast("Lines", server), server.listen).line(0.0)
+    await line.attempt(quick())
+    assert server.told == []
+
+
+async def test_V_4_a_heart_that_waits_for_its_line_tells_so(
+    server: Server, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many share one: while the database hangs, the last would have its turn too late to count as alive."""
+    monkeypatch.setattr(heart, "LONGEST_BEAT", SOON)
+    told: asyncio.Queue[Beat] = asyncio.Queue()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Beat):
+            told.put_nowait(event)
+
+    office = Office(Options("w", lane_lease=SOON), MemoryBroker(), Deliveries(server.names), listen)
+    line = database.line()
+    other = asyncio.create_task(line.attempt(slow()))
+    beating = asyncio.create_task(Heart(office, line, Workers(server.names, "default")).run())
+    for _ in range(2):
+        assert not (await asyncio.wait_for(told.get(), PATIENCE)).reached
+    for task in (other, beating):
+        task.cancel()
+    await asyncio.wait({other, beating})
+
+
+async def test_work_that_ends_in_time_gives_its_result_or_its_error() -> None:
+    async def work(number: int) -> float:
+        await asyncio.sleep(0)
+        return 1 / number
+
+    assert await within(None, work(2)) == 0.5
+    with pytest.raises(ZeroDivisionError):
+        await within(PATIENCE, work(0))
