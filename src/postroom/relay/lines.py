@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from postroom.errors import PostroomError, SchemaError
 from postroom.relay.limits import within
-from postroom.store.db_errors import reason
+from postroom.store.db_errors import is_of_database, reason
 from postroom.store.steps import Query
 from postroom.telemetry import DATABASE, Reachability
 
@@ -49,6 +50,7 @@ class Database:
         self.outages = 0
         """How often it went away: a connection that was opened before the last time says nothing of it now."""
         self._hook = hook
+        self._flaws: set[str] = set()
 
     def line(self, patience: float = PATIENCE) -> Line:
         """A connection of its own for one part of the work, of which none takes longer."""
@@ -62,6 +64,13 @@ class Database:
             self.reachable = down is None
             self.outages += down is not None
             self._hook(Reachability(DATABASE, self.reachable, down or ""))
+
+    def note_flaw(self, error: Exception) -> None:
+        """Log an error of our own code, or of what it was given: each kind once, as it comes again with every try."""
+        name = type(error).__name__
+        if name not in self._flaws:
+            self._flaws.add(name)
+            logging.getLogger("postroom").error("an operation on the database has failed with %s", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +167,9 @@ class Line:
     async def _report(self, error: Exception) -> None:
         """Say that the database is away, where this error means that."""
         database = self._database
-        if isinstance(error, TimeoutError) and await self._answers_quickly():
+        if not is_of_database(error):
+            database.note_flaw(error)
+        elif isinstance(error, TimeoutError) and await self._answers_quickly():
             pass  # it was the statement: it may have waited for a lock
         elif self._outages == database.outages:
             database.report(reason(error))

@@ -22,6 +22,7 @@ _ABORTED = "25P02"
 _LOST_CONNECTION = {"57P01", "57P02", "57P03", "25P03", 1053, 1927, 2006, 2013, 2055}
 _DRIVERS = {"aiomysql", "asyncmy", "asyncpg", "psycopg", "psycopg2", "pymysql"}
 """Whose connections lead to a server, and may get lost on the way."""
+_LIBRARIES = _DRIVERS | {"aiosqlite", "sqlalchemy", "sqlite3"}
 
 
 def code_of(error: BaseException) -> object:
@@ -68,6 +69,15 @@ def is_lost_connection(error: BaseException) -> bool:
     if code is None:  # psycopg's and asyncpg's own words for a connection that is gone
         return type(original).__name__ in {"OperationalError", "InterfaceError", "ConnectionDoesNotExistError"}
     return code in _LOST_CONNECTION or str(code).startswith("08")
+
+
+def is_of_database(error: BaseException) -> bool:
+    """The database has raised it, its driver, or the way there. If not, our own code has, or what it was given has."""
+    original = _original(error)
+    if isinstance(original, ValueError) or "DataError" in [cls.__name__ for cls in type(original).__mro__]:
+        return False  # a value that cannot be written as a parameter, in each driver's own words
+    library = type(original).__module__.partition(".")[0]
+    return isinstance(original, DatabaseUnreachable | EOFError | OSError) or library in _LIBRARIES
 
 
 def is_missing_table(error: BaseException) -> bool:

@@ -6,10 +6,12 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
 
 from postroom.relay.lines import Database, Outage
 from postroom.store.names import Names
+from postroom.store.steps import run
 from postroom.telemetry import Event, Reachability
 
 if TYPE_CHECKING:
@@ -41,13 +43,13 @@ class Server:
         self._answer(self.starts)
         since = self.starts
 
-        async def run(steps: Steps[None]) -> None:
-            del steps
+        async def work(steps: Steps[None]) -> None:
             if self.pace:
                 await self.pace.wait()
             self._answer(since)
+            run(steps, lambda query: pytest.fail(query.text))
 
-        yield cast("Run", run)
+        yield cast("Run", work)
 
     def _answer(self, since: int) -> None:
         if not self.up or since != self.starts:
@@ -109,3 +111,20 @@ async def test_R_5_a_statement_that_learns_of_an_outage_late_does_not_report_it_
     assert await late
     assert not await fails(slow)
     assert server.told == [False, True]
+
+
+async def test_R_5_an_error_of_our_own_is_no_outage_and_is_logged_once(
+    server: Server, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    def undecodable() -> Steps[None]:
+        msgspec.json.decode(b"{")
+        yield from ()
+
+    line = database.line()
+    for _ in range(3):
+        with pytest.raises(Outage):
+            await line.attempt(undecodable())
+    assert not await fails(line)
+    assert server.told == []
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == ["an operation on the database has failed with DecodeError"]
