@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
+from inspect import isawaitable
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
@@ -13,15 +15,19 @@ import msgspec
 from postroom.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
     from postroom.health import Health
+
+    Page = Callable[[], "Answer | Awaitable[Answer]"]
 
 HOST = "127.0.0.1"
 LONGEST_HEAD = 8192
 SECONDS = 5.0
 """For a request to arrive, and again for the answer to leave."""
+MAKING = 30.0
+"""Seconds for a page to be made."""
 MOST_CONNECTIONS = 32
 """At the same time. Others are closed at once."""
 TEXT = "text/plain; charset=utf-8"
@@ -37,10 +43,16 @@ class Answer(NamedTuple):
     content_type: str = TEXT
 
 
-def pages(health: Health, metrics: Callable[[], Answer] | None = None) -> dict[str, Callable[[], Answer]]:
-    """The pages of a process that this is the health of."""
-    found = {"/livez": lambda: _told(health.not_live()), "/readyz": lambda: _told(health.not_ready())}
-    return found if metrics is None else {**found, "/metrics": metrics}
+def pages(health: Health, metrics: Callable[[], Answer] | None = None) -> dict[str, Page]:
+    """The pages of a process that this is the health of. That of the metrics may take its time."""
+    found: dict[str, Page] = {"/livez": lambda: _told(health.not_live()), "/readyz": lambda: _told(health.not_ready())}
+    return found if metrics is None else {**found, "/metrics": _in_thread(metrics)}
+
+
+def _in_thread(page: Callable[[], Answer]) -> Page:
+    """The page, made in a thread, one at a time: whoever has figures in the registry may be slow to tell them."""
+    thread = ThreadPoolExecutor(1, "postroom-metrics")
+    return lambda: asyncio.get_running_loop().run_in_executor(thread, page)
 
 
 def prometheus_page() -> Answer:
@@ -63,7 +75,7 @@ class Probes:
     `InvalidSetting` where the port cannot be had.
     """
 
-    def __init__(self, pages: Mapping[str, Callable[[], Answer]], port: int, host: str = HOST) -> None:
+    def __init__(self, pages: Mapping[str, Page], port: int, host: str = HOST) -> None:
         self._pages = pages
         self._port = port
         self._host = host
@@ -101,7 +113,9 @@ class Probes:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(SECONDS):
-                method, answer = await self._answer(reader)
+                head = await _head(reader)
+            async with asyncio.timeout(MAKING):
+                method, answer = await self._answer(head)
             async with asyncio.timeout(SECONDS):
                 writer.write(_written(answer, with_body=method != b"HEAD"))
                 await writer.drain()
@@ -113,10 +127,8 @@ class Probes:
             with suppress(OSError):
                 writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[bytes, Answer]:
-        try:
-            head = await reader.readuntil(_END)
-        except asyncio.LimitOverrunError:
+    async def _answer(self, head: bytes | None) -> tuple[bytes, Answer]:
+        if head is None:
             return b"", _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         request = _REQUEST.fullmatch(head.partition(b"\r\n")[0])
         if request is None:
@@ -128,9 +140,18 @@ class Probes:
         if method not in {b"GET", b"HEAD"}:
             return method, _error(HTTPStatus.METHOD_NOT_ALLOWED)
         try:
-            return method, page()
+            made = page()
+            return method, await made if isawaitable(made) else made
         except Exception:  # noqa: BLE001 - a figure that cannot be had must not stop the relay
             return method, _error(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes | None:
+    """All of a request but its body; None where that is too long."""
+    try:
+        return await reader.readuntil(_END)
+    except asyncio.LimitOverrunError:
+        return None
 
 
 def _error(status: HTTPStatus) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,30 @@ async def test_what_is_wrong_is_answered_with_an_error(port: int, request_head: 
     assert answer.startswith(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode())
     assert b"secret" not in answer
     assert (b"Allow: GET, HEAD" in answer) == (status == 405)
+
+
+async def test_V_4_while_metrics_are_slow_to_come_everything_else_goes_on() -> None:
+    """Whatever is in the registry, one scrape waits for another, and nobody else does."""
+    go_on, at_once, most = threading.Event(), 0, 0
+
+    def slow() -> Answer:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        go_on.wait(10)
+        at_once -= 1
+        return Answer(HTTPStatus.OK, b"figures")
+
+    port = free_port()
+    async with Probes(pages(Health(), slow), port), asyncio.TaskGroup() as group:
+        scrapes = [group.create_task(get(port, "/metrics")) for _ in range(3)]
+        while not most:  # noqa: ASYNC110 - the thread sets no event of ours
+            await asyncio.sleep(0)
+        assert (await get(port, "/livez"))[0] == 200
+        assert not any(scrape.done() for scrape in scrapes)
+        go_on.set()
+    assert [scrape.result() for scrape in scrapes] == [(200, "figures")] * 3
+    assert most == 1
 
 
 async def test_head_has_no_body(port: int) -> None:
