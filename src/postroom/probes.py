@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
@@ -29,10 +31,10 @@ SECONDS = 5.0
 MAKING = 30.0
 """Seconds for a page to be made."""
 MOST_CONNECTIONS = 32
-"""At the same time. Others are closed at once."""
+"""At the same time. For another, the oldest is closed whose request has not come yet."""
 TEXT = "text/plain; charset=utf-8"
-_REQUEST = re.compile(rb"([A-Z]+) (/[!-~]*) HTTP/1\.[01]")
-_END = b"\r\n\r\n"
+_REQUEST = re.compile(rb"([A-Z]+) (?:(?i:https?)://[\w.:%\[\]-]+)?(/[!-~]*) HTTP/1\.[01]\r\n")
+_END_OF_LINE = b"\r\n"
 
 
 class Answer(NamedTuple):
@@ -71,24 +73,27 @@ def _told(problems: list[str]) -> Answer:
 class Probes:
     """Answers GET and HEAD for a few pages, one request a connection, while it is entered.
 
-    It is strict and small: what is no request in HTTP/1.1 is answered with an error, or not at all. Entering it raises
+    It is strict and small: what is no request in HTTP/1.1 is answered with an error, at once. Entering it raises
     `InvalidSetting` where the port cannot be had.
     """
 
     def __init__(self, pages: Mapping[str, Page], port: int, host: str = HOST) -> None:
         self._pages = pages
         self._port = port
-        self._host = host
+        self._host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.StreamWriter, None] = {}
+        """Of those whose request has not come yet, the oldest first."""
 
     async def __aenter__(self) -> Self:
         try:
             self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=LONGEST_HEAD)
         except OSError as error:
+            host = f"[{self._host}]" if ":" in self._host else self._host
             raise InvalidSetting(
-                f"http_port = {self._port}: cannot listen at {self._host}:{self._port}: "
-                f"{error.strerror or type(error).__name__}; give another port, or another http_host"
+                f"http_port = {self._port}: cannot listen at {host}:{self._port}: {_reason(error)}; "
+                "give another port, or another http_host"
             ) from None
         return self
 
@@ -104,18 +109,30 @@ class Probes:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MOST_CONNECTIONS:
-            writer.transport.abort()
-            return
+            if not self._waiting:
+                writer.transport.abort()
+                return
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+        self._waiting[writer] = None
         connection = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
+        connection.add_done_callback(lambda _: self._end(connection, writer))  # also of one that never came to run
+
+    def _end(self, connection: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        self._connections.discard(connection)
+        self._waiting.pop(writer, None)
+        with suppress(OSError):
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(SECONDS):
-                head = await _head(reader)
+                request = await _request(reader)
+            self._waiting.pop(writer, None)
             async with asyncio.timeout(MAKING):
-                method, answer = await self._answer(head)
+                method, answer = await self._answer(request)
             async with asyncio.timeout(SECONDS):
                 writer.write(_written(answer, with_body=method != b"HEAD"))
                 await writer.drain()
@@ -123,17 +140,11 @@ class Probes:
                 await writer.wait_closed()
         except (OSError, TimeoutError, EOFError):  # whoever asked has gone, or takes too long
             pass
-        finally:
-            with suppress(OSError):
-                writer.transport.abort()
 
-    async def _answer(self, head: bytes | None) -> tuple[bytes, Answer]:
-        if head is None:
-            return b"", _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        request = _REQUEST.fullmatch(head.partition(b"\r\n")[0])
-        if request is None:
-            return b"", _error(HTTPStatus.BAD_REQUEST)
-        method, target = request.groups()
+    async def _answer(self, request: tuple[bytes, bytes] | HTTPStatus) -> tuple[bytes, Answer]:
+        if isinstance(request, HTTPStatus):
+            return b"", _error(request)
+        method, target = request
         page = self._pages.get(target.partition(b"?")[0].decode("ascii"))
         if page is None:
             return method, _error(HTTPStatus.NOT_FOUND)
@@ -146,12 +157,38 @@ class Probes:
             return method, _error(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-async def _head(reader: asyncio.StreamReader) -> bytes | None:
-    """All of a request but its body; None where that is too long."""
+async def _request(reader: asyncio.StreamReader) -> tuple[bytes, bytes] | HTTPStatus:
+    """Method and target, when all of a request has come but its body; or what is wrong with it, as soon as it is seen.
+
+    What speaks another protocol, as TLS, may never send the end of a line.
+    """
+    first = await reader.readexactly(1)
+    if not first.isupper():
+        return HTTPStatus.BAD_REQUEST
     try:
-        return await reader.readuntil(_END)
+        line = first + await reader.readuntil(b"\n")
+        request = _REQUEST.fullmatch(line)
+        if request is None:
+            return HTTPStatus.BAD_REQUEST
+        length = len(line)
+        while line != _END_OF_LINE:
+            line = await reader.readuntil(b"\n")
+            length += len(line)
+            if length > LONGEST_HEAD:
+                return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            if not line.endswith(_END_OF_LINE):
+                return HTTPStatus.BAD_REQUEST
     except asyncio.LimitOverrunError:
-        return None
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    method, target = request.groups()
+    return method, target
+
+
+def _reason(error: OSError) -> str:
+    """The system's own words: asyncio adds the address to them, which is told already."""
+    if error.errno is None or isinstance(error, socket.gaierror):  # whose numbers are its own
+        return error.strerror or type(error).__name__
+    return os.strerror(error.errno)
 
 
 def _error(status: HTTPStatus) -> Answer:
@@ -167,4 +204,4 @@ def _written(answer: Answer, *, with_body: bool) -> bytes:
         "Connection: close",
         *(["Allow: GET, HEAD"] if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else []),
     ]
-    return "\r\n".join(head).encode() + _END + (answer.body if with_body else b"")
+    return "\r\n".join(head).encode() + 2 * _END_OF_LINE + (answer.body if with_body else b"")
