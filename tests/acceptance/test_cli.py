@@ -229,6 +229,7 @@ def test_a_database_that_refuses_is_one_line_without_the_password(
     for given in (
         url.set(password=SECRET).render_as_string(hide_password=False),
         url.update_query_dict({"password": SECRET}).render_as_string(hide_password=False),
+        url.update_query_dict({"nosuch": SECRET}).render_as_string(hide_password=False),
         url.set(password=SECRET, database="nowhere", username="root").render_as_string(hide_password=False),
         url.set(password=SECRET, port=1).render_as_string(hide_password=False),
     ):

@@ -20,7 +20,11 @@ _SYNC = {"postgresql": ("psycopg", "psycopg2"), "mysql": ("pymysql",), "sqlite":
 _ASYNC = {"postgresql": ("asyncpg", "psycopg"), "mysql": ("asyncmy", "aiomysql"), "sqlite": ("aiosqlite",)}
 _MODULES = {"pysqlite": "sqlite3"}
 _EXTRAS = {"postgresql": "postgresql", "mysql": "mysql", "sqlite": "aiosqlite"}
-_SECRET_WORDS = ("pass", "secret", "token", "key")
+_SHOWN_OPTIONS = {
+    *("application_name", "charset", "connect_timeout", "host", "mode", "port", "service", "ssl", "sslmode"),
+    *("target_session_attrs", "unix_socket", "uri"),
+}
+"""Options that say which database it is, or how it is reached. What else is in a URL may be anything."""
 
 
 def resolve(url: str, *, asynchronous: bool = False) -> URL:
@@ -56,12 +60,9 @@ def file_of(url: str) -> str | None:
 
 
 def shown(url: URL | str) -> str:
-    """The URL for people and logs, its secrets hidden."""
+    """The URL for people and logs: of its options the names, and the values of those that are known to be no secret."""
     parsed = make_url(url)
-    hidden = {
-        name: "***" if any(word in name.lower() for word in _SECRET_WORDS) else value
-        for name, value in parsed.query.items()
-    }
+    hidden = {name: value if name in _SHOWN_OPTIONS else "***" for name, value in parsed.query.items()}
     text = parsed.set(query=hidden).render_as_string(hide_password=True)
     return text.replace("%2A%2A%2A", "***").replace("%2F", "/")
 
