@@ -42,6 +42,7 @@ _SYSTEMS = {
 }
 """What OpenTelemetry calls a system, where it is not the URL's scheme."""
 _DONE = frozenset({Outcome.SUCCESS, Outcome.DEDUP_HIT})
+_OUTCOMES = frozenset(outcome.value for outcome in Outcome)
 
 
 def opentelemetry(tracer_provider: TracerProvider | None = None) -> Traces:
@@ -85,8 +86,10 @@ class Traces:
             case Published():
                 self._published(event)
             case Settled():
+                outcome = event.outcome.value
+                failed = "" if event.outcome in _DONE else event.code or outcome
                 for message in event.messages:
-                    self._end(message, event.outcome.value, "" if event.outcome in _DONE else event.code)
+                    self._end(message, outcome, failed)
             case Expired():
                 for message in event.messages:
                     self._end(message, "expired")
@@ -184,10 +187,10 @@ class Traces:
 
 
 def mark_failed(span: Span, code: str) -> None:
-    """Say that it failed, and why in a word: texts of errors may quote anything."""
+    """Say that it failed, and why in a word: texts of errors may quote anything. An outcome's code says enough."""
     from opentelemetry.trace import StatusCode
 
-    span.set_status(StatusCode.ERROR)
+    span.set_status(StatusCode.ERROR, code if code in _OUTCOMES else None)
     span.set_attribute("error.type", one_word(code))
 
 

@@ -135,6 +135,18 @@ def test_V_3_every_way_to_end_ends_the_span(recorder: Recorder) -> None:
     assert outcomes == [None, "expired", "outbox_flush_db_error", "outbox_flush_conflict", None]
 
 
+@pytest.mark.parametrize("outcome", [Outcome.CONFLICT, Outcome.DB_ERROR])
+def test_V_3_what_failed_after_it_was_sent_has_an_error_too(recorder: Recorder, outcome: Outcome) -> None:
+    """The broker took it, and the lease was lost meanwhile, or the database would not write it down."""
+    message = recorder.message()
+    ended = NotSettled(message, "refused") if outcome is Outcome.DB_ERROR else Settled(outcome, [message])
+    recorder.tell(published(message), ended)
+    [process], [send] = recorder.named("outbox.process"), recorder.named("broker.send")
+    assert (process.status.status_code, process.status.description) == (StatusCode.ERROR, outcome.value)
+    assert attributes(process)["error.type"] == outcome.value
+    assert send.status.status_code is StatusCode.UNSET
+
+
 def received(message: Message) -> Incoming:
     return Incoming(
         id=str(message.id), topic=message.topic, payload=None, content_type="text/plain", headers=message.headers
