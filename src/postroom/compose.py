@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from postroom.brokers.port import Broker
     from postroom.settings import Settings
     from postroom.sources.port import Source
+    from postroom.store.limits import Limits
     from postroom.store.stores import BlockingStore, Lines
 
 STARTING = 40.0
 """Seconds for a database to answer for the first time: longer than SQLite waits for a lock."""
 
 
-def open_store(settings: Settings, *, create: bool = False) -> BlockingStore:
+def open_store(settings: Settings, *, create: bool = False, limits: Limits | None = None) -> BlockingStore:
     """A store for sync code on the settings' database; whoever opens it closes it.
 
     An SQLite file is made only with `create`: elsewhere one that is not there is a mistake in its name. Raises
@@ -41,10 +42,10 @@ def open_store(settings: Settings, *, create: bool = False) -> BlockingStore:
     file = urls.file_of(settings.database)
     if file and not create and not Path(file).exists():
         raise SchemaMissing(f"there is no database file {file}: run `postroom init` to create it, or check its name")
-    return stores.open_store(settings.database, settings.schema, settings.table_prefix)
+    return stores.open_store(settings.database, settings.schema, settings.table_prefix, limits)
 
 
-async def open_relay_store(settings: Settings) -> Lines:
+async def open_relay_store(settings: Settings, limits: Limits | None = None) -> Lines:
     """A store for a relay on the settings' database; whoever opens it closes it.
 
     Its tables are what this version works with: raises `SchemaError` otherwise, `DatabaseUnreachable`, and what
@@ -53,9 +54,9 @@ async def open_relay_store(settings: Settings) -> Lines:
     from postroom.store import migrations, stores, urls
 
     if settings.database is None or urls.dialect_of_url(settings.database) == "sqlite":
-        store: Lines = stores.ThreadStore(open_store(settings))
+        store: Lines = stores.ThreadStore(open_store(settings, limits=limits))
     else:
-        store = stores.AsyncStore(settings.database, settings.schema, settings.table_prefix)
+        store = stores.AsyncStore(settings.database, settings.schema, settings.table_prefix, limits)
     try:
         async with asyncio.timeout(STARTING):
             await store.call(lambda connection: migrations.check(connection, store.names))

@@ -15,6 +15,8 @@ from postroom.store.steps import Query, Result, Steps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from postroom.store.limits import Limits
+
 SETTINGS = {
     # The tables' sizes swing between zero and millions, which leads the planner astray.
     "enable_seqscan": "'off'",
@@ -76,33 +78,30 @@ def same_session(pid: int) -> str:
 class PooledSession:
     """Turns the statements of one connection into what they are behind a pooler."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits | None = None) -> None:
         self._begun = False
+        lock = f"; SET LOCAL lock_timeout = {limits.milliseconds}" if limits else ""
+        self._begin = Query(f"{_BEGIN}; {settings(local=True)}{lock}", script=True)
 
     def steps(self, query: Query) -> Steps[Result]:
         """Run one statement, in the open transaction or in one of its own."""
         if query.text == _BEGIN:
             self._begun = True
-            return (yield _begin())
+            return (yield self._begin)
         if query.text in _ENDS:
             self._begun = False
             return (yield query)
         if self._begun:
             return (yield query)
-        return (yield from _alone(query))
+        return (yield from self._alone(query))
 
-
-def _begin() -> Query:
-    return Query(f"{_BEGIN}; {settings(local=True)}", script=True)
-
-
-def _alone(query: Query) -> Steps[Result]:
-    yield _begin()
-    try:
-        result = yield query
-    except Exception:
-        with suppress(Exception):  # on a connection that broke, where there is nothing left to undo
-            yield Query("ROLLBACK", script=True)
-        raise
-    yield Query("COMMIT", script=True)
-    return result
+    def _alone(self, query: Query) -> Steps[Result]:
+        yield self._begin
+        try:
+            result = yield query
+        except Exception:
+            with suppress(Exception):  # on a connection that broke, where there is nothing left to undo
+                yield Query("ROLLBACK", script=True)
+            raise
+        yield Query("COMMIT", script=True)
+        return result

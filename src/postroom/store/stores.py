@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -13,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from postroom.errors import DatabaseUnreachable, DriverMissing
 from postroom.store.connections import driver_kind
 from postroom.store.db_errors import explained, reason
+from postroom.store.limits import Limits, break_off
 from postroom.store.names import Names
 from postroom.store.pooled import UNPREPARED, PooledSession, is_direct, settings
 from postroom.store.steps import Query, Result, Steps, arun, run
@@ -46,23 +49,26 @@ class BlockingStore(Protocol):
 
     def run(self, steps: Steps[T]) -> T: ...
     def call(self, function: Callable[[Connection], T]) -> T: ...
+    def break_off(self) -> None: ...
     def close(self) -> None: ...
 
 
 class Store:
     """A store for sync code. Operations make their own transactions; a statement outside one commits by itself."""
 
-    def __init__(self, url: str, schema: str | None = None, table_prefix: str | None = None) -> None:
+    def __init__(
+        self, url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
+    ) -> None:
         self.names = Names.of(dialect_of_url(url), schema, table_prefix)
         self._engine = create_engine(resolve(url), isolation_level="AUTOCOMMIT", pool_pre_ping=True)
-        self._sessions = _Sessions(self._engine, self.names.dialect)
+        self._sessions = _Sessions(self._engine, self.names.dialect, limits)
 
     @contextmanager
     def session(self) -> Iterator[Callable[[Query], Result]]:
         """One connection for several operations: `run(steps, execute)`."""
         with _reachable(self._engine.url), self._engine.connect() as connection:
             execute = driver_kind(connection.connection.driver_connection).execute
-            session = PooledSession()
+            session = PooledSession(self._sessions.limits)
             try:
                 yield (lambda query: run(session.steps(query), execute)) if self._sessions.pooled else execute
             except BaseException:
@@ -80,6 +86,10 @@ class Store:
         with _reachable(engine.url), engine.connect() as connection:
             return function(connection)
 
+    def break_off(self) -> None:
+        """End all connections, from any thread: an operation that waits for its server fails, and makes no other."""
+        self._sessions.break_off()
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -87,10 +97,12 @@ class Store:
 class AsyncStore:
     """A store for async code, on the driver's own connection: SQLAlchemy only makes and pools it."""
 
-    def __init__(self, url: str, schema: str | None = None, table_prefix: str | None = None) -> None:
+    def __init__(
+        self, url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
+    ) -> None:
         self.names = Names.of(dialect_of_url(url), schema, table_prefix)
         self._engine = _async_engine(resolve(url, asynchronous=True))
-        self._sessions = _Sessions(self._engine.sync_engine, self.names.dialect)
+        self._sessions = _Sessions(self._engine.sync_engine, self.names.dialect, limits)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Callable[[Query], Awaitable[Result]]]:
@@ -98,7 +110,7 @@ class AsyncStore:
         with _reachable(self._engine.url):
             async with self._engine.connect() as connection:
                 execute = driver_kind((await connection.get_raw_connection()).driver_connection).execute
-                session = PooledSession()
+                session = PooledSession(self._sessions.limits)
                 try:
                     yield (lambda query: arun(session.steps(query), execute)) if self._sessions.pooled else execute
                 except BaseException:
@@ -171,29 +183,37 @@ class ThreadStore:
 class BridgedStore:
     """A store for sync code where only an async driver is installed."""
 
-    def __init__(self, url: str, schema: str | None = None, table_prefix: str | None = None) -> None:
-        self._store = AsyncStore(url, schema, table_prefix)
+    def __init__(
+        self, url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
+    ) -> None:
+        self._store = AsyncStore(url, schema, table_prefix, limits)
         self._runner = asyncio.Runner()
+        self._seconds = None if limits is None else limits.answer
         self.names = self._store.names
 
     def run(self, steps: Steps[T]) -> T:
-        return self._runner.run(self._store.run(steps))
+        return self._runner.run(asyncio.wait_for(self._store.run(steps), self._seconds))
 
     def call(self, function: Callable[[Connection], T]) -> T:
-        return self._runner.run(self._store.call(function))
+        return self._runner.run(asyncio.wait_for(self._store.call(function), self._seconds))
+
+    def break_off(self) -> None:
+        """Nothing: here an operation stops waiting by itself."""
 
     def close(self) -> None:
         self._runner.run(self._store.close())
         self._runner.close()
 
 
-def open_store(url: str, schema: str | None = None, table_prefix: str | None = None) -> BlockingStore:
+def open_store(
+    url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
+) -> BlockingStore:
     """A store for sync code, whichever driver is installed. Raises `DriverMissing` if none is."""
     try:
-        return Store(url, schema, table_prefix)
+        return Store(url, schema, table_prefix, limits)
     except DriverMissing as missing:
         try:
-            return BridgedStore(url, schema, table_prefix)
+            return BridgedStore(url, schema, table_prefix, limits)
         except DriverMissing:
             raise missing from None
 
@@ -211,28 +231,57 @@ def _async_engine(url: URL) -> AsyncEngine:
 class _Sessions:
     """Makes an engine's connections, and finds out whether they lead to a pooler."""
 
-    def __init__(self, engine: Engine, dialect: str) -> None:
+    def __init__(self, engine: Engine, dialect: str, limits: Limits | None) -> None:
         self.pooled = False
+        self.limits = limits
         self._url = engine.url
         self._driver = engine.dialect.driver
-        self._settings = _SESSION[dialect]
+        self._settings = (*_SESSION[dialect], *([limits.session(dialect)] if limits else ()))
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._noting = threading.Lock()
+        self._broken_off = False
         self._may_be_pooled = dialect == "postgresql"
         event.listen(engine, "do_connect", self._connect)
         event.listen(engine, "connect", self._prepare)
 
     def _connect(self, driver: Any, _record: object, arguments: Any, options: Any) -> Any:
         try:
-            connection = driver.connect(*arguments, **self._options(options))
-            if self._may_be_pooled and not self.pooled and not is_direct(connection):
+            connection = self._connected(driver, arguments, options)
+            if self._may_be_pooled and not self.pooled and not self._is_direct(connection):
                 connection.close()
                 self.pooled = True
-                connection = driver.connect(*arguments, **self._options(options))
+                connection = self._connected(driver, arguments, options)
         except Exception as error:  # a driver raises anything, a TypeError for an option in the URL that it lacks
             raise DatabaseUnreachable(_unreachable(self._url, error)) from error
         return connection
 
+    def break_off(self) -> None:
+        with self._noting:
+            self._broken_off, connections = True, list(self._open)
+        for connection in connections:
+            break_off(connection)
+
+    def _connected(self, driver: Any, arguments: Any, options: Any) -> Any:
+        connection = driver.connect(*arguments, **self._options(options))
+        with self._noting:
+            if not self._broken_off:
+                if self.limits and hasattr(connection, "fileno"):
+                    self._open.add(connection)
+                return connection
+        connection.close()
+        raise ConnectionAbortedError("it did not answer in time")
+
+    def _is_direct(self, connection: Any) -> bool:
+        try:
+            return is_direct(connection)
+        except Exception:
+            break_off(connection)
+            connection.close()
+            raise
+
     def _options(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**given, **UNPREPARED[self._driver]} if self.pooled else given
+        limited = {**self.limits.options(self._driver), **given} if self.limits else given
+        return {**limited, **UNPREPARED[self._driver]} if self.pooled else limited
 
     def _prepare(self, connection: Any, _record: object) -> None:
         if self.pooled:
