@@ -1,22 +1,33 @@
-"""Keyed requests while the ledger's database is killed and comes back."""
+"""Keyed requests while the ledger's database is killed, hangs or loses its answers, and comes back."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
-from typing import TYPE_CHECKING
+import io
+import threading
+import time
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 
+from postroom.web.wsgi import IdempotencyMiddleware
 from tests.acceptance.keyed_shop import KEY, KeyedShop
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
+from tests.crash.wire import Wire
 from tests.services.databases import need
 from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.conftest import FreshDatabase
+
+SERVERS = pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+LONGEST = 15.0
+"""Seconds, on a slow machine, for what takes five at most."""
 
 
 @pytest.fixture
@@ -27,6 +38,14 @@ def server() -> Iterator[PostgreSQL]:
         with closing(Service(server.url("shop"))):
             pass
         yield server
+
+
+@pytest.fixture
+def wire(kind: str, fresh_database: FreshDatabase) -> Iterator[Wire]:
+    """The way to a database with its tables."""
+    url = fresh_database(kind)
+    with closing(Service(url)), closing(Wire(url)) as wire:
+        yield wire
 
 
 async def test_no_keyed_request_runs_while_the_database_is_away_and_all_do_when_it_is_back(server: PostgreSQL) -> None:
@@ -46,7 +65,7 @@ async def test_no_keyed_request_runs_while_the_database_is_away_and_all_do_when_
 async def test_a_response_is_recorded_as_soon_as_the_database_is_back(server: PostgreSQL) -> None:
     shop = KeyedShop(server.url("shop"))
     shop.may_go_on.clear()
-    with patch("postroom.web.flow.RETRIES", (0.2,) * 100):
+    with patch("postroom.web.flow.RETRIES", (0.2,) * 100), patch("postroom.web.flow.RECORDING", 60.0):
         async with shop.client() as client:
             running = asyncio.ensure_future(client.post("/orders", headers=KEY))
             await wait_for(lambda: shop.begun)
@@ -58,3 +77,81 @@ async def test_a_response_is_recorded_as_soon_as_the_database_is_back(server: Po
             again = await client.post("/orders", headers=KEY)
     assert (again.json(), again.headers["idempotent-replayed"]) == ({"order": 1}, "true")
     assert len(shop.effects) == 1
+
+
+@SERVERS
+@pytest.mark.parametrize("was_connected", [True, False])
+async def test_no_keyed_request_runs_while_the_database_hangs(wire: Wire, *, was_connected: bool) -> None:
+    shop = KeyedShop(wire.url)
+    async with shop.client() as client:
+        if was_connected:
+            assert (await client.post("/orders", headers={"idempotency-key": "warm"})).status_code == 201
+            shop.effects.clear()
+        with wire.held():
+            async with asyncio.timeout(LONGEST):
+                waiting = [client.post("/orders", headers={"idempotency-key": f"{number}"}) for number in range(8)]
+                answers = await asyncio.gather(*waiting)
+        assert {answer.status_code for answer in answers} == {503}
+        assert (await client.post("/orders", headers=KEY)).json() == {"order": 1}
+
+
+@SERVERS
+async def test_a_response_is_given_unrecorded_while_the_database_hangs(wire: Wire) -> None:
+    shop = KeyedShop(wire.url)
+    shop.may_go_on.clear()
+    async with shop.client() as client:
+        running = asyncio.ensure_future(client.post("/orders", headers=KEY))
+        await wait_for(lambda: shop.begun)
+        with wire.held():
+            shop.may_go_on.set()
+            async with asyncio.timeout(LONGEST):
+                assert (await running).json() == {"order": 1}
+        assert (await client.post("/orders", headers={"idempotency-key": "other"})).json() == {"order": 2}
+
+
+@SERVERS
+async def test_connections_that_were_dropped_for_good_leave_nothing_behind(wire: Wire) -> None:
+    shop = KeyedShop(wire.url)
+    before = asyncio.all_tasks()
+    async with shop.client() as client:
+        with wire.held():
+            assert (await client.post("/orders", headers=KEY)).status_code == 503
+            await wait_for(lambda: asyncio.all_tasks() == before)
+
+
+@SERVERS
+@pytest.mark.parametrize("was_connected", [True, False])
+def test_threads_do_not_wait_for_a_database_that_hangs_either(wire: Wire, *, was_connected: bool) -> None:
+    def app(_environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [b"done"]
+
+    def ask(key: str) -> None:
+        environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "HTTP_IDEMPOTENCY_KEY": key}
+        told: list[str] = []
+        list(middleware({**environ, "wsgi.input": io.BytesIO()}, lambda status, _: told.append(status)))
+        answers[key] = told[0]
+
+    answers: dict[str, str] = {}
+    with closing(IdempotencyMiddleware(app, database=wire.url)) as middleware:
+        if was_connected:
+            ask("warm")
+        with wire.held(), ExitStack() as ends:
+            started = time.monotonic()
+            for number in range(8):
+                thread = threading.Thread(target=ask, args=[f"{number}"])
+                thread.start()
+                ends.callback(thread.join)
+        assert time.monotonic() - started < LONGEST
+        assert {answers[f"{number}"] for number in range(8)} == {"503 Service Unavailable"}
+        ask("later")
+        assert answers["later"] == "200 OK"
+    assert_gone("postroom-desk")
+
+
+def assert_gone(name: str) -> None:
+    """No thread of this name is left."""
+    deadline = time.monotonic() + LONGEST
+    while any(thread.name.startswith(name) for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from postroom.rules.replay import Decision, Entry, Response, Status
+from postroom.rules.replay import Decision, Entry, InProgress, Response, Run, Start, Status
 from postroom.store.db_errors import retrying
-from postroom.store.ledger import KEEPERS, Terms
+from postroom.store.ledger import KEEPERS, Found, Terms
 from postroom.store.operations import Operations
 
 if TYPE_CHECKING:
@@ -32,6 +32,21 @@ class Bookkeeping:
     def begin(self, entry: Entry) -> Steps[Decision]:
         """Take the entry, or tell why not."""
         return self._alone(self._keeper.begin, entry, self._terms, replay_failures=self._replay_failures)
+
+    def begin_again(self, entry: Entry) -> Steps[Decision]:
+        """`begin` after an attempt of which one does not know how it ended: what is in progress may be this very run's.
+
+        Why the run was to begin is not known then, so it is told the worst.
+        """
+        decision = yield from self.begin(entry)
+        if isinstance(decision, InProgress) and (yield from self.is_held(entry)):
+            return Run(entry, Start.ABANDONED)
+        return decision
+
+    def is_held(self, entry: Entry) -> Steps[bool]:
+        """Whether the run has the entry and has not ended it, as far as was committed. Waits for nobody's lock."""
+        found: Found | None = (yield from self._keeper.select(entry.scope, [entry.key])).get(entry.key)
+        return found is not None and (found.token, found.recorded.status) == (entry.token, Status.IN_PROGRESS)
 
     def finish(self, entry: Entry, response: Response) -> Steps[bool]:
         """Record the response. False, and nothing is written, where the entry is no longer this run's."""

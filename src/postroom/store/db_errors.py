@@ -16,6 +16,9 @@ T = TypeVar("T")
 _MOST_TRIES = 10
 _ANOTHERS_SAKE = {"40P01", "40001", 1213}
 """Deadlock and serialization failure on PostgreSQL, deadlock on MySQL: the transaction is undone and may run again."""
+_LOCK_TIMEOUT = {"55P03", 1205}
+_REFUSED = {"54000", 1153, 1301, 1406}
+"""Values that exceed a limit of the server's: on MySQL, `max_allowed_packet`."""
 _NO_SUCH_TABLE = {"42P01", "3F000", 1146}
 _DUPLICATE_ENTRY = {"23505", 1062}
 _ABORTED = "25P02"
@@ -46,6 +49,18 @@ def _original(error: BaseException) -> BaseException:
     if type(error).__module__ == "django.db.utils":
         return error.__cause__ or error
     return getattr(error, "orig", None) or error
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Another transaction holds a lock, and was not waited for any longer."""
+    return code_of(error) in _LOCK_TIMEOUT or "database is locked" in str(_original(error))
+
+
+def is_refused_value(error: BaseException) -> bool:
+    """The database will not store a value, however often it is tried, mostly because it is too large."""
+    code = code_of(error)
+    is_of_class_22 = isinstance(code, str) and code.startswith("22")  # "data exception"
+    return code in _REFUSED or is_of_class_22 or "too big" in str(_original(error))
 
 
 def is_duplicate_entry(error: BaseException) -> bool:

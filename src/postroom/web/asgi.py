@@ -95,7 +95,7 @@ class IdempotencyMiddleware:
         """Call the application, and renew the lease meanwhile. Cancelled, it leaves the rest to the lease."""
         work = asyncio.ensure_future(self._app(scope, exchange.receive, exchange.send))
         while not (await asyncio.wait({work}, timeout=self._setup.lease / 2))[0]:
-            if not exchange.ended:
+            if keyed.is_renewed and (keyed.owed or not exchange.ended):
                 await self._desk.drive(self._setup.clerk.renew(keyed.entry))
         try:
             work.result()

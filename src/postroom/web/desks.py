@@ -6,33 +6,27 @@ import asyncio
 import atexit
 import threading
 import time
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from postroom import compose
 from postroom.idempotency import Ledger
-from postroom.store import migrations
 from postroom.store.bookkeeping import Bookkeeping
 from postroom.store.ledger import Terms
 from postroom.store.names import Names
 from postroom.store.steps import arun, run
-from postroom.store.stores import BridgedStore
 from postroom.store.urls import dialect_of_url
 from postroom.web.flow import Clerk, Do, Flow
 from postroom.web.joining import KeyedRequest
+from postroom.web.openings import AsyncOpening, ThreadOpening
 from postroom.web.options import Options
 from postroom.web.policy import Policy
+from postroom.web.renewals import Renewals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from postroom.rules.replay import Run
-    from postroom.store.stores import BlockingStore, Lines
 
 T = TypeVar("T")
-
-CONNECTIONS = 5
-"""To the database at once, for any number of requests: no more than a pool keeps open."""
 
 
 class Setup:
@@ -59,7 +53,7 @@ class AsyncDesk:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._stores: dict[asyncio.AbstractEventLoop, _Opening] = {}
+        self._openings: dict[asyncio.AbstractEventLoop, AsyncOpening] = {}
 
     async def drive(self, flow: Flow[T]) -> T:
         """Take a request's next part of the way."""
@@ -67,38 +61,22 @@ class AsyncDesk:
 
     async def close(self) -> None:
         """Close this loop's connections. A request that comes later opens others."""
-        opening = self._stores.pop(asyncio.get_running_loop(), None)
+        opening = self._openings.pop(asyncio.get_running_loop(), None)
         if opening is not None:
-            await (await opening.store).close()
+            await opening.close()
 
     async def _act(self, action: Any) -> Any:
-        if not isinstance(action, Do):
-            await asyncio.sleep(action.seconds)
-            return None
-        opening = self._opening(asyncio.get_running_loop())
-        try:
-            store = await asyncio.shield(opening.store)
-        except Exception:
-            opening.failed = True  # the next request tries again
-            raise
-        async with opening.places, store.line() as execute:
-            return await execute(action.steps)
+        if isinstance(action, Do):
+            return await self._opening(asyncio.get_running_loop()).run(action.steps, action.seconds)
+        await asyncio.sleep(action.seconds)
+        return None
 
-    def _opening(self, loop: asyncio.AbstractEventLoop) -> _Opening:
-        opening = self._stores.get(loop)
-        if opening is None or opening.failed:
-            self._stores = {each: kept for each, kept in self._stores.items() if not each.is_closed()}
-            opening = self._stores[loop] = _Opening(self._setup)
+    def _opening(self, loop: asyncio.AbstractEventLoop) -> AsyncOpening:
+        opening = self._openings.get(loop)
+        if opening is None or not opening.is_usable:
+            self._openings = {each: kept for each, kept in self._openings.items() if not each.is_closed()}
+            opening = self._openings[loop] = AsyncOpening(self._setup.settings)
         return opening
-
-
-class _Opening:
-    """Connections of one event loop, which are there or about to be."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.store: asyncio.Future[Lines] = asyncio.ensure_future(compose.open_relay_store(setup.settings))
-        self.places = asyncio.Semaphore(CONNECTIONS)
-        self.failed = False
 
 
 class Desk:
@@ -106,9 +84,8 @@ class Desk:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._opening = threading.Lock()
-        self._turns: Any = nullcontext()
-        self._store: BlockingStore | None = None
+        self._choosing = threading.Lock()
+        self._opening: ThreadOpening | None = None
         self._renewals = Renewals(self, setup)
 
     def drive(self, flow: Flow[T]) -> T:
@@ -125,75 +102,25 @@ class Desk:
 
     def close(self) -> None:
         """Close the connections. A request that comes later opens others."""
-        with self._opening:
-            store, self._store = self._store, None
+        with self._choosing:
+            opening, self._opening = self._opening, None
             atexit.unregister(self.close)
-        if store is not None:
-            store.close()
+        if opening is not None:
+            opening.close()
 
     def _act(self, action: Any) -> Any:
-        if not isinstance(action, Do):
-            time.sleep(action.seconds)
-            return None
-        store = self._opened()
-        with self._turns:
-            return store.run(action.steps)
+        if isinstance(action, Do):
+            return self._usable().run(action.steps, action.seconds)
+        time.sleep(action.seconds)
+        return None
 
-    def _opened(self) -> BlockingStore:
-        with self._opening:
-            if self._store is None:
-                self._store = self._checked(compose.open_store(self._setup.settings))
-                if isinstance(self._store, BridgedStore):  # one event loop, for one thread at a time
-                    self._turns = threading.Lock()
+    def _usable(self) -> ThreadOpening:
+        with self._choosing:
+            if self._opening is None:
                 atexit.register(self.close)
-            return self._store
-
-    def _checked(self, store: BlockingStore) -> BlockingStore:
-        try:
-            store.call(lambda connection: migrations.check(connection, store.names))
-        except BaseException:
-            store.close()
-            raise
-        return store
-
-
-class Renewals:
-    """One thread that renews the leases of all running requests, at half their length; it ends when there are none."""
-
-    def __init__(self, desk: Desk, setup: Setup) -> None:
-        self._desk = desk
-        self._setup = setup
-        self._running: dict[KeyedRequest, float] = {}
-        self._changing = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def add(self, keyed: KeyedRequest) -> None:
-        """Renew this request's lease from now on."""
-        with self._changing:
-            self._running[keyed] = time.monotonic()
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="postroom-renewals", daemon=True)
-                self._thread.start()
-
-    def remove(self, keyed: KeyedRequest) -> None:
-        """Renew it no longer."""
-        with self._changing:
-            self._running.pop(keyed, None)
-
-    def _run(self) -> None:
-        while self._is_needed():
-            time.sleep(self._setup.lease / 8)
-            for keyed in self._due(time.monotonic()):
-                self._desk.drive(self._setup.clerk.renew(keyed.entry))
-
-    def _is_needed(self) -> bool:
-        with self._changing:
-            if not self._running:
-                self._thread = None
-            return bool(self._running)
-
-    def _due(self, now: float) -> list[KeyedRequest]:
-        with self._changing:
-            due = [keyed for keyed, since in self._running.items() if now - since >= self._setup.lease * 3 / 8]
-            self._running.update(dict.fromkeys(due, now))
-            return due
+            elif self._opening.is_usable:
+                return self._opening
+            else:
+                self._opening.close()
+            self._opening = ThreadOpening(self._setup.settings)
+            return self._opening

@@ -77,10 +77,14 @@ class Exchange:
                 await self._pass_on(event)
 
     async def close(self, *, failed: bool = False) -> None:
-        """The application has ended: unless its response is whole, or if it failed, the request may run again."""
-        if self.ended:
-            return
+        """The application has ended: unless its response is whole, or if it failed, the request may run again.
+
+        What could not be recorded while its transaction was open, can be now.
+        """
         failed = failed or self._keyed.failed
+        if self.ended:
+            await self._settle(failed=failed)
+            return
         if (self._whole and not failed) or (self._endless and (self._client_gone or not failed)):
             await self._end()
             return
@@ -106,13 +110,26 @@ class Exchange:
 
     async def _end(self) -> None:
         """The response is whole."""
-        instead = await self._desk.drive(self._setup.clerk.conclude(self._keyed, self._record()))
+        record, instead = self._record(), None
+        if self._keyed.may_commit(record):
+            self._keyed.owed = record
+        else:
+            instead = await self._desk.drive(self._setup.clerk.conclude(self._keyed, record))
         self.ended = True
         if instead is not None and not self._start_sent:
             await respond(self._pass_on, instead)
         else:
             await self._flush()
         self._may_be_told.set()
+
+    async def _settle(self, *, failed: bool) -> None:
+        owed, self._keyed.owed = self._keyed.owed, None
+        if owed is None:
+            return
+        if failed:
+            await self._desk.drive(self._setup.clerk.give_up(self._keyed.entry))
+        else:
+            await self._desk.drive(self._setup.clerk.conclude(self._keyed, owed))
 
     def _record(self) -> Response:
         headers = _headers(self._start or {})

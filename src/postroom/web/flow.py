@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.rules.replay import Conflict, InProgress, Replay, Run
+from postroom.store.db_errors import is_lock_timeout, is_lost_connection
 from postroom.web import problems
+from postroom.web.patience import Patience
 from postroom.web.responses import given_again
 
 if TYPE_CHECKING:
@@ -22,15 +24,23 @@ T = TypeVar("T")
 
 FIRST_LOOK = 0.05
 LONGEST_PAUSE = 0.5
-RETRIES = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Seconds between attempts to record a response while the database does not answer."""
+BEGINNING = 5.0
+"""Seconds in which the ledger has to admit a request."""
+RECORDING = 3.0
+"""Seconds in which it has to take a response, before which the client does not get it."""
+RETRIES = (0.1, 0.2, 0.4, 0.8, 1.4)
+"""Seconds between attempts, while there is time."""
 _log = logging.getLogger("postroom.web")
 
 
 class Do(NamedTuple):
-    """Run these statements on a connection, and send me what they gave, or throw what they raised."""
+    """Run these statements on a connection, and send me what they gave, or throw what they raised.
+
+    Where they have not come to their end after so many seconds, throw `DatabaseUnreachable`.
+    """
 
     steps: Steps[Any]
+    seconds: float = RECORDING
 
 
 class Pause(NamedTuple):
@@ -57,7 +67,7 @@ class Clerk:
         waited, pause = 0.0, FIRST_LOOK
         while True:
             try:
-                decision: Decision = yield Do(self._books.begin(entry))
+                decision = yield from self._begin(entry)
             except Exception as error:  # noqa: BLE001 - drivers raise anything
                 _raise_if_setup(error)
                 _log.warning("a keyed request was refused, because the ledger does not answer: %s", _named(error))
@@ -74,30 +84,18 @@ class Clerk:
         """Record what the request is answered; returns what it is to be answered instead, or None.
 
         Instead, where the run has lost its entry to another: the other one's answer is the one that counts. Where the
-        response cannot be recorded, it is given all the same: the work was done.
+        response cannot be recorded, it is given all the same: the work was done. It is then `owed`.
         """
-        if not self._policy.is_recorded(response.status):
-            yield from self.give_up(keyed.entry)
-            return None
+        keyed.owed = None
         try:
-            if (yield from self._finish(keyed.entry, response)) or keyed.is_recorded_as(response):
-                return None
-            decision: Decision = yield Do(self._books.begin(keyed.entry))
-            if isinstance(decision, Run):  # the other one failed
-                yield from self._finish(keyed.entry, response)
+            if keyed.recorded is not None:
+                return (yield from self._conclude_joined(keyed, response))
+            return (yield from self._conclude(keyed, response))
         except Exception as error:  # noqa: BLE001 - drivers raise anything
             _raise_if_setup(error)
             _log.error("a response could not be recorded: %s", _named(error))
+            keyed.owed = response
             return None
-        match decision:
-            case Replay(recorded) if recorded == keyed.recorded:  # in the handler's own transaction
-                return recorded
-            case Replay() | InProgress():
-                return self._refusal(decision)
-            case Run() | Conflict():
-                return None
-            case _:
-                assert_never(decision)
 
     def give_up(self, entry: Entry) -> Flow[None]:
         """Let the request run again at once; when its lease ends, where the ledger does not answer."""
@@ -113,15 +111,67 @@ class Clerk:
         except Exception as error:  # noqa: BLE001 - whatever it is, the work goes on
             _log.warning("the lease of a running request could not be renewed: %s", _named(error))
 
-    def _finish(self, entry: Entry, response: Response) -> Flow[bool]:
-        for pause in RETRIES:
+    def _conclude(self, keyed: KeyedRequest, response: Response) -> Flow[Response | None]:
+        if not self._policy.is_recorded(response.status):
+            yield from self.give_up(keyed.entry)
+            return None
+        if (yield from self._finish(keyed.entry, response)):
+            return None
+        return (yield from self._what_counts(keyed, response))
+
+    def _conclude_joined(self, keyed: KeyedRequest, response: Response) -> Flow[Response | None]:
+        """The handler has recorded a response itself. It has committed, rolled back, or is still to do either.
+
+        Its transaction may be waiting for us to send the response, so we do not wait for its end.
+        """
+        if keyed.is_recorded_as(response):
+            return None
+        if (yield Do(self._books.is_held(keyed.entry))):
+            return (yield from self._conclude(keyed, response))
+        return (yield from self._what_counts(keyed, response))
+
+    def _what_counts(self, keyed: KeyedRequest, response: Response) -> Flow[Response | None]:
+        """What is to be answered where the entry is no longer this run's to finish."""
+        decision = yield from self._begin(keyed.entry)
+        match decision:
+            case Run():  # another run had it, and failed
+                yield from self._finish(keyed.entry, response)
+                return None
+            case Replay(recorded) if recorded == keyed.recorded:  # in the handler's own transaction
+                return recorded
+            case Replay() | InProgress():
+                return self._refusal(decision)
+            case Conflict():
+                return None
+            case _:
+                assert_never(decision)
+
+    def _begin(self, entry: Entry) -> Flow[Decision]:
+        """Begin. Once more where the connection was lost, as it may have begun; and while a lock is in the way."""
+        patience = Patience(BEGINNING, RETRIES)
+        begin, lost = self._books.begin, False
+        while True:
             try:
-                finished: bool = yield Do(self._books.finish(entry, response))
+                decision: Decision = yield Do(begin(entry), patience.attempt)
+                return decision
+            except Exception as error:
+                is_lost = is_lost_connection(error)
+                if patience.is_over or not (is_lock_timeout(error) or (is_lost and not lost)):
+                    raise
+                begin, lost = self._books.begin_again, lost or is_lost
+            yield Pause(patience.pause())
+
+    def _finish(self, entry: Entry, response: Response) -> Flow[bool]:
+        patience = Patience(RECORDING, RETRIES)
+        while True:
+            try:
+                finished: bool = yield Do(self._books.finish(entry, response), patience.attempt)
                 return finished
-            except Exception as error:  # noqa: BLE001 - drivers raise anything
+            except Exception as error:
                 _raise_if_setup(error)
-            yield Pause(pause)
-        return bool((yield Do(self._books.finish(entry, response))))
+                if patience.is_over:
+                    raise
+            yield Pause(patience.pause())
 
     def _refusal(self, decision: Replay | Conflict | InProgress) -> Response:
         match decision:

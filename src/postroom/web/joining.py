@@ -24,6 +24,8 @@ class KeyedRequest:
         """Why it runs. After `Start.ABANDONED`, what an earlier run did outside the database is not known."""
         self.recorded: Response | None = None
         """What the handler has recorded; whether its transaction was then committed is not known here."""
+        self.owed: Response | None = None
+        """What was answered, and could not be recorded yet."""
         self.failed = False
         """Set it where a framework makes a response of an exception: one of 500 or more is then not recorded."""
         self._policy = policy
@@ -72,6 +74,15 @@ class KeyedRequest:
         response = self._policy.kept(as_response(answer))
         await self._ledger.ahand_over(connection, self.entry, response)
         self.recorded = response
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether the lease is to be renewed: not once the handler's transaction has locked the entry, or ended it."""
+        return self.recorded is None
+
+    def may_commit(self, response: Response) -> bool:
+        """Whether the handler has recorded such a response, in a transaction that may end only after it was sent."""
+        return self.recorded is not None and self.recorded.status == response.status
 
     def is_recorded_as(self, response: Response) -> bool:
         """Whether the handler has recorded this response, but for headers that were added on its way out."""

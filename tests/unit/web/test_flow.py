@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 ENTRY = Entry("s", "k", "0" * 64, 1)
 ANSWER = Response(201, (("a", "b"),), b"body")
 OTHER = Response(200, (), b"other")
-DONE, LOST = True, False
-"""What the books say of a write."""
+DONE, LOST, HELD = True, False, True
+"""What the books say of a write, and of who has the entry."""
 
 
 class Books:
@@ -132,13 +132,29 @@ def test_an_entry_that_is_anothers_by_now_is_left_alone() -> None:
 
 
 def test_what_the_handler_recorded_itself_is_not_recorded_again() -> None:
-    books = Books(LOST)
+    books = Books()
     assert drive(clerk(books).conclude(keyed(ANSWER), ANSWER)) == (None, [])
-    assert books.asked == ["finish"]
+    assert books.asked == []
 
 
 def test_what_the_handler_recorded_counts_though_it_answers_otherwise() -> None:
-    assert drive(clerk(Books(LOST, Replay(OTHER))).conclude(keyed(OTHER), ANSWER)) == (OTHER, [])
+    books = Books(LOST, Replay(OTHER))
+    assert drive(clerk(books).conclude(keyed(OTHER), ANSWER)) == (OTHER, [])
+    assert books.asked == ["is_held", "begin"]
+
+
+def test_what_the_handler_recorded_and_rolled_back_does_not() -> None:
+    books = Books(HELD, DONE)
+    assert drive(clerk(books).conclude(keyed(OTHER), ANSWER)) == (None, [])
+    assert books.asked == ["is_held", "finish"]
+
+
+def test_a_response_that_cannot_be_recorded_is_owed_until_it_is() -> None:
+    request = keyed()
+    drive(clerk(Books(*[OSError()] * 6)).conclude(request, ANSWER))
+    assert request.owed == ANSWER
+    drive(clerk(Books(DONE)).conclude(request, ANSWER))
+    assert request.owed is None
 
 
 def test_a_status_that_is_not_to_be_recorded_lets_the_request_run_again() -> None:

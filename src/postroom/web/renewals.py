@@ -1,0 +1,54 @@
+"""The leases of requests that threads are busy with."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from postroom.web.desks import Desk, Setup
+    from postroom.web.joining import KeyedRequest
+
+
+class Renewals:
+    """One thread that renews the leases of all running requests, at half their length; it ends when there are none."""
+
+    def __init__(self, desk: Desk, setup: Setup) -> None:
+        self._desk = desk
+        self._setup = setup
+        self._running: dict[KeyedRequest, float] = {}
+        self._changing = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, keyed: KeyedRequest) -> None:
+        """Renew this request's lease from now on."""
+        with self._changing:
+            self._running[keyed] = time.monotonic()
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="postroom-renewals", daemon=True)
+                self._thread.start()
+
+    def remove(self, keyed: KeyedRequest) -> None:
+        """Renew it no longer."""
+        with self._changing:
+            self._running.pop(keyed, None)
+
+    def _run(self) -> None:
+        while self._is_needed():
+            time.sleep(self._setup.lease / 8)
+            for keyed in self._due(time.monotonic()):
+                self._desk.drive(self._setup.clerk.renew(keyed.entry))
+
+    def _is_needed(self) -> bool:
+        with self._changing:
+            if not self._running:
+                self._thread = None
+            return bool(self._running)
+
+    def _due(self, now: float) -> list[KeyedRequest]:
+        with self._changing:
+            waiting = [keyed for keyed, since in self._running.items() if now - since >= self._setup.lease * 3 / 8]
+            due = [keyed for keyed in waiting if keyed.is_renewed]
+            self._running.update(dict.fromkeys(due, now))
+            return due
