@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from litestar import Litestar
 from litestar import post as litestar_post
+from starlette.responses import PlainTextResponse
 
 from postroom.errors import InvalidSetting, SchemaMissing
 from postroom.store.bookkeeping import Bookkeeping
@@ -249,6 +250,33 @@ async def test_K_2_a_response_of_any_status_is_replayed_unless_chosen_otherwise(
             answer = await client.post("/status/502", headers={"idempotency-key": "forgotten"})
             assert (answer.status_code, answer.text) == (502, "as you wish")
     assert len(forgetful.effects) == 2
+
+
+async def test_K_2_also_where_failures_are_replayed(service: Service) -> None:
+    shop = KeyedShop(service.url, replay_failures=True, unrecorded=[503])
+    async with shop.client() as client:
+        for _ in range(2):
+            assert (await client.post("/status/503", headers=KEY)).text == "as you wish"
+    assert len(shop.effects) == 2
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+async def test_a_response_that_the_database_refuses_is_told_of_when_asked_for_again(service: Service) -> None:
+    runs = 0
+    size = 9_000_000  # twice that is sent, and 16 MiB are taken
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal runs
+        runs += 1
+        await PlainTextResponse("x" * size, 202)(scope, receive, send)
+
+    middleware = IdempotencyMiddleware(large, database=service.url, max_response_bytes=10_000_000)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(middleware), base_url="http://shop") as client:
+        first, again = [await client.post("/", headers=KEY) for _ in range(2)]
+    await middleware.close()
+    assert (first.status_code, len(first.content)) == (202, size)
+    assert told(again) == (409, "response-not-kept")
+    assert runs == 1
 
 
 @BOTH

@@ -10,11 +10,13 @@ import httpx
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from postroom import Message, Outbox, Relay, RetryPolicy
 from postroom.errors import InvalidEntry, LeaseLost
 from postroom.idempotency import Ledger, Start
+from postroom.idempotency import Response as Answer
 from postroom.store.urls import resolve
 from postroom.web import IdempotencyMiddleware, KeyedRequest
 from tests.acceptance.keyed_shop import KEY
@@ -38,12 +40,16 @@ def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
 
 
 @asynccontextmanager
-async def requests_to(service: Service, handler: Handler, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def requests_to(
+    service: Service, handler: Handler, wrapped_in: Callable[[Any], Any] = lambda app: app, **options: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Requests to an application of this handler, and of what it is wrapped in behind the middleware."""
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
         answer = await handler(scope["postroom.idempotency"])
         await answer(scope, receive, send)
 
-    middleware = IdempotencyMiddleware(app, database=service.url, **options)
+    middleware = IdempotencyMiddleware(wrapped_in(app), database=service.url, **options)
     transport = httpx.ASGITransport(middleware, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://shop", headers=KEY) as client:
         yield client
@@ -170,6 +176,63 @@ async def test_what_was_recorded_counts_where_the_handler_then_fails_or_answers_
         assert (await client.post("/", headers={"idempotency-key": "fails"})).status_code == 500
         assert (await client.post("/", headers={"idempotency-key": "fails"})).json() == {"item": "book"}
     assert bills(service) == 2
+
+
+async def test_what_was_recorded_counts_though_a_status_follows_after_which_a_request_may_run_again(
+    service: Service,
+) -> None:
+    async def handler(keyed: KeyedRequest) -> Response:
+        with service.engine.begin() as connection:
+            connection.execute(text("INSERT INTO bill VALUES ('book')"))
+            keyed.finish(connection, JSONResponse({"item": "book"}, 201))
+        return JSONResponse({"sorry": True}, 503)
+
+    async with requests_to(service, handler, unrecorded=range(500, 600)) as client:
+        answers = [await client.post("/") for _ in range(2)]
+    assert [(answer.status_code, answer.json()) for answer in answers] == [(201, {"item": "book"})] * 2
+    assert bills(service) == 1
+
+
+async def test_the_first_client_gets_the_response_as_it_became_on_its_way_out(service: Service) -> None:
+    async def handler(keyed: KeyedRequest) -> Response:
+        answer = PlainTextResponse("x" * 2000, 201, headers={"set-cookie": "a=b"})
+        with service.engine.begin() as connection:
+            keyed.finish(connection, answer)
+        return answer
+
+    async with requests_to(service, handler, wrapped_in=GZipMiddleware) as client:
+        first, again = await client.post("/"), await client.post("/")
+    assert first.text == again.text == "x" * 2000
+    assert (first.headers["content-encoding"], first.headers["set-cookie"]) == ("gzip", "a=b")
+    assert "idempotent-replayed" not in first.headers
+    assert again.headers["idempotent-replayed"] == "true"
+
+
+async def test_of_a_response_that_is_too_large_it_is_recorded_that_it_was_given(service: Service) -> None:
+    async def handler(keyed: KeyedRequest) -> Response:
+        answer = PlainTextResponse("x" * 2000, 201)
+        with service.engine.begin() as connection:
+            connection.execute(text("INSERT INTO bill VALUES ('book')"))
+            (keyed.hand_over if keyed.key == "later" else keyed.finish)(connection, answer)
+        return answer
+
+    async with requests_to(service, handler, max_response_bytes=1000) as client:
+        for key in ("7f9c", "later"):
+            first, again = [await client.post("/", headers={"idempotency-key": key}) for _ in range(2)]
+            assert (first.status_code, len(first.content)) == (201, 2000)
+            assert (again.status_code, again.json()["original_status"]) == (409, 201)
+    assert bills(service) == 2
+
+
+@pytest.mark.parametrize("value", ["Łódź", "a\r\nx-evil: 1"])
+async def test_a_header_that_could_not_be_sent_is_refused(service: Service, value: str) -> None:
+    async def handler(keyed: KeyedRequest) -> Response:
+        with service.engine.begin() as connection, pytest.raises(InvalidEntry, match="x-city"):
+            keyed.finish(connection, Answer(200, (("x-city", value),), b""))
+        return JSONResponse({})
+
+    async with requests_to(service, handler) as client:
+        assert (await client.post("/")).status_code == 200
 
 
 async def test_what_was_rolled_back_was_not_recorded(service: Service) -> None:

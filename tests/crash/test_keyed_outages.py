@@ -109,6 +109,39 @@ async def test_a_response_is_given_unrecorded_while_the_database_hangs(wire: Wir
         assert (await client.post("/orders", headers={"idempotency-key": "other"})).json() == {"order": 2}
 
 
+FATAL = {"postgresql": b"%2Forders", "mariadb": b"COMMIT"}
+"""What is in the statement that begins or ends a request, and in nothing else."""
+
+
+@SERVERS
+async def test_a_request_that_was_begun_runs_though_the_answer_to_that_was_lost(wire: Wire, kind: str) -> None:
+    shop = KeyedShop(wire.url)
+    async with shop.client() as client:
+        assert (await client.post("/orders", headers={"idempotency-key": "warm"})).status_code == 201
+        wire.lose_answer_to(FATAL[kind])
+        assert (await client.post("/orders", headers=KEY)).json() == {"order": 2}
+        assert (await client.post("/orders", headers=KEY)).json() == {"order": 2}
+    assert (wire.lost, len(shop.effects)) == (1, 2)
+
+
+@SERVERS
+async def test_a_response_that_was_recorded_is_the_clients_own_though_the_answer_to_that_was_lost(
+    wire: Wire, kind: str
+) -> None:
+    shop = KeyedShop(wire.url)
+    shop.may_go_on.clear()
+    async with shop.client() as client:
+        running = asyncio.ensure_future(client.post("/orders", headers=KEY))
+        await wait_for(lambda: shop.begun)
+        wire.lose_answer_to(FATAL[kind])
+        shop.may_go_on.set()
+        first = await running
+        assert first.headers["set-cookie"] == "session=1"
+        assert "idempotent-replayed" not in first.headers
+        assert (await client.post("/orders", headers=KEY)).headers["idempotent-replayed"] == "true"
+    assert (wire.lost, len(shop.effects)) == (1, 1)
+
+
 @SERVERS
 async def test_connections_that_were_dropped_for_good_leave_nothing_behind(wire: Wire) -> None:
     shop = KeyedShop(wire.url)

@@ -56,6 +56,12 @@ class Bookkeeping:
         """Let the request run again at once. False, and nothing is written, where it is no longer this run's."""
         return self._alone(self._keeper.end, entry, Status.FAILED, None, self._terms.keep)
 
+    def release(self, entry: Entry) -> Steps[bool]:
+        """Let the request run again at once, also where failures are replayed: as one whose lease has ended."""
+        if not self._replay_failures:
+            return self.fail(entry)
+        return self._alone(self._keeper.renew, entry, 0.0)
+
     def renew(self, entry: Entry) -> Steps[bool]:
         """Hold the entry for another lease. False where it is no longer this run's."""
         return self._alone(self._keeper.renew, entry, self._terms.lease)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.rules.replay import Conflict, InProgress, Replay, Run
-from postroom.store.db_errors import is_lock_timeout, is_lost_connection
+from postroom.store.db_errors import code_of, is_lock_timeout, is_lost_connection, is_refused_value, reason
 from postroom.web import problems
 from postroom.web.patience import Patience
 from postroom.web.responses import given_again
@@ -28,6 +28,8 @@ BEGINNING = 5.0
 """Seconds in which the ledger has to admit a request."""
 RECORDING = 3.0
 """Seconds in which it has to take a response, before which the client does not get it."""
+LARGE = 65_536
+"""Bytes of a body from which on it may itself be why a connection is lost: servers drop who sends too much."""
 RETRIES = (0.1, 0.2, 0.4, 0.8, 1.4)
 """Seconds between attempts, while there is time."""
 _log = logging.getLogger("postroom.web")
@@ -98,11 +100,8 @@ class Clerk:
             return None
 
     def give_up(self, entry: Entry) -> Flow[None]:
-        """Let the request run again at once; when its lease ends, where the ledger does not answer."""
-        try:
-            yield Do(self._books.fail(entry))
-        except Exception as error:  # noqa: BLE001 - the handler's own exception is the one to be seen
-            _log.warning("a request that failed holds its key until its lease ends: %s", _named(error))
+        """The work failed: let it run again at once, unless failures are replayed."""
+        yield from self._let_go(self._books.fail(entry))
 
     def renew(self, entry: Entry) -> Flow[None]:
         """Hold the entry for another lease. Where that fails, the next attempt comes in time, or recording tells."""
@@ -113,11 +112,22 @@ class Clerk:
 
     def _conclude(self, keyed: KeyedRequest, response: Response) -> Flow[Response | None]:
         if not self._policy.is_recorded(response.status):
-            yield from self.give_up(keyed.entry)
+            yield from self._release(keyed.entry)
             return None
         if (yield from self._finish(keyed.entry, response)):
             return None
         return (yield from self._what_counts(keyed, response))
+
+    def _release(self, entry: Entry) -> Flow[None]:
+        """Let the request run again at once, also where failures are replayed."""
+        yield from self._let_go(self._books.release(entry))
+
+    def _let_go(self, steps: Steps[bool]) -> Flow[None]:
+        """Do this; where the ledger does not answer, the lease's end does it."""
+        try:
+            yield Do(steps)
+        except Exception as error:  # noqa: BLE001 - the handler's own exception is the one to be seen
+            _log.warning("a request that failed holds its key until its lease ends: %s", _named(error))
 
     def _conclude_joined(self, keyed: KeyedRequest, response: Response) -> Flow[Response | None]:
         """The handler has recorded a response itself. It has committed, rolled back, or is still to do either.
@@ -137,8 +147,10 @@ class Clerk:
             case Run():  # another run had it, and failed
                 yield from self._finish(keyed.entry, response)
                 return None
+            case Replay(recorded) if recorded in {response, self._policy.not_kept(response)}:
+                return None  # it had been recorded when the connection was lost
             case Replay(recorded) if recorded == keyed.recorded:  # in the handler's own transaction
-                return recorded
+                return None if recorded.status == response.status else recorded
             case Replay() | InProgress():
                 return self._refusal(decision)
             case Conflict():
@@ -156,22 +168,28 @@ class Clerk:
                 return decision
             except Exception as error:
                 is_lost = is_lost_connection(error)
-                if patience.is_over or not (is_lock_timeout(error) or (is_lost and not lost)):
+                if patience.is_over() or not (is_lock_timeout(error) or (is_lost and not lost)):
                     raise
                 begin, lost = self._books.begin_again, lost or is_lost
             yield Pause(patience.pause())
 
     def _finish(self, entry: Entry, response: Response) -> Flow[bool]:
-        patience = Patience(RECORDING, RETRIES)
+        """Record the response; that there was one, where the database will not have it."""
+        patience, record = Patience(RECORDING, RETRIES), response
         while True:
             try:
-                finished: bool = yield Do(self._books.finish(entry, response), patience.attempt)
+                finished: bool = yield Do(self._books.finish(entry, record), patience.attempt)
                 return finished
             except Exception as error:
                 _raise_if_setup(error)
-                if patience.is_over:
+                if patience.is_over():
                     raise
-            yield Pause(patience.pause())
+                pause = patience.pause()
+                is_last = patience.is_over() and len(response.body) > LARGE
+                if record is response and (is_last or is_refused_value(error)):
+                    record = self._policy.not_kept(response)
+                    _log.warning("a response of %d bytes cannot be kept: %s", len(response.body), _named(error))
+            yield Pause(pause)
 
     def _refusal(self, decision: Replay | Conflict | InProgress) -> Response:
         match decision:
@@ -192,4 +210,10 @@ def _raise_if_setup(error: Exception) -> None:
 
 
 def _named(error: Exception) -> str:
-    return type(error).__name__
+    """What it is, and why, without values: a database repeats those that it does not like."""
+    if isinstance(error, PostroomError):
+        return f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) or is_lost_connection(error) or is_lock_timeout(error):
+        return f"{type(error).__name__}: {reason(error)}"
+    code = code_of(error)
+    return type(error).__name__ if code is None else f"{type(error).__name__} {code}"

@@ -45,17 +45,18 @@ class KeyedRequest:
         """Record the answer in the connection's open transaction, so that it commits with what the handler wrote.
 
         The answer is a response of Starlette, FastAPI, Flask or Django that is not a stream, or a
-        `postroom.idempotency.Response`. The connection leads to the ledger's database. Commit, then return the same
-        answer. Raises `LeaseLost` where another run has taken over: let the transaction roll back. Raises
-        `InvalidEntry` or `UnusableConnection`; then nothing was written.
+        `postroom.idempotency.Response`. Of one that is larger than `max_response_bytes` it is recorded that it was
+        given. The connection leads to the ledger's database. Commit, then return the same answer. Raises `LeaseLost`
+        where another run has taken over: let the transaction roll back. Raises `InvalidEntry` or
+        `UnusableConnection`; then nothing was written.
         """
-        response = self._policy.kept(as_response(answer))
+        response = self._policy.record(as_response(answer))
         self._ledger.finish(connection, self.entry, response)
         self.recorded = response
 
     async def afinish(self, connection: object, answer: object) -> None:
         """`finish` for an async connection."""
-        response = self._policy.kept(as_response(answer))
+        response = self._policy.record(as_response(answer))
         await self._ledger.afinish(connection, self.entry, response)
         self.recorded = response
 
@@ -65,13 +66,13 @@ class KeyedRequest:
         The answer, such as a 202, is given again until the relay has confirmed the entry; from then on it is what
         became of the message. Otherwise as `finish`.
         """
-        response = self._policy.kept(as_response(answer))
+        response = self._policy.record(as_response(answer))
         self._ledger.hand_over(connection, self.entry, response)
         self.recorded = response
 
     async def ahand_over(self, connection: object, answer: object) -> None:
         """`hand_over` for an async connection."""
-        response = self._policy.kept(as_response(answer))
+        response = self._policy.record(as_response(answer))
         await self._ledger.ahand_over(connection, self.entry, response)
         self.recorded = response
 

@@ -28,7 +28,6 @@ class Patience:
         """Seconds that an attempt may take."""
         return max(SHORTEST, min(self._left, self._longest))
 
-    @property
     def is_over(self) -> bool:
         """Whether there is no time for another attempt."""
         return not self._pauses or self._pauses[0] >= self._left

@@ -86,6 +86,10 @@ class Policy:
         """Whether a response is one that ends its request."""
         return status not in self._options.unrecorded
 
+    def record(self, response: Response) -> Response:
+        """What is kept of one that is whole: not its body, where that is larger than may be kept."""
+        return (self.not_kept if len(response.body) > self.max_response_bytes else self.kept)(response)
+
     def kept(self, response: Response) -> Response:
         """What is kept of a response that can be given again."""
         return responses.kept(response, self._kept)

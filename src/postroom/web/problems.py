@@ -63,7 +63,7 @@ def response_not_kept(status: int) -> Response:
     return problem(
         HTTPStatus.CONFLICT,
         "response-not-kept",
-        "The request was done. Its response was a stream or too large, and cannot be given again.",
+        "The request was done. Its response was too large, or a stream, and is not kept.",
         original_status=status,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import InvalidEntry
@@ -39,6 +40,7 @@ _HELD_BACK = frozenset(
         "server",
     }
 )
+_UNSENDABLE = re.compile(r"[\r\n]|[^\x00-\xff]")
 _BODILESS = {204, 304}
 
 
@@ -74,11 +76,19 @@ def sized(response: Response) -> Response:
 
 def is_endless(headers: Iterable[tuple[str, str]]) -> bool:
     """Whether the client wants each part of the response at once, and the end may never come."""
-    return any(name.lower() == "content-type" and value.startswith(EVENT_STREAM) for name, value in headers)
+    return any(name.lower() == "content-type" and value.lower().startswith(EVENT_STREAM) for name, value in headers)
 
 
 def as_response(answer: Any) -> Response:
     """A response of Starlette's, FastAPI's, Flask's or Django's, or one of our own. Raises `InvalidEntry`."""
+    response = _read(answer)
+    for name, value in response.headers:
+        if _UNSENDABLE.search(f"{name}{value}"):
+            raise InvalidEntry(f"the response header {name[:40]!r} holds a character that no header can: remove it")
+    return response
+
+
+def _read(answer: Any) -> Response:
     if isinstance(answer, Response):
         return answer
     if hasattr(answer, "raw_headers") and isinstance(getattr(answer, "body", None), bytes | memoryview):

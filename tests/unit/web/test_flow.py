@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postroom.errors import SchemaMissing
+from postroom.errors import DatabaseUnreachable, SchemaMissing
 from postroom.idempotency import (
     Conflict,
     Entry,
@@ -16,7 +16,7 @@ from postroom.idempotency import (
     Response,
     Run,
 )
-from postroom.web.flow import RETRIES, Clerk, Do, Flow
+from postroom.web.flow import LARGE, RETRIES, Clerk, Do, Flow
 from postroom.web.joining import KeyedRequest
 from postroom.web.options import Options
 from postroom.web.policy import Policy
@@ -31,16 +31,26 @@ DONE, LOST, HELD = True, False, True
 """What the books say of a write, and of who has the entry."""
 
 
+class SQLSTATE(Exception):
+    """A driver's error with a code of PostgreSQL's."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__("a secret")
+        self.sqlstate = code
+
+
 class Books:
     """Answers what it was told to, and remembers what was asked. Errors are raised."""
 
     def __init__(self, *answers: Any) -> None:
         self._answers: Iterator[Any] = iter(answers)
         self.asked: list[str] = []
+        self.last: tuple[Any, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
-        def operation(*_: Any) -> Any:
+        def operation(*given: Any) -> Any:
             self.asked.append(name)
+            self.last = given
             return next(self._answers)
 
         return operation
@@ -160,7 +170,75 @@ def test_a_response_that_cannot_be_recorded_is_owed_until_it_is() -> None:
 def test_a_status_that_is_not_to_be_recorded_lets_the_request_run_again() -> None:
     books = Books(DONE)
     assert drive(clerk(books, unrecorded={201}).conclude(keyed(), ANSWER)) == (None, [])
-    assert books.asked == ["fail"]
+    assert books.asked == ["release"]
+
+
+class Refused(Exception):
+    """As MySQL's for a packet that is larger than it takes."""
+
+    def __init__(self) -> None:
+        super().__init__(1153, "secret")
+
+
+@pytest.mark.parametrize(
+    ("errors", "body", "kept"),
+    [
+        ([Refused()], b"x", False),
+        ([OSError()] * 5, b"x" * (LARGE + 1), False),
+        ([OSError()] * 4, b"x" * (LARGE + 1), True),
+        ([OSError()] * 5, b"x", True),
+        ([SQLSTATE("55P03")], b"x", True),
+    ],
+)
+def test_of_a_response_that_the_database_will_not_have_it_is_recorded_that_there_was_one(
+    errors: list[Exception], body: bytes, *, kept: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    books = Books(*errors, DONE)
+    assert drive(clerk(books).conclude(keyed(), Response(201, (), body)))[0] is None
+    assert (books.last[1] == Response(201, (), body)) is kept
+    assert ("cannot be kept" in caplog.text) is not kept
+    assert "secret" not in caplog.text
+
+
+def test_what_was_recorded_when_the_connection_was_lost_is_no_replay() -> None:
+    lost = DatabaseUnreachable("gone")
+    assert drive(clerk(Books(lost, LOST, Replay(ANSWER))).conclude(keyed(), ANSWER))[0] is None
+
+
+def test_who_is_not_told_that_it_was_admitted_asks_again() -> None:
+    books = Books(DatabaseUnreachable("gone"), Run(ENTRY))
+    assert drive(clerk(books).admit(ENTRY)) == (Run(ENTRY), [RETRIES[0]])
+    assert books.asked == ["begin", "begin_again"]
+    twice = Books(DatabaseUnreachable("gone"), DatabaseUnreachable("gone"))
+    assert drive(clerk(twice).admit(ENTRY))[0].status == 503
+
+
+def test_a_lock_that_is_in_the_way_of_beginning_is_tried_again() -> None:
+    books = Books(*[SQLSTATE("55P03")] * 3, Run(ENTRY))
+    assert drive(clerk(books).admit(ENTRY)) == (Run(ENTRY), [*RETRIES[:3]])
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (DatabaseUnreachable("the database x cannot be reached: refused"), "cannot be reached: refused"),
+        (ConnectionRefusedError(111, "Connection refused"), "ConnectionRefusedError: Connection refused"),
+        (SQLSTATE("22021"), "SQLSTATE 22021"),
+        (SQLSTATE("55P03"), "SQLSTATE: a secret"),
+        (ValueError("a secret"), "ValueError"),
+    ],
+)
+def test_the_log_tells_why_the_ledger_does_not_answer(
+    error: Exception, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    drive(clerk(Books(*[error] * 9)).admit(ENTRY))
+    assert told in caplog.messages[0]
+    assert ("secret" in caplog.text) == ("secret" in told)
+
+
+def test_what_the_handler_recorded_is_the_clients_own_though_another_form_of_it_was_answered() -> None:
+    compressed = Response(ANSWER.status, ANSWER.headers, b"compressed")
+    assert drive(clerk(Books(LOST, Replay(ANSWER))).conclude(keyed(ANSWER), compressed)) == (None, [])
 
 
 def test_giving_up_and_renewing_raise_nothing() -> None:
