@@ -19,6 +19,7 @@ from postroom.telemetry import (
     Expired,
     Handled,
     HookFailed,
+    Keyed,
     LeasesLost,
     Lifecycle,
     NotSettled,
@@ -106,7 +107,7 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
             yield "error", "not_settled", _named(event.message)
         case Cleaned():
             yield "info", "cleaned", {"messages": event.messages, "marks": event.marks, "entries": event.entries}
-        case Beat() | Counted() | Phase() | Published():
+        case Beat() | Counted() | Keyed() | Phase() | Published():
             pass  # figures, for metrics and traces
         case _:
             assert_never(event)

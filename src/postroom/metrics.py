@@ -1,4 +1,4 @@
-"""Metrics: what relays and consumers do, as figures for Prometheus or OpenTelemetry."""
+"""Metrics: what relays, consumers and the middleware do, as figures for Prometheus or OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from postroom.errors import DriverMissing
 from postroom.gauges import GAUGES, Gauges
 from postroom.meters import SECONDS, Figure, OpenTelemetryMeters, PrometheusMeters
 from postroom.rules.lifecycle import Outcome
-from postroom.telemetry import Expired, Handled, LeasesLost, NotSettled, Phase, Settled
+from postroom.telemetry import KEYED, Expired, Handled, Keyed, LeasesLost, NotSettled, Phase, Settled
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -51,6 +51,13 @@ HANDLED = Figure(
 HANDLER = Figure(
     "postroom.consumer.handler", "How long a call of a handler took, with its transaction.", ("consumer",), SECONDS
 )
+KEYED_REQUESTS = Figure(
+    "postroom.keyed_requests",
+    "HTTP requests with an idempotency key, by what became of them.",
+    ("outcome",),
+    "{request}",
+    KEYED,
+)
 LAST_ATTEMPT = 10
 """Attempts from this one on are counted together."""
 
@@ -59,7 +66,7 @@ _making = threading.Lock()
 
 
 def prometheus(registry: CollectorRegistry | None = None) -> Metrics:
-    """A hook for relays and consumers that counts in a registry: that of prometheus_client, unless one is given.
+    """A hook for relays, consumers and middleware that counts in a registry: that of prometheus_client unless given.
 
     For one registry it is always the same hook, so that several relays and consumers of one database may share it.
     Labels are from closed sets, or named by the configuration. Raises `DriverMissing`.
@@ -106,6 +113,7 @@ class Metrics:
         self._latency = meters.histogram(LATENCY)
         self._handled = meters.counter(HANDLED)
         self._handler = meters.histogram(HANDLER)
+        self._keyed = meters.counter(KEYED_REQUESTS)
         self._gauges = Gauges()
         meters.gauges(GAUGES, self._gauges.read)
 
@@ -125,6 +133,8 @@ class Metrics:
                 self._lost(event.lanes, "lane")
             case Handled():
                 self._received(event)
+            case Keyed():
+                self._keyed(1, event.outcome)
             case _:
                 self._gauges.listen(event)
 

@@ -123,6 +123,21 @@ class Counted:
     queues: Mapping[str, Backlog]
 
 
+KEYED = ("run", "taken_over", "replayed", "in_progress", "conflict", "unavailable", "unrecorded")
+"""What can become of a keyed request, see `Keyed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """What became of an HTTP request with an idempotency key: one of `KEYED`.
+
+    It runs, for the first time or as one that takes over; or it is answered by the middleware. One that ran may in the
+    end also be unrecorded: its response could not be written.
+    """
+
+    outcome: str
+
+
 @dataclass(frozen=True, slots=True)
 class Cleaned:
     """What was old and done was removed: messages, inbox marks and ledger entries."""
@@ -179,6 +194,7 @@ Event = (
     | Expired
     | Handled
     | HookFailed
+    | Keyed
     | LeasesLost
     | Lifecycle
     | NotSettled

@@ -12,10 +12,13 @@ import pytest
 from fastapi import FastAPI
 from litestar import Litestar
 from litestar import post as litestar_post
+from prometheus_client import CollectorRegistry
 from starlette.responses import PlainTextResponse
 
 from postroom.errors import InvalidSetting, SchemaMissing
+from postroom.metrics import prometheus
 from postroom.store.bookkeeping import Bookkeeping
+from postroom.telemetry import KEYED, Event
 from postroom.web import IdempotencyMiddleware
 from tests.acceptance.keyed_shop import KEY, LARGE, KeyedShop, served
 from tests.acceptance.service import Service
@@ -590,6 +593,34 @@ async def test_a_client_of_a_server_that_goes_finds_the_response_when_it_comes_a
         await wait_for(lambda: not shop.middleware._runs)
         assert told(await client.post("/stream", headers=KEY)) == (409, "response-not-kept")
     assert len(shop.effects) == 2
+
+
+@BOTH
+async def test_V_1_a_hook_is_told_what_becomes_of_keyed_requests(service: Service) -> None:
+    registry = CollectorRegistry()
+
+    def hook(event: Event) -> None:
+        prometheus(registry)(event)
+        raise RuntimeError("which stops no request")
+
+    shop = KeyedShop(service.url, hook=hook)
+    async with shop.client() as client:
+        await client.post("/orders", content=b"{}")
+        for body in (b"1", b"1", b"2"):
+            await client.post("/orders", content=body, headers=KEY)
+        shop.fails = True
+        other = {"idempotency-key": "other"}
+        assert (await client.post("/orders", headers=other)).status_code == 500
+        shop.fails = False
+        assert (await client.post("/orders", headers=other)).status_code == 201
+    counted = {
+        sample.labels["outcome"]: sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "postroom_keyed_requests_total"
+    }
+    told = {"run": 2, "replayed": 1, "conflict": 1, "taken_over": 1}
+    assert counted == {**dict.fromkeys(KEYED, 0), **told}
 
 
 async def test_litestar_tells_of_exceptions_by_a_hook(service: Service) -> None:

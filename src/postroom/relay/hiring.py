@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.relay.census import Counting
-from postroom.relay.cleaning import Cleaning
+from postroom.relay.cleaning import PATIENCE, Cleaning
 from postroom.relay.crew import Crew
 from postroom.relay.lines import QUICK, Database, ShiftLines
 from postroom.relay.listener import Listener
@@ -66,7 +66,7 @@ def hired(
     if wants_counts(hook):
         others.append(Counting(database.line(), Census(names, Order(settings.order)), hook))
     if settings.cleanup_every_sec is not None:
-        others.append(Cleaning(database.line(), names, settings, settings.cleanup_every_sec, hook))
+        others.append(Cleaning(database.line(PATIENCE), names, settings, settings.cleanup_every_sec, hook))
     return Crew(shifts, sorter, database.lines, others)
 
 

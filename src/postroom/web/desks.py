@@ -40,7 +40,7 @@ class Setup:
         schema, prefix, keep = self.settings.schema, self.settings.table_prefix, self.settings.idempotency_keep_sec
         names = Names.of(dialect_of_url(str(self.settings.database)), schema, prefix)
         books = Bookkeeping(names, Terms(self.lease, keep), replay_failures=self.settings.replay_failures)
-        self.clerk = Clerk(self.policy, books)
+        self.clerk = Clerk(self.policy, books, options.hook)
         self._ledger = Ledger(schema=schema, table_prefix=prefix, lease_seconds=self.lease, keep_seconds=keep)
 
     def keyed(self, run: Run) -> KeyedRequest:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.rules.replay import Conflict, InProgress, Replay, Run
 from postroom.store.db_errors import code_of, is_lock_timeout, is_lost_connection, is_refused_value, reason
+from postroom.telemetry import Keyed
 from postroom.web import problems
 from postroom.web.patience import Patience
 from postroom.web.responses import given_again
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from postroom.rules.replay import Decision, Entry, Response
     from postroom.store.bookkeeping import Bookkeeping
     from postroom.store.steps import Steps
+    from postroom.telemetry import Hook
     from postroom.web.joining import KeyedRequest
     from postroom.web.policy import Policy
 
@@ -57,9 +59,10 @@ Flow = Generator[Do | Pause, Any, T]
 class Clerk:
     """Admits requests, and enters how they ended."""
 
-    def __init__(self, policy: Policy, books: Bookkeeping) -> None:
+    def __init__(self, policy: Policy, books: Bookkeeping, hook: Hook | None = None) -> None:
         self._policy = policy
         self._books = books
+        self._hook = hook
 
     def admit(self, entry: Entry) -> Flow[Run | Response]:
         """Take the request's entry; else the response that it gets, after having waited for its twin if so wished.
@@ -73,9 +76,11 @@ class Clerk:
             except Exception as error:  # noqa: BLE001 - drivers raise anything
                 _raise_if_setup(error)
                 _log.warning("a keyed request was refused, because the ledger does not answer: %s", _named(error))
+                self._tell("unavailable")
                 return problems.unavailable()
             left = self._policy.wait_seconds - waited
             if isinstance(decision, Run):
+                self._tell("taken_over" if decision.taken_over else "run")
                 return decision
             if not isinstance(decision, InProgress) or left <= 0:
                 return self._refusal(decision)
@@ -96,6 +101,7 @@ class Clerk:
         except Exception as error:  # noqa: BLE001 - drivers raise anything
             _raise_if_setup(error)
             _log.error("a response could not be recorded: %s", _named(error))
+            self._tell("unrecorded")
             keyed.owed = response
             return None
 
@@ -194,13 +200,25 @@ class Clerk:
     def _refusal(self, decision: Replay | Conflict | InProgress) -> Response:
         match decision:
             case Replay():
+                self._tell("replayed")
                 return given_again(decision)
             case Conflict():
+                self._tell("conflict")
                 return problems.other_request(self._policy.conflict_status)
             case InProgress(retry_after):
+                self._tell("in_progress")
                 return problems.in_progress(retry_after)
             case _:
                 assert_never(decision)
+
+    def _tell(self, outcome: str) -> None:
+        """Tell the hook, which must not be able to stop a request."""
+        if self._hook is None:
+            return
+        try:
+            self._hook(Keyed(outcome))
+        except Exception:  # noqa: BLE001 - it is a user's, and a request has nothing to do with it
+            _log.exception("the hook of the idempotency middleware failed")
 
 
 def _raise_if_setup(error: Exception) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
+    from postroom.telemetry import Hook
     from postroom.web.requests import Request
     from postroom.web.routes import Choice
 
@@ -40,6 +41,7 @@ class Given(TypedDict, total=False):
     unrecorded: Collection[int]
     conflict_status: int
     wait_seconds: float
+    hook: Hook | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,8 @@ class Options:
     """What a key is answered that was used for another request: 422 or 409."""
     wait_seconds: float = 0.0
     """For how long a request waits for its twin, which is running, before it is told to come again."""
+    hook: Hook | None = None
+    """Is told what became of each keyed request, see `postroom.telemetry.Keyed`."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -101,10 +105,10 @@ class Options:
         wait: Any = self.wait_seconds
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < float("inf"):
             raise _invalid("wait_seconds", wait, "use a number that is not negative")
-        for name in ("scope", "operation"):
+        for name in ("scope", "operation", "hook"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise _invalid(name, value, "give a function of the request")
+                raise _invalid(name, value, f"give a function of the {'event' if name == 'hook' else 'request'}")
         if not _is_all(int, self.unrecorded):
             raise _invalid("unrecorded", self.unrecorded, "give a collection of statuses, such as [503]")
         if self.kept_headers is not None and not _is_all(str, self.kept_headers):
