@@ -45,6 +45,7 @@ class KeyedShop:
     def __init__(self, url: str, **options: Any) -> None:
         self.effects: list[bytes] = []
         self.begun = 0
+        self.streams_ended = 0
         self.fails = False
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
@@ -57,6 +58,9 @@ class KeyedShop:
             Route("/broken-stream", self.broken_stream, methods=["POST"]),
             Route("/events", self.events, methods=["POST"]),
             Route("/endless", self.endless, methods=["POST"]),
+            Route("/log", self.log, methods=["POST"]),
+            Route("/silent", self.silent, methods=["POST"]),
+            Route("/cancelled", self.cancelled, methods=["POST"]),
             Route("/empty", self.empty, methods=["POST"]),
             Route("/status/{status:int}", self.status, methods=["POST"]),
         ]
@@ -102,6 +106,22 @@ class KeyedShop:
 
         return StreamingResponse(parts(), media_type="text/event-stream")
 
+    async def log(self, request: Request) -> Response:
+        """Large, and without an end, though nothing says so."""
+        await self._do(request)
+        return StreamingResponse(self._without_end(0.01), media_type="application/x-ndjson")
+
+    async def silent(self, request: Request) -> Response:
+        """Large, and then says nothing more."""
+        await self._do(request)
+        return StreamingResponse(self._without_end(3600.0), media_type="application/x-ndjson")
+
+    async def cancelled(self, request: Request) -> Response:
+        await self._do(request)
+        if len(self.effects) == 1:
+            raise asyncio.CancelledError
+        return PlainTextResponse("done")
+
     async def empty(self, request: Request) -> Response:
         await self._do(request)
         return Response(status_code=204)
@@ -118,6 +138,14 @@ class KeyedShop:
             raise RuntimeError("not today")
         self.effects.append(body)
         return len(self.effects)
+
+    async def _without_end(self, pause: float) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"{}\n" * LARGE
+                await asyncio.sleep(pause)
+        finally:
+            self.streams_ended += 1
 
     async def _parts(self, number: int, count: int, *, broken: bool = False) -> AsyncIterator[bytes]:
         for part in range(count):

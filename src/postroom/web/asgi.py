@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from postroom.rules.replay import Response
 from postroom.web.asgi_routes import route_of
+from postroom.web.client import Client
 from postroom.web.desks import AsyncDesk, Setup
 from postroom.web.exchange import Exchange, respond
 from postroom.web.joining import PLACE
@@ -17,13 +18,12 @@ from postroom.web.requests import Request
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
+    from postroom.rules.replay import Entry
+    from postroom.web.client import Event, Receive, Send
     from postroom.web.joining import KeyedRequest
     from postroom.web.options import Given
 
-    Event = MutableMapping[str, Any]
     Scope = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Event]]
-    Send = Callable[[Event], Awaitable[None]]
     Application = Callable[..., Awaitable[None]]  # frameworks type scope, receive and send each in their own way
 
 LAST_WISH = 10.0
@@ -83,28 +83,37 @@ class IdempotencyMiddleware:
         if entry is None:
             await self._app(scope, _replaying(read, receive), send)
             return
+        client = Client(read.body, receive, send)
+        await self._shielded(client, self._admit(scope, entry, client))
+
+    async def _admit(self, scope: Scope, entry: Entry, client: Client) -> None:
         admitted = await self._desk.drive(self._setup.clerk.admit(entry))
         if isinstance(admitted, Response):
-            await respond(send, admitted)
+            await respond(client.send, admitted)
             return
         keyed = self._setup.keyed(admitted)
-        exchange = Exchange(self._desk, self._setup, keyed, _replaying(read, receive), send)
-        await self._shielded(exchange, self._run({**scope, **_additions(scope, keyed)}, exchange, keyed))
+        await self._run({**scope, **_additions(scope, keyed)}, Exchange(self._desk, self._setup, keyed, client), keyed)
 
     async def _run(self, scope: Scope, exchange: Exchange, keyed: KeyedRequest) -> None:
         """Call the application, and renew the lease meanwhile. Cancelled, it leaves the rest to the lease."""
         work = asyncio.ensure_future(self._app(scope, exchange.receive, exchange.send))
-        while not (await asyncio.wait({work}, timeout=self._setup.lease / 2))[0]:
-            if keyed.is_renewed and (keyed.owed or not exchange.ended):
-                await self._desk.drive(self._setup.clerk.renew(keyed.entry))
+        try:
+            while not (await asyncio.wait({work}, timeout=self._setup.lease / 2))[0]:
+                if keyed.is_renewed and (keyed.owed or not exchange.ended):
+                    await self._desk.drive(self._setup.clerk.renew(keyed.entry))
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
         try:
             work.result()
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # which the application has raised: we were not cancelled
             await exchange.close(failed=True)
-            raise
-        await exchange.close()
+            if not exchange.told:
+                raise
+        else:
+            await exchange.close()
 
-    async def _shielded(self, exchange: Exchange, run: Any) -> None:
+    async def _shielded(self, client: Client, run: Any) -> None:
         """Let the run come to its end though the client has gone, so that it can ask again for the response."""
         task = asyncio.create_task(run)
         self._runs.add(task)
@@ -112,7 +121,7 @@ class IdempotencyMiddleware:
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            exchange.leave()
+            client.leave()
             task.add_done_callback(_look_at)
             raise
 

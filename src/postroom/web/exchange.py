@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from postroom.rules.replay import Response
 from postroom.web.responses import is_endless, sized
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
-
+    from postroom.web.client import Client, Event, Send
     from postroom.web.desks import AsyncDesk, Setup
     from postroom.web.joining import KeyedRequest
 
-    Event = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Event]]
-    Send = Callable[[Event], Awaitable[None]]
-
 SERVER_ERROR = 500
+
+
+LAST_WORDS = 10.0
+"""Seconds in which a stream whose client has gone may come to its end."""
 
 
 class Exchange:
@@ -28,21 +27,23 @@ class Exchange:
     passed on as it comes, all but its last part, before which it is recorded that there was one. A response that tells
     of an error of the server is held back until the application has ended: frameworks send one and then raise.
 
-    An application that is not told that its client has gone comes to its end. A stream of events may have none: it is
-    told, and counts as done then.
+    An application that is not told that its client has gone comes to its end. A stream may have none: after a while,
+    and one of events at once, it is told, and counts as done then.
     """
 
-    def __init__(self, desk: AsyncDesk, setup: Setup, keyed: KeyedRequest, receive: Receive, send: Send) -> None:
+    def __init__(self, desk: AsyncDesk, setup: Setup, keyed: KeyedRequest, client: Client) -> None:
         self.ended = False
         """It is recorded how the request ended, or that cannot be done."""
+        self.told = False
+        """The application knows that its client has gone, and what it then raises is no failure."""
         self._desk = desk
         self._setup = setup
         self._keyed = keyed
-        self._receive = receive
-        self._send = send
+        self._client = client
+        self._ending = asyncio.Lock()
         self._request_read = False
         self._may_be_told = asyncio.Event()
-        self._client_gone = False
+        self._watching: asyncio.Task[None] | None = None
         self._start: Event | None = None
         self._start_sent = False
         self._parts: list[Event] = []
@@ -59,22 +60,25 @@ class Exchange:
         """The request, whole. That the client has gone is told when the response is recorded, or has no end."""
         if not self._request_read:
             self._request_read = True
-            return await self._receive()
+            return {"type": "http.request", "body": self._client.body, "more_body": False}
         await self._may_be_told.wait()
-        return await self._receive()
+        return await self._client.receive()
 
     async def send(self, event: Event) -> None:
         """Take a part of the response."""
+        if self.told:
+            raise ConnectionResetError("the client has gone")
         match event["type"]:
             case "http.response.start":
                 self._start = event
                 if is_endless(_headers(event)) and event["status"] < SERVER_ERROR:
-                    self._streaming = self._endless = True
+                    self._endless = True
+                    self._begin_streaming()
                     self._may_be_told.set()
             case "http.response.body" if not self.ended:
                 await self._take(event)
             case _:
-                await self._pass_on(event)
+                await self._client.send(event)
 
     async def close(self, *, failed: bool = False) -> None:
         """The application has ended: unless its response is whole, or if it failed, the request may run again.
@@ -82,34 +86,49 @@ class Exchange:
         What could not be recorded while its transaction was open, can be now.
         """
         failed = failed or self._keyed.failed
-        if self.ended:
-            await self._settle(failed=failed)
-            return
-        if (self._whole and not failed) or (self._endless and (self._client_gone or not failed)):
-            await self._end()
-            return
-        self.ended = True
-        await self._desk.drive(self._setup.clerk.give_up(self._keyed.entry))
-        if self._whole:
-            await self._flush()
-        self._may_be_told.set()
+        async with self._ending:
+            if self.ended:
+                await self._settle(failed=failed)
+            elif (self._whole and not failed) or (self._endless and (self._client.has_gone or not failed)):
+                await self._conclude()
+            else:
+                await self._give_up()
+        if self._watching is not None:
+            self._watching.cancel()
 
-    def leave(self) -> None:
-        """Nobody listens any more."""
-        self._client_gone = True
+    def _begin_streaming(self) -> None:
+        if not self._streaming:
+            self._streaming = True
+            self._watching = asyncio.ensure_future(self._watch())
+
+    async def _watch(self) -> None:
+        """Wait for the client to go, and then for the stream's end, but not for ever."""
+        await self._client.until_gone()
+        if not self._endless:
+            await asyncio.sleep(LAST_WORDS)
+        if self.ended:
+            return
+        self.told = True
+        self._may_be_told.set()
+        async with self._ending:
+            if not self.ended:
+                await self._conclude()
 
     async def _take(self, event: Event) -> None:
         self._parts.append(event)
         self._size += len(event.get("body", b""))
-        self._streaming = self._streaming or self._size > self._setup.policy.max_response_bytes
+        if self._size > self._setup.policy.max_response_bytes:
+            self._begin_streaming()
         self._whole = not event.get("more_body", False)
         if self._whole and self._status < SERVER_ERROR:
-            await self._end()
+            async with self._ending:
+                if not self.ended:
+                    await self._conclude()
         elif self._streaming and not self._whole:
             await self._flush()
 
-    async def _end(self) -> None:
-        """The response is whole."""
+    async def _conclude(self) -> None:
+        """The response is whole, or as much of it as there will be."""
         record, instead = self._record(), None
         if self._keyed.may_commit(record):
             self._keyed.owed = record
@@ -117,8 +136,15 @@ class Exchange:
             instead = await self._desk.drive(self._setup.clerk.conclude(self._keyed, record))
         self.ended = True
         if instead is not None and not self._start_sent:
-            await respond(self._pass_on, instead)
+            await respond(self._client.send, instead)
         else:
+            await self._flush()
+        self._may_be_told.set()
+
+    async def _give_up(self) -> None:
+        self.ended = True
+        await self._desk.drive(self._setup.clerk.give_up(self._keyed.entry))
+        if self._whole:
             await self._flush()
         self._may_be_told.set()
 
@@ -141,20 +167,10 @@ class Exchange:
     async def _flush(self) -> None:
         if not self._start_sent and self._start is not None:
             self._start_sent = True
-            await self._pass_on(self._start)
+            await self._client.send(self._start)
         parts, self._parts = self._parts, []
         for part in parts:
-            await self._pass_on(part)
-
-    async def _pass_on(self, event: Event) -> None:
-        """Send; where the client has gone, the application still comes to its end, if it has one."""
-        if not self._client_gone:
-            try:
-                await self._send(event)
-            except OSError:
-                self._client_gone = True
-        if self._client_gone and self._endless and not self.ended:
-            raise ConnectionResetError("the client has gone")
+            await self._client.send(part)
 
 
 async def respond(send: Send, response: Response) -> None:

@@ -13,7 +13,7 @@ from postroom.rules.replay import Replay, Response
 from postroom.web.options import Options
 from postroom.web.policy import Policy, Refused
 from postroom.web.requests import Request
-from postroom.web.responses import as_response, given_again, kept, not_kept, sized
+from postroom.web.responses import as_response, given_again, is_endless, kept, not_kept, sized
 
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=400)
 
@@ -158,3 +158,9 @@ def test_only_responses_can_be_recorded() -> None:
     for wrong in (None, "x", 5, object()):
         with pytest.raises(InvalidEntry, match="not a response"):
             as_response(wrong)
+
+
+@pytest.mark.parametrize("value", ["text/event-stream", "Text/Event-Stream; charset=utf-8"])
+def test_a_stream_of_events_is_known_however_its_type_is_written(value: str) -> None:
+    assert is_endless([("Content-Type", value)])
+    assert not is_endless([("Content-Type", "text/html"), ("X-Type", value)])
