@@ -104,7 +104,7 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
             for message in event.messages:
                 yield "info", "message_expired", {**_named(message), "status": State.EXPIRED.value}
         case NotSettled():
-            yield "error", "not_settled", _named(event.message)
+            yield _LEVELS[event.outcome], event.outcome.value, _named(event.message)
         case Cleaned():
             yield "info", "cleaned", {"messages": event.messages, "marks": event.marks, "entries": event.entries}
         case Beat() | Counted() | Keyed() | Phase() | Published():

@@ -127,7 +127,7 @@ class Metrics:
             case Expired():
                 self._expired(len(event.messages))
             case NotSettled():
-                self._processed(1, Outcome.DB_ERROR.value)
+                self._processed(1, event.outcome.value)
             case LeasesLost():
                 self._lost(event.messages, "message")
                 self._lost(event.lanes, "lane")

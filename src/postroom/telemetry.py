@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from postroom.rules.lifecycle import Outcome
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from postroom.incoming import Incoming
     from postroom.message import Message
-    from postroom.rules.lifecycle import Outcome
 
 DATABASE = "database"
 UNREACHED = "UNREACHED"
@@ -181,10 +182,12 @@ class HookFailed:
 
 @dataclass(frozen=True, slots=True)
 class NotSettled:
-    """The database answers, but refuses to write what became of a message: it will be sent again."""
+    """The database answers, but does not write what became of a message: it will be sent again."""
 
     message: Message
     reason: str
+    outcome: Outcome = Outcome.DB_ERROR
+    """Whether it refused, or did not come to an end in time (`DB_TIMEOUT`)."""
 
 
 Event = (

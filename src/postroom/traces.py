@@ -94,7 +94,7 @@ class Traces:
                 for message in event.messages:
                     self._end(message, "expired")
             case NotSettled():
-                self._end(event.message, Outcome.DB_ERROR.value, Outcome.DB_ERROR.value)
+                self._end(event.message, event.outcome.value, event.outcome.value)
             case Lifecycle(what="stopped"):
                 self._forget(0)
             case _:

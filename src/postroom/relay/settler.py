@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.rules.lifecycle import Outcome
+from postroom.store.db_errors import is_lock_timeout
 from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Refiled, Retry, Sent, Settlement
 from postroom.store.operating import Operating
 from postroom.telemetry import Expired as ExpiredEvent
@@ -127,7 +128,9 @@ class Settler:
         """The database refuses this one: its lease runs out, and it is sent again."""
         office = self._office
         office.flight.land([settlement.claimed])
-        office.hook(NotSettled(settlement.claimed.message, str(outage)))
+        is_late = isinstance(outage.__cause__, TimeoutError) or is_lock_timeout(outage.__cause__ or outage)
+        outcome = Outcome.DB_TIMEOUT if is_late else Outcome.DB_ERROR
+        office.hook(NotSettled(settlement.claimed.message, str(outage), outcome))
 
     async def audit(self, conflicts: Sequence[Claimed]) -> None:
         """Write down leases that were lost, with what was found instead."""

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import sqlite3
 from typing import Any
+
+import pytest
 
 from postroom.brokers.memory import MemoryBroker
 from postroom.message import Message
+from postroom.relay.lines import Outage
 from postroom.relay.office import Office
 from postroom.relay.options import Options
 from postroom.relay.settler import Settler
+from postroom.rules.lifecycle import Outcome
 from postroom.store.deliveries import Deliveries
 from postroom.store.leases import Claimed, GivenBack, Lane, Retry
 from postroom.store.names import Names
 from postroom.store.settling import Written
+from postroom.telemetry import Event, NotSettled
 
 
 def claimed(position: int) -> Claimed:
@@ -48,3 +54,39 @@ async def test_L_16_a_key_is_not_trusted_while_a_failure_on_it_waits_to_be_writt
     settler = Settler(office, Line(lambda: None))  # type: ignore[arg-type]
     await settler.flush()
     assert not office.failed_keys.must_drop("k", 2, office.failed_keys.next_read())
+
+
+class Refusing:
+    """A line to a database that answers, but will not settle."""
+
+    def __init__(self, why: Exception) -> None:
+        self._why = why
+
+    async def attempt(self, steps: Any) -> Written:
+        steps.close()
+        raise Outage("not settled") from self._why
+
+    async def answers(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("why", "outcome"),
+    [
+        (ValueError("no"), Outcome.DB_ERROR),
+        (TimeoutError("late"), Outcome.DB_TIMEOUT),
+        (sqlite3.OperationalError("database is locked"), Outcome.DB_TIMEOUT),
+    ],
+    ids=["refused", "hangs", "locked"],
+)
+async def test_L_13_what_the_database_refuses_is_told_from_what_it_does_not_come_to(
+    why: Exception, outcome: Outcome
+) -> None:
+    told: list[Event] = []
+    office = Office(Options("w"), MemoryBroker(), Deliveries(Names.of("sqlite", None, None)), told.append)
+    one = claimed(1)
+    office.flight.hold_lane(Lane(3, 7), 1e9)
+    office.flight.take_off([one], 1e9)
+    office.settle([Retry(one, 0.0, "NO", "no")])
+    await Settler(office, Refusing(why)).flush()  # type: ignore[arg-type]  # what it needs of a line
+    assert [event.outcome for event in told if isinstance(event, NotSettled)] == [outcome]
