@@ -183,13 +183,15 @@ async def test_R_5_an_answer_to_what_was_sent_before_the_broker_went_down_does_n
 ) -> None:
     service.commit(*(Message.new("t", {"n": n}) for n in range(4)))
     said: list[bool] = []
-    gone, late_answer, all_sent = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    flying, gone, late_answer, all_sent = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Event()
     up = False
 
     async def publish(message: Message) -> None:
         if message.json()["n"] == 0:
+            flying.set()
             await gone.wait()
         elif not up:
+            await flying.wait()  # a database may give them in another order
             raise ConnectionRefusedError("nobody listens")
 
     def listen(event: Event) -> None:
