@@ -21,9 +21,11 @@ segment of a path, a ``*`` at its end for any rest. A slash at the end of a requ
 frameworks treat it as if it were not there, and a required key must not be got round.
 """
 
-_METHODS = "|".join([*HTTPMethod, "QUERY"])
-_PATTERN = re.compile(rf"(?:({_METHODS})(?: +|$))?(/(?:[^\s{{}}*]|\{{\w*\}})*\*?)?")
-_PART = re.compile(r"\{\w*\}|\*$")
+METHODS = frozenset(HTTPMethod) | {"QUERY", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK"}
+_PATTERN = re.compile(r"(?:([A-Z]+)(?: +|$))?(/\S*)?")
+_PART = re.compile(r"\{\w+\}|\*$")
+_MISTAKEN = re.compile(r"[{}<>*?#]")
+"""What means something in other patterns, and would here only match itself."""
 
 
 class Need(Enum):
@@ -60,9 +62,12 @@ class Routes:
 Matcher = Callable[["Request"], str | None]
 
 
+def plain(path: str) -> str:
+    """The path without a slash at its end, which frameworks do not tell apart."""
+    return path.rstrip("/") or "/"
+
+
 def _matcher(choice: Choice) -> Matcher:
-    if isinstance(choice, str):
-        raise InvalidSetting(f"{choice!r} is one pattern: give a list of them")
     if callable(choice):
         return lambda request: "" if choice(request) else None
     matchers = [_pattern(pattern) for pattern in choice]
@@ -77,33 +82,35 @@ def _matcher(choice: Choice) -> Matcher:
 def _pattern(text: str) -> Matcher:
     parts = _PATTERN.fullmatch(text)
     if not text or parts is None:
-        raise InvalidSetting(
-            f"{text!r} is not a pattern: write POST, /orders/{{id}}, POST /orders/{{id}} or /v1/*, or give a function"
-        )
-    method, path = parts[1], parts[2]
-    expression = None if path is None else re.compile(_expression(path), re.DOTALL)
+        raise InvalidSetting(f"{text!r} is not a pattern: write POST, /orders/{{id}} or POST /orders/{{id}}")
+    method, path = parts[1], parts[2] and plain(parts[2])
+    if method is not None and method not in METHODS:
+        raise InvalidSetting(f"{text!r} is not a pattern, as {method} is no method of HTTP: use a function for others")
+    expression = None if path is None else re.compile(_expression(text, path), re.DOTALL)
     is_template = path is not None and not path.endswith("*")
 
     def match(request: Request) -> str | None:
         if method is not None and request.method != method:
             return None
-        if expression is not None and not (
-            expression.fullmatch(request.path) or expression.fullmatch(without_slash(request.path))
-        ):
+        if expression is not None and not any(map(expression.fullmatch, (request.path, plain(request.path)))):
             return None
         return f"{request.method} {path}" if is_template else ""
 
     return match
 
 
-def without_slash(path: str) -> str:
-    """The path without a slash at its end."""
-    return path.rstrip("/") or "/"
-
-
-def _expression(path: str) -> str:
+def _expression(text: str, path: str) -> str:
     parts, end = [], 0
     for found in _PART.finditer(path):
-        parts += [re.escape(path[end : found.start()]), ".*" if found[0] == "*" else "[^/]+"]
+        parts += [_literal(text, path[end : found.start()]), ".*" if found[0] == "*" else "[^/]+"]
         end = found.end()
-    return "".join([*parts, re.escape(path[end:])])
+    return "".join([*parts, _literal(text, path[end:])])
+
+
+def _literal(text: str, part: str) -> str:
+    if found := _MISTAKEN.search(part):
+        raise InvalidSetting(
+            f"{text!r} is not a pattern, because of {found[0]!r}: write {{id}} for one segment of the path, and * only "
+            "at its end"
+        )
+    return re.escape(part)
