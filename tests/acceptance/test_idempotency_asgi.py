@@ -645,6 +645,35 @@ async def test_litestar_tells_of_exceptions_by_a_hook(service: Service) -> None:
     assert runs == 2
 
 
+async def test_litestars_routes_are_known_with_and_without_a_slash_at_the_end(service: Service) -> None:
+    runs = 0
+
+    @litestar_post("/orders/{number:int}/pay", status_code=201)
+    async def pay() -> dict[str, str]:
+        nonlocal runs
+        runs += 1
+        return {"status": "paid"}
+
+    @litestar_post("/payments", status_code=201)
+    async def payments() -> dict[str, int]:
+        nonlocal runs
+        runs += 1
+        return {"payment": runs}
+
+    app = IdempotencyMiddleware(Litestar([pay, payments]), database=service.url, required=["POST /payments"])
+    async with served(app) as client:
+        for path in ("/payments", "/payments/"):
+            assert told(await client.post(path)) == (400, "key-missing")
+        assert (await client.post("/orders/1/pay", headers=KEY)).json() == {"status": "paid"}
+        assert told(await client.post("/orders/2/pay", headers=KEY)) == (422, "key-reused")
+        assert (await client.post("/orders/x/pay", headers=KEY)).status_code == 404
+        assert (await client.post("/payments", headers=KEY)).status_code == 201
+        assert told(await client.post("/payments/", headers=KEY)) == (422, "key-reused")
+    assert runs == 2
+    scopes = {scope for [scope] in service.rows(f"SELECT scope FROM {service.table('idempotency')}")}
+    assert {"/POST %2Forders%2F{number}%2Fpay", "/POST %2Fpayments"} < scopes
+
+
 async def test_what_is_not_http_is_none_of_its_business(service: Service) -> None:
     seen: list[Any] = []
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from postroom.errors import InvalidSetting
 from postroom.settings import MEGABYTE, Settings
+from postroom.web.option_checks import CHECKS, check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from uuid import UUID
+    from collections.abc import Callable, Collection, Mapping
 
     from postroom.telemetry import Hook
     from postroom.web.requests import Request
     from postroom.web.routes import Choice
-
-CONFLICTS = (422, 409)
 
 
 class Given(TypedDict, total=False):
@@ -31,8 +28,8 @@ class Given(TypedDict, total=False):
     replay_failures: bool | None
     required: Choice
     optional: Choice
-    scope: Callable[[Request], str | int | UUID] | None
-    operation: Callable[[Request], str] | None
+    scope: Callable[[Request], str | int] | None
+    operation: Callable[[Request], str | int] | None
     body_field: str | None
     max_body_bytes: int
     pass_large_requests: bool
@@ -62,9 +59,9 @@ class Options:
     """Requests that are refused without a key: patterns, or a function of the request."""
     optional: Choice = ("POST", "PATCH")
     """Requests whose key is made use of where they have one."""
-    scope: Callable[[Request], str | int | UUID] | None = None
+    scope: Callable[[Request], str | int] | None = None
     """Whose key it is. By default it belongs to the Authorization header, of which a hash is kept."""
-    operation: Callable[[Request], str] | None = None
+    operation: Callable[[Request], str | int] | None = None
     """What the key is for. By default the pattern's or the framework's route, else method and path."""
     body_field: str | None = "idempotency_key"
     """The field of a JSON object or a form that holds the key where no header does."""
@@ -96,26 +93,14 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        if self.conflict_status not in CONFLICTS:
-            raise _invalid("conflict_status", self.conflict_status, "use 422 or 409")
-        for name in ("max_body_bytes", "max_response_bytes"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise _invalid(name, value, "use a whole number that is not negative")
-        wait: Any = self.wait_seconds
-        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < float("inf"):
-            raise _invalid("wait_seconds", wait, "use a number that is not negative")
-        for name in ("scope", "operation", "hook"):
-            value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise _invalid(name, value, f"give a function of the {'event' if name == 'hook' else 'request'}")
-        if not _is_all(int, self.unrecorded):
-            raise _invalid("unrecorded", self.unrecorded, "give a collection of statuses, such as [503]")
-        if self.kept_headers is not None and not _is_all(str, self.kept_headers):
-            raise _invalid("kept_headers", self.kept_headers, 'give a collection of names, such as ["location"]')
-        body_field: Any = self.body_field
-        if body_field is not None and (not isinstance(body_field, str) or not body_field):
-            raise _invalid("body_field", body_field, "give a field's name, or None")
+        for name, check in CHECKS.items():
+            check(name, getattr(self, name))
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """The options as keywords. Raises `InvalidSetting` also where there is no such option."""
+        check_names(given, Given.__annotations__)
+        return cls(**given)
 
     def settings(self) -> Settings:
         """The settings in force, with the options that override them. Raises `InvalidSetting`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from typing import TYPE_CHECKING
 
 from postroom import encoding
@@ -11,7 +12,8 @@ from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
 from postroom.web import problems, responses
 from postroom.web.forms import without_boundary
 from postroom.web.keys import InvalidKey, key_in_body, key_in_header, may_hold_key
-from postroom.web.routes import Need, Route, Routes, without_slash
+from postroom.web.option_checks import as_text
+from postroom.web.routes import Need, Route, Routes, plain
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Entry, Response
@@ -111,13 +113,9 @@ class Policy:
     def _scope(self, asked: Asked) -> str:
         """Tenant and operation; a hash of them where they are longer than a scope or hold what cannot be seen."""
         request = asked.request
-        tenant = self._credentials(request) if self._options.scope is None else self._options.scope(request)
-        try:
-            scope = scope_of(tenant, self._operation(asked))
-        except InvalidEntry as error:
-            raise InvalidSetting(
-                f"a function of the idempotency middleware's options gave what it cannot: {error}"
-            ) from None
+        given = self._options.scope
+        tenant = _credentials(request) if given is None else as_text("scope", given(request))
+        scope = scope_of(tenant, self._operation(asked))
         if len(scope) <= MOST_CHARACTERS and scope.isprintable() and scope == scope.strip():
             return scope
         return f"sha256:{encoding.digest(scope.encode(errors='surrogatepass'))}"
@@ -138,8 +136,8 @@ class Policy:
     def _operation(self, asked: Asked) -> str:
         request = asked.request
         if self._options.operation is not None:
-            return self._options.operation(request)
-        return asked.route.operation or f"{request.method} {request.find_route() or without_slash(request.path)}"
+            return as_text("operation", self._options.operation(request))
+        return asked.route.operation or f"{request.method} {plain(request.find_route() or request.path)}"
 
 
 class Asked:
@@ -151,6 +149,22 @@ class Asked:
         self.request = request
         self.route = route
         self.key = key
+
+
+def _credentials(request: Request) -> str:
+    sent = request.header("authorization")
+    if sent is None and request.header("cookie") is not None:
+        _warn_of_cookies()
+    return "" if sent is None else encoding.digest(sent)[:32]
+
+
+@cache
+def _warn_of_cookies() -> None:
+    """Once in a process. Cookies are no part of the tenant: they change between two attempts, which would both run."""
+    _log.warning(
+        "a request with an Idempotency-Key has cookies and no Authorization header: if a cookie tells who it is, give "
+        "the idempotency middleware a function `scope`, else two users with the same key get the same response"
+    )
 
 
 def _without_value(error: Exception) -> str:

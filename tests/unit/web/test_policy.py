@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from postroom.errors import InvalidEntry, InvalidSetting
 from postroom.rules.replay import Replay, Response
 from postroom.web.options import Options
-from postroom.web.policy import Policy, Refused
+from postroom.web.policy import Policy, Refused, _warn_of_cookies
 from postroom.web.requests import Request
 from postroom.web.responses import as_response, given_again, is_endless, kept, not_kept, sized
 
@@ -76,55 +78,99 @@ def test_a_key_is_never_repeated_in_an_answer() -> None:
         assert b"secret" not in refused.value.response.body
 
 
+async def not_awaited(_request: Request) -> str:
+    return "acme"
+
+
 @pytest.mark.parametrize(
-    "wrong",
+    ("name", "value", "remedy"),
     [
-        {"conflict_status": 400},
-        {"max_body_bytes": -1},
-        {"max_body_bytes": True},
-        {"max_body_bytes": 10.0},
-        {"max_response_bytes": "1"},
-        {"wait_seconds": float("nan")},
-        {"wait_seconds": "1"},
-        {"unrecorded": 503},
-        {"unrecorded": ["503"]},
-        {"kept_headers": "X-A"},
-        {"kept_headers": [1]},
-        {"scope": "acme"},
-        {"operation": 7},
-        {"body_field": ""},
-        {"body_field": b"key"},
+        ("conflict_status", 400, "422 or 409"),
+        ("conflict_status", 422.0, "422 or 409"),
+        ("max_body_bytes", -1, "whole number"),
+        ("max_body_bytes", 10.0, "whole number"),
+        ("max_body_bytes", True, "whole number"),
+        ("max_response_bytes", "1MB", "whole number"),
+        ("wait_seconds", float("nan"), "seconds"),
+        ("wait_seconds", None, "seconds"),
+        ("unrecorded", 503, "[503]"),
+        ("unrecorded", "5xx", "[503]"),
+        ("unrecorded", ["503"], "[503]"),
+        ("unrecorded", [True], "[503]"),
+        ("unrecorded", range(5, 6), "[503]"),
+        ("unrecorded", iter([503]), "[503]"),
+        ("kept_headers", "X-A", "list of names"),
+        ("kept_headers", [b"X-A"], "list of names"),
+        ("scope", "x", "function"),
+        ("scope", not_awaited, "without `async`"),
+        ("operation", 5, "function"),
+        ("body_field", "", "None"),
+        ("body_field", 5, "None"),
+        ("pass_large_requests", "no", "True or False"),
+        ("required", "POST /x", "list"),
+        ("required", [5], "list"),
+        ("required", None, "list"),
+        ("required", not_awaited, "without `async`"),
+        ("optional", 5, "list"),
     ],
-    ids=str,
 )
-def test_options_that_cannot_be_are_refused_with_their_name_and_value(wrong: dict[str, Any]) -> None:
-    [(name, value)] = wrong.items()
+def test_an_option_that_cannot_be_is_refused_with_its_name_its_value_and_a_remedy(
+    name: str, value: Any, remedy: str
+) -> None:
     with pytest.raises(InvalidSetting) as refused:
-        Options(**wrong)
+        Options.of({name: value})
     assert str(refused.value).startswith(f"{name} = {value!r} is not valid: ")
+    assert remedy in str(refused.value)
 
 
-def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(InvalidSetting, match="there is no option 'nonsense'; known are database, schema"):
-        Options.of({"nonsense": 1})
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"requierd": ["POST"]}, "'requierd' is not an option of the idempotency middleware: did you mean required?"),
+        ({"zzz": 1}, "there are database, schema"),
+        (None, "of the type NoneType"),
+    ],
+)
+def test_an_option_that_is_not_there_is_refused(given: Any, told: str) -> None:
+    with pytest.raises(InvalidSetting, match=re.escape(told)):
+        Options.of(given)
 
 
-def test_cookies_without_a_scope_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    cookie = ("cookie", "session=secret")
+def test_what_can_be_is_taken() -> None:
+    for unrecorded in ([503], {503}, range(500, 600), range(0), (HTTPStatus.BAD_GATEWAY,)):
+        assert Options.of({"unrecorded": unrecorded}).unrecorded == unrecorded
+
+
+def test_a_number_that_tells_whose_key_it_is_is_taken_as_text() -> None:
+    given = policy(scope=lambda _: 7, operation=lambda _: 8)
+    assert scope_of(given, request()) == "7/8"
+
+
+@pytest.mark.parametrize("name", ["scope", "operation"])
+@pytest.mark.parametrize("value", [None, True, b"acme", object()])
+def test_anything_else_is_a_mistake_in_the_setup_and_none_is_nobodys_name(name: str, value: Any) -> None:
+    with pytest.raises(InvalidSetting, match=f"the function {name} returned .*'anonymous'"):
+        scope_of(policy(**{name: lambda _: value}), request())
+
+
+def test_who_may_be_told_apart_by_a_cookie_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    _warn_of_cookies.cache_clear()
+    cookie, login = ("cookie", "session=a"), ("authorization", "Bearer a")
+    scope_of(policy(), request("/"))
+    scope_of(policy(), request("/", cookie, login))
     scope_of(policy(scope=lambda _: "acme"), request("/", cookie))
-    scope_of(policy(), request("/", cookie, ("authorization", "x")))
-    assert not caplog.records
-    one = policy()
-    for _ in range(3):
-        scope_of(one, request("/", cookie))
-    [record] = caplog.records
-    assert (record.levelname, "`scope`" in record.message, "secret" in record.message) == ("WARNING", True, False)
+    assert not caplog.messages
+    for _ in range(2):
+        scope_of(policy(), request("/", cookie))
+    [warning] = caplog.messages
+    assert "give the idempotency middleware a function `scope`" in warning
+    assert "session" not in warning
 
 
-def test_a_tenant_may_be_a_number_but_not_nobody() -> None:
-    assert scope_of(policy(scope=lambda _: 7), request()) == "7/POST %2Forders"
-    with pytest.raises(InvalidSetting, match="None"):
-        scope_of(policy(scope=lambda _: None), request())
+def test_a_slash_at_the_end_makes_no_other_operation() -> None:
+    for path, route in (("/orders/", ""), ("/orders", ""), ("/o", "/orders/"), ("/o", "/orders")):
+        assert scope_of(policy(), request(path, route=route)) == "/POST %2Forders"
+    assert scope_of(policy(), request("/")) == "/POST %2F"
 
 
 HEADERS = (
