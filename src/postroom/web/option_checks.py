@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
+from uuid import UUID
 
 from postroom.errors import InvalidSetting
 
@@ -35,6 +36,12 @@ def check_function(name: str, value: object) -> None:
         raise invalid(name, value, "use a function of the request")
     if inspect.iscoroutinefunction(value):
         raise invalid(name, value, "use a function without `async`, since it is not awaited")
+
+
+def check_hook(name: str, value: object) -> None:
+    """A listener, or none."""
+    if value is not None and not callable(value):
+        raise invalid(name, value, "use a function of an event, such as postroom.metrics.prometheus()")
 
 
 def check_choice(name: str, value: object) -> None:
@@ -96,7 +103,7 @@ def as_text(name: str, value: object) -> str:
     """What a function of the request has returned. A number is a text too; None might be two different people."""
     if isinstance(value, str):
         return value
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int | UUID) and not isinstance(value, bool):
         return str(value)
     raise InvalidSetting(
         f"the function {name} returned {'None' if value is None else f'a {type(value).__name__}'}: have it return a "
@@ -117,6 +124,7 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "unrecorded": check_statuses,
     "conflict_status": check_conflict,
     "wait_seconds": check_seconds,
+    "hook": check_hook,
 }
 """Of each option that is not a setting."""
 

@@ -11,6 +11,7 @@ from postroom.web.option_checks import CHECKS, check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from uuid import UUID
 
     from postroom.telemetry import Hook
     from postroom.web.requests import Request
@@ -28,7 +29,7 @@ class Given(TypedDict, total=False):
     replay_failures: bool | None
     required: Choice
     optional: Choice
-    scope: Callable[[Request], str | int] | None
+    scope: Callable[[Request], str | int | UUID] | None
     operation: Callable[[Request], str | int] | None
     body_field: str | None
     max_body_bytes: int
@@ -59,7 +60,7 @@ class Options:
     """Requests that are refused without a key: patterns, or a function of the request."""
     optional: Choice = ("POST", "PATCH")
     """Requests whose key is made use of where they have one."""
-    scope: Callable[[Request], str | int] | None = None
+    scope: Callable[[Request], str | int | UUID] | None = None
     """Whose key it is. By default it belongs to the Authorization header, of which a hash is kept."""
     operation: Callable[[Request], str | int] | None = None
     """What the key is for. By default the pattern's or the framework's route, else method and path."""
@@ -81,15 +82,6 @@ class Options:
     """For how long a request waits for its twin, which is running, before it is told to come again."""
     hook: Hook | None = None
     """Is told what became of each keyed request, see `postroom.telemetry.Keyed`."""
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        """The options that were given by their names. Raises `InvalidSetting`."""
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise InvalidSetting(f"there is no option {name!r}; known are {', '.join(known)}")
-        return cls(**given)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -117,14 +109,3 @@ class Options:
                 "no database is given: use database=URL or set POSTROOM_DATABASE, for example to sqlite:///app.db"
             )
         return settings
-
-
-def _invalid(name: str, value: object, remedy: str) -> InvalidSetting:
-    return InvalidSetting(f"{name} = {value!r} is not valid: {remedy}")
-
-
-def _is_all(kind: type, values: object) -> bool:
-    """Whether it is a collection of these; a text, which is one of letters, is none."""
-    return (
-        isinstance(values, Collection) and not isinstance(values, str) and all(isinstance(one, kind) for one in values)
-    )

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from postroom import encoding
-from postroom.errors import InvalidEntry, InvalidSetting
+from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
 from postroom.web import problems, responses
 from postroom.web.forms import without_boundary
@@ -38,7 +38,6 @@ class Policy:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._routes = Routes(options.required, options.optional)
-        self._warned = False
         self._kept = None if options.kept_headers is None else {name.lower() for name in options.kept_headers}
         self.max_body_bytes = options.max_body_bytes
         self.max_response_bytes = options.max_response_bytes
@@ -119,19 +118,6 @@ class Policy:
         if len(scope) <= MOST_CHARACTERS and scope.isprintable() and scope == scope.strip():
             return scope
         return f"sha256:{encoding.digest(scope.encode(errors='surrogatepass'))}"
-
-    def _credentials(self, request: Request) -> str:
-        """A hash of what tells who asks, where no function does."""
-        sent = request.header("authorization")
-        if sent is not None:
-            return encoding.digest(sent)[:32]
-        if not self._warned and request.header("cookie") is not None:
-            self._warned = True
-            _log.warning(
-                "keyed requests come with a cookie and without Authorization, and no `scope` tells whose they are: "
-                "with the same key, body and path, one user gets another one's response. Give the option `scope`"
-            )
-        return ""
 
     def _operation(self, asked: Asked) -> str:
         request = asked.request
