@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from postroom import Message
-    from postroom.store.leases import Claim, Claimed, Settlement
+    from postroom.store.leases import Claim, Settlement
+    from postroom.store.settling import Written
     from postroom.store.steps import Steps
     from tests.crash.places import Places
 
@@ -77,7 +78,7 @@ class Fate:
             for owner, name in ((Claiming, "claim"), (Lanes, "read_lanes")):
                 yield patch.object(owner, name, _claiming(self, getattr(owner, name)))
         else:
-            yield patch.object(Settling, "settle", _settling(self, Settling.settle))
+            yield patch.object(Settling, "write", _settling(self, Settling.write))
 
 
 def _claiming(fate: Fate, original: Callable[..., Steps[Claim]]) -> Callable[..., Steps[Claim]]:
@@ -89,8 +90,8 @@ def _claiming(fate: Fate, original: Callable[..., Steps[Claim]]) -> Callable[...
     return claim
 
 
-def _settling(fate: Fate, original: Callable[..., Steps[list[Claimed]]]) -> Callable[..., Steps[list[Claimed]]]:
-    def settle(self: Settling, settlements: Sequence[Settlement]) -> Steps[list[Claimed]]:
+def _settling(fate: Fate, original: Callable[..., Steps[Written]]) -> Callable[..., Steps[Written]]:
+    def write(self: Settling, settlements: Sequence[Settlement]) -> Steps[Written]:
         messages = [one.claimed.message for one in settlements if isinstance(one, Sent)]
         steps = original(self, settlements)
         fate.meet(Point.PUBLISHED, messages)
@@ -98,11 +99,11 @@ def _settling(fate: Fate, original: Callable[..., Steps[list[Claimed]]]) -> Call
             if self.names.dialect == "postgresql":  # where it is one statement, which commits by itself
                 steps = self.transaction(partial(original, self), settlements)
             steps = _before_commit(steps, lambda: fate.meet(Point.SETTLING, messages))
-        lost = yield from steps
+        written = yield from steps
         fate.meet(Point.SETTLED, messages)
-        return lost
+        return written
 
-    return settle
+    return write
 
 
 def _before_commit(steps: Steps[T], act: Callable[[], None]) -> Steps[T]:
