@@ -45,7 +45,6 @@ class KeyedShop:
     def __init__(self, url: str, **options: Any) -> None:
         self.effects: list[bytes] = []
         self.begun = 0
-        self.streams_ended = 0
         self.fails = False
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
@@ -140,12 +139,9 @@ class KeyedShop:
         return len(self.effects)
 
     async def _without_end(self, pause: float) -> AsyncIterator[bytes]:
-        try:
-            while True:
-                yield b"{}\n" * LARGE
-                await asyncio.sleep(pause)
-        finally:
-            self.streams_ended += 1
+        while True:
+            yield b"{}\n" * LARGE
+            await asyncio.sleep(pause)
 
     async def _parts(self, number: int, count: int, *, broken: bool = False) -> AsyncIterator[bytes]:
         for part in range(count):

@@ -23,7 +23,7 @@ frameworks treat it as if it were not there, and a required key must not be got 
 
 METHODS = frozenset(HTTPMethod) | {"QUERY", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK"}
 _PATTERN = re.compile(r"(?:([A-Z]+)(?: +|$))?(/\S*)?")
-_PART = re.compile(r"\{\w+\}|\*$")
+_PART = re.compile(r"\{\w*\}|\*$")
 _MISTAKEN = re.compile(r"[{}<>*?#]")
 """What means something in other patterns, and would here only match itself."""
 

@@ -28,6 +28,7 @@ def request(method: str, path: str) -> Request:
         ("/orders/{id}", "PUT", "/orders/", None),
         ("POST /orders/{id}/pay", "POST", "/orders/7/pay", "POST /orders/{id}/pay"),
         ("POST /orders/{id}/pay", "GET", "/orders/7/pay", None),
+        ("/x/{}/y", "POST", "/x/7/y", "POST /x/{}/y"),
         ("POST /v1/*", "POST", "/v1/a/b", ""),
         ("POST /v1/*", "POST", "/v1/", ""),
         ("POST /v1/*", "POST", "/v2/a", None),
@@ -58,7 +59,7 @@ def test_a_function_may_tell() -> None:
     "wrong",
     [
         *["", "orders", "post /orders", "POST orders", "POST  /a b", "FETCH /x", "FETCH", "POST /a/*/b", "/a/**"],
-        *["/x/{id", "/x/id}", "/x/{}", "/x/{id:int}", "/x/{a-b}", "/x/<id>", "/x?a=1", "/x#a"],
+        *["/x/{id", "/x/id}", "/x/{id:int}", "/x/{a-b}", "/x/<id>", "/x?a=1", "/x#a"],
     ],
 )
 def test_what_is_no_pattern_is_refused(wrong: str) -> None:
