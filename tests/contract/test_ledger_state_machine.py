@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from postroom.rules.replay import (
+    LONGEST_WAIT,
     Conflict,
     Entry,
     InProgress,
@@ -23,7 +24,7 @@ from postroom.rules.replay import (
 )
 from postroom.store.confirming import Confirmation, Confirming
 from postroom.store.leases import new_token
-from postroom.store.ledger import KEEPERS, Terms
+from postroom.store.ledger import KEEPERS, UNTIL_CONFIRMED, Terms
 from postroom.store.retention import Retention
 from tests.contract.store_drivers import Room, only_on
 
@@ -96,15 +97,19 @@ class LedgerMachine(RuleBasedStateMachine):
             case Replay():
                 assert row is not None
                 assert row.digest == digest
-                assert row.status is not Status.IN_PROGRESS
-                assert row.expires_at > self.now
+                assert row.expires_at > self.now or row.leased_until > self.now
+                if row.status is Status.IN_PROGRESS:  # handed over, with an answer for the meantime
+                    assert row.leased_until > self.now
+                    assert row.response is not None
                 assert decision.failed == (row.status is Status.FAILED)
                 assert decision.response == (row.response or Response(500 if decision.failed else 200))
             case InProgress():
                 assert row is not None
                 assert row.digest == digest
                 assert row.status is Status.IN_PROGRESS
-                assert abs(row.leased_until - self.now - decision.retry_after) < MINUTE / 2
+                assert row.response is None
+                left = min(row.leased_until - self.now, LONGEST_WAIT)
+                assert abs(left - decision.retry_after) < MINUTE / 2
             case Conflict():
                 assert row is not None
                 assert row.digest != digest
@@ -117,8 +122,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if row.expires_at <= self.now:
             return Start.EXPIRED
         assert row.digest == digest
-        assert row.response is None
         if row.status is Status.FAILED:
+            assert row.response is None
             assert not replay_failures
             return Start.FAILED
         assert row.status is Status.IN_PROGRESS
@@ -154,6 +159,30 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.room.run(self.keeper.renew(entry, lasting.lease)) == (row is not None)
         if row:
             row.leased_until = self.now + lasting.lease
+
+    @rule(wait=waits, response=answers, data=st.data())
+    def hand_over(self, wait: float, response: Response | None, data: st.DataObject) -> None:
+        if not self.entries:
+            return
+        self.pass_time(wait)
+        entry = data.draw(st.sampled_from(self.entries[-6:]))
+        heir = replace(entry, token=new_token())
+        row = self.held(entry)
+        assert self.room.run(self.keeper.hand_over(entry, heir.token, response)) == (row is not None)
+        if row:
+            row.token, row.leased_until, row.response = heir.token, self.now + UNTIL_CONFIRMED, response
+            self.entries.append(heir)
+
+    @rule(wait=waits, keys=st.lists(identities, min_size=1, unique=True), digest=digests)
+    def reopen(self, wait: float, keys: list[tuple[str, str]], digest: str) -> None:
+        self.pass_time(wait)
+        outcomes = [Confirmation(*key, digest, succeeded=False, response=Response(503)) for key in keys]
+        self.room.run(self.transaction(self.confirming.reopen, outcomes))
+        until = self.now + UNTIL_CONFIRMED
+        for key in keys:
+            row = self.rows.get(key)
+            if row and row.digest == digest and row.status is Status.FAILED:
+                self.rows[key] = Row(digest, Status.IN_PROGRESS, 0, until, until)
 
     @rule(wait=waits, keys=st.lists(identities, min_size=1, unique=True), digest=digests, succeeded=st.booleans())
     def confirm(self, wait: float, keys: list[tuple[str, str]], digest: str, succeeded: bool) -> None:  # noqa: FBT001 - drawn
