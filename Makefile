@@ -7,9 +7,9 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
 READY := .venv/ready-in$(subst /,-,$(CURDIR))
-# Three workers, each with servers of its own: tests wait more than they compute. A file stays whole, for what its tests
+# Four workers, each with servers of its own: tests wait more than they compute. A file stays whole, for what its tests
 # share; those of a second come last, so that all workers end together.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 heading = @printf '\n\033[1m── %s\033[0m\n' "$(1)"
 
 help: ## list the targets

@@ -33,8 +33,8 @@ DRIVERS: dict[type[DatabaseService], list[str]] = {
     MariaDB: ["mysql+asyncmy", "mysql+aiomysql"],
 }
 AWAY = ["the database cannot be reached"]
-TEN_SECONDS = 15
-"""And what a busy machine may add."""
+SOON = 40
+"""Seconds, on a busy machine; it takes ten. Without limits of its own, a relay notices after ninety."""
 COUNT = 100
 
 
@@ -72,7 +72,7 @@ def test_V_4_while_the_database_hangs_relays_live_are_not_ready_and_go_on_afterw
             since = time.monotonic()
             for relay in relays:
                 wait_until(lambda: relay.problems() == AWAY, relay.log)  # noqa: B023 - called at once
-                assert time.monotonic() - since < TEN_SECONDS
+                assert time.monotonic() - since < SOON
                 assert relay.get("/livez")[0] == 200
                 assert relay.value("outbox_database_up") == 0
         for relay in relays:
