@@ -35,7 +35,9 @@ class MariaDB(DatabaseService):
 
     def prepare(self) -> None:
         options = [*self._as_root(), f"--datadir={self._data}", "--auth-root-authentication-method=normal"]
-        self.run(self._programs["mariadb-install-db"], "--no-defaults", *options, "--skip-test-db")
+        # A server that starts removes all temporary tables in its tmpdir, also those of another one that starts there.
+        options += ["--skip-test-db", f"--tmpdir={self.directory}"]
+        self.run(self._programs["mariadb-install-db"], "--no-defaults", *options)
 
     def command(self) -> list[str | Path]:
         return [
