@@ -74,8 +74,16 @@ def test_V_1_a_relays_metrics_can_be_scraped(fresh_database: FreshDatabase, tmp_
             Message.new("poison"),
             Message.new("later"),
         )
-        command = ("relay", "--database", service.url, "--broker", "python:shop_broker:publish")
-        with started(tmp_path, *command) as relay:
+        command = (
+            "relay",
+            "--database",
+            service.url,
+            "--broker",
+            "python:shop_broker:publish",
+            "--backoff-sec",
+            "3600",
+        )
+        with started(tmp_path, *command) as relay:  # one retry, however slow the machine is
             wait_until(lambda: service.status().sent == 20)
             wait_until(lambda: relay.value("outbox_dead", DEFAULT) == 1, relay.log)
             shown = {
