@@ -58,13 +58,15 @@ def render(text: str, style: ParamStyle) -> Rendered:
 @lru_cache(maxsize=512)
 def _rendered(text: str, style: ParamStyle) -> Rendered:
     order: list[str] = []
+    numbers: dict[str, int] = {}
 
     def placeholder(match: re.Match[str]) -> str:
         name = match[1]
         if style == "numeric_dollar":
-            if name not in order:
+            if name not in numbers:
                 order.append(name)
-            return f"${order.index(name) + 1}"
+                numbers[name] = len(order)
+            return f"${numbers[name]}"
         order.append(name)
         return "?" if style == "qmark" else "%s"
 
