@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from postroom.cli.options import Database, Json
-from postroom.cli.output import on_terminal, print_json, print_table, print_text
+from postroom.cli.output import can_redraw, on_terminal, print_json, print_table, print_text
 from postroom.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _url(given: str | None) -> Iterator[str]:
 
 
 def _tell(what: str) -> None:
-    if sys.stderr.isatty():
+    if can_redraw() and sys.stderr.isatty():
         typer.echo(f"\r\x1b[K{what}", nl=False, err=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +15,19 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+DUMB = frozenset({"dumb", "unknown"})
+"""Values of TERM that promise no more than a typewriter: Rich moves nothing there, and would print empty lines."""
 STATUS_STYLES = {"dead": "bold red", "waiting": "yellow", "sending": "cyan", "sent": "green", "expired": "dim"}
 
 
 def on_terminal() -> bool:
     """Whether a person is reading along."""
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def can_redraw() -> bool:
+    """Whether that person's terminal can draw over what it has shown; one that is ``dumb`` cannot."""
+    return on_terminal() and os.environ.get("TERM", "").lower() not in DUMB
 
 
 def can_answer() -> bool:
@@ -35,7 +43,7 @@ def warn(text: str) -> None:
 @contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """While many rows are treated: give `tell(count)`, which moves a bar on. Only where a person is reading along."""
-    if not on_terminal() or sys.stderr is None or not sys.stderr.isatty():
+    if not can_redraw() or sys.stderr is None or not sys.stderr.isatty():
         yield _tell_nobody
         return
     from rich.console import Console

@@ -23,14 +23,5 @@ def test_a_demo_that_lost_or_doubled_something_fails(
 
 def test_lines_are_for_pipes_and_a_live_screen_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(stage.visible()) is stage.Lines
-    monkeypatch.setattr(stage, "on_terminal", lambda: True)
+    monkeypatch.setattr(stage, "can_redraw", lambda: True)
     assert type(stage.visible()) is stage.Screen
-
-
-def test_a_demo_without_the_relays_driver_says_what_to_install(
-    postroom: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("postroom.store.urls.find_spec", lambda _: None)
-    ended = postroom("demo")
-    assert ended.code == 1
-    assert "pip install 'postroom[aiosqlite]'" in ended.err

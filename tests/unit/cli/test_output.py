@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from postroom.cli import dead, messages, output
+from postroom.cli.demo import stage
 
 INDIA = timezone(timedelta(hours=5, minutes=30))
 
@@ -91,14 +92,19 @@ def test_the_time_zone_of_the_database_does_not_matter() -> None:
     assert output.shown(moment) == output.shown(moment.astimezone(INDIA))
 
 
+@pytest.mark.parametrize("terminal", ["xterm", None])
 def test_a_bar_moves_on_a_terminal_and_nothing_is_shown_elsewhere(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    terminal: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with output.progress("requeued", 1000) as tell:
         tell(500)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(output, "on_terminal", lambda: True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    if terminal is None:
+        monkeypatch.delenv("TERM", raising=False)
+    else:
+        monkeypatch.setenv("TERM", terminal)
     with output.progress("requeued", 1000) as tell:
         tell(500)
         tell(500)
@@ -106,6 +112,18 @@ def test_a_bar_moves_on_a_terminal_and_nothing_is_shown_elsewhere(
     assert "requeued" in shown.err
     assert "1000/1000" in shown.err
     assert shown.out == ""
+
+
+def test_a_terminal_that_cannot_draw_over_gets_no_bar_and_no_moving_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    with output.progress("requeued", 1000) as tell:
+        tell(1000)
+    assert capsys.readouterr() == ("", "")
+    assert type(stage.visible()) is stage.Lines
 
 
 @pytest.mark.parametrize("status", ["sent", "dead", "waiting"])

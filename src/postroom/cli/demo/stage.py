@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import typer
 
-from postroom.cli.output import on_terminal, print_table
+from postroom.cli.output import can_redraw, print_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -142,7 +142,7 @@ def silent() -> Stage:
 
 def visible() -> Stage:
     """A stage for whoever reads standard output."""
-    return Screen() if on_terminal() else Lines()
+    return Screen() if can_redraw() else Lines()
 
 
 def _drawn(scene: Scene) -> Table:

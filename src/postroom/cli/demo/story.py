@@ -17,7 +17,6 @@ from postroom.rules.lifecycle import State
 from postroom.settings import Settings
 from postroom.store.migrations import upgrade
 from postroom.store.stores import BlockingStore
-from postroom.store.urls import resolve
 
 PATIENCE = 60.0
 """Seconds without any progress after which the demo has failed."""
@@ -38,7 +37,6 @@ notes in an inbox which it has seen. Now we break things.
 def play(directory: Path, orders: int, stage: Stage) -> dict[str, int]:
     """Play it in the directory, and return the figures. Afterwards no relay runs, whatever is raised."""
     url = database_url(directory)
-    resolve(url, asynchronous=True)  # the relays need that driver: say so before anything is done
     with databases.opened(Settings(database=url), create=True) as store:
         store.call(lambda connection: upgrade(connection, store.names))
         with closing(connect(directory)) as ours, Fleet(directory) as fleet, stage:
