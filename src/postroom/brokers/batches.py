@@ -24,7 +24,9 @@ class Batch:
 
     def __init__(self, size: int) -> None:
         self._outcomes: list[Outcome | None] = [None] * size
+        self._presumed: dict[int, Outcome] = {}
         self._open = size
+        self.size = size
         self._ended = asyncio.Event()
         self.answered = False
         """Whether the broker has said anything at all."""
@@ -48,6 +50,11 @@ class Batch:
             if not self._open:
                 self._ended.set()
 
+    def presume(self, index: int, outcome: Outcome) -> None:
+        """What became of a message unless the broker says otherwise while there is time."""
+        self.answered = True
+        self._presumed[index] = outcome
+
     def lose(self, reason: str) -> None:
         """The connection is gone: those without an answer were not reached."""
         self.lost = reason
@@ -65,11 +72,13 @@ class Batch:
 
     def outcomes(self, timeout: float) -> Sequence[Outcome]:
         """One for each message; those without an answer were not reached, or have run out of time."""
-        if self.lost is None:
-            rest: Outcome = timed_out(timeout)
-        else:
-            rest = Unreached(self.lost)
-        return [rest if outcome is None else outcome for outcome in self._outcomes]
+        if not self._open:
+            return [outcome for outcome in self._outcomes if outcome is not None]
+        rest = timed_out(timeout) if self.lost is None else Unreached(self.lost)
+        presumed = self._presumed if self.lost is None else {}
+        return [
+            presumed.get(index, rest) if outcome is None else outcome for index, outcome in enumerate(self._outcomes)
+        ]
 
 
 class Leaving:

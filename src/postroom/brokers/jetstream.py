@@ -11,27 +11,23 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
-
-from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
-from postroom.rules.failures import Reason
+from postroom.brokers.nats_replies import NO_RESPONDERS, ReplyParser, outcome
+from postroom.brokers.port import Unreached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from nats.aio.client import Client
-    from nats.aio.msg import Msg
 
     from postroom.brokers.batches import Batch
 
 VERSION = "NATS/1.0\r\n"
 AROUND = len(VERSION) + len("\r\n")
-NO_RESPONDERS = "503"
-UNAVAILABLE = 503
-MESSAGE_EXCEEDS_MAXIMUM = 10054
-NOT_THE_EXPECTED_STREAM = 10060
-NO_STREAM = "no stream takes this subject; ?declare=true&stream=…&subjects=… makes one"
+NO_STREAM = Unreached("no stream takes this subject; ?declare=true&stream=…&subjects=… makes one")
+NOT_JETSTREAM = Unreached(
+    "no stream has taken it, and what answers on this subject is not JetStream; "
+    "?declare=true&stream=…&subjects=… makes a stream"
+)
 _FORBIDDEN = re.compile(r'permissions violation for publish to "(.*)"', re.DOTALL)
 
 
@@ -52,8 +48,9 @@ class Letter(NamedTuple):
 class Link:
     """One connection, for as long as it lasts; nothing is replayed on another."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, stream: str | None = None) -> None:
         self.client = client
+        self._stream = stream
         self._inbox = client.new_inbox()
         self._numbers = count()
         self._batches: dict[int, tuple[Batch, Sequence[Letter]]] = {}
@@ -61,8 +58,8 @@ class Link:
 
     async def listen(self) -> None:
         """Subscribe to all acknowledgements at once."""
-        await self.client.subscribe(f"{self._inbox}.*.*", cb=self._answered)
-        self.client._ps = _Runs(self.client, self._inbox, self._acknowledged)  # noqa: SLF001 - it has no other place for one
+        await self.client.subscribe(f"{self._inbox}.*.*")
+        self.client._ps = ReplyParser(self.client, self._inbox, self._heard)  # noqa: SLF001 - it has no other place for one
 
     async def send(self, letters: Sequence[Letter], batch: Batch) -> None:
         """Write a batch; until it is forgotten, it is told what becomes of each message."""
@@ -102,71 +99,12 @@ class Link:
                     if letter.subject.lower() == found[1].lower():
                         batch.answer(letter.number, Unreached(complaint))
 
-    def _acknowledged(self, name: bytes, index: bytes, data: bytes) -> None:
-        found = self._batches.get(int(name))
-        if found is not None:
-            found[0].answer(int(index), _outcome(data))
-
-    async def _answered(self, message: Msg) -> None:
-        """What does not come in a run: above all that nobody listens on the subject."""
-        _, name, index = message.subject.rsplit(".", 2)
-        found = self._batches.get(int(name))
-        if found is not None:
-            nobody = message.headers is not None and message.headers.get("Status") == NO_RESPONDERS
-            outcome = Unreached(NO_STREAM) if nobody else _outcome(message.data)
-            found[0].answer(int(index), outcome)
-
-
-class _Runs(Parser):
-    """The client's parser, but for runs of acknowledgements."""
-
-    def __init__(self, client: Client, inbox: str, acknowledged: Callable[[bytes, bytes, bytes], None]) -> None:
-        super().__init__(client)
-        self._beginning = f"MSG {inbox}.".encode()
-        self._one = re.compile(re.escape(self._beginning) + rb"(\d+)\.(\d+) \d+ \d+\r\n([^\r\n]*)\r\n").match
-        self._acknowledged = acknowledged
-
-    async def parse(self, data: bytes = b"") -> None:
-        """Take what has arrived."""
-        if self.state == AWAITING_CONTROL_LINE:
-            data = bytes(self.buf) + data
-            self.buf.clear()
-            end = 0
-            while found := self._one(data, end):
-                self._acknowledged(*found.groups())
-                end = found.end()
-            data = data[end:]
-            if data.startswith(self._beginning):  # the rest of it is still to come
-                self.buf += data
-                return
-        await super().parse(data)
-
-
-class _Error(msgspec.Struct):
-    code: int
-    err_code: int = 0
-    description: str = ""
-
-
-class _Acknowledgement(msgspec.Struct, gc=False):
-    stream: str = ""
-    seq: int = 0
-    error: _Error | None = None
-
-
-_acknowledgement = msgspec.json.Decoder(_Acknowledgement).decode
-
-
-def _outcome(data: bytes) -> Outcome:
-    try:
-        acknowledgement = _acknowledgement(data)
-    except msgspec.DecodeError as error:
-        return Unreached(f"the answer is not JetStream's: {error}")
-    problem = acknowledgement.error
-    if problem is None:
-        return Accepted(f"{acknowledgement.stream}:{acknowledgement.seq}")
-    if problem.err_code == MESSAGE_EXCEEDS_MAXIMUM:
-        return Refused(Reason.MESSAGE_TOO_LARGE, problem.description)
-    if problem.code == UNAVAILABLE or problem.err_code == NOT_THE_EXPECTED_STREAM:
-        return Unreached(problem.description)
-    return Refused(f"NATS_{problem.err_code}", problem.description)
+    def _heard(self, name: int, number: int, headers: bytes, data: bytes) -> None:
+        found = self._batches.get(name)
+        if found is None or number >= found[0].size:
+            return
+        said = NO_STREAM if headers.startswith(NO_RESPONDERS) else outcome(data, self._stream)
+        if said is None:
+            found[0].presume(number, NOT_JETSTREAM)  # JetStream's own answer may still come
+        else:
+            found[0].answer(number, said)

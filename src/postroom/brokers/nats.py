@@ -138,7 +138,7 @@ class NatsBroker:
 
     async def _connect_to(self, host: str, port: int) -> Link:
         client = Client()
-        link = Link(client)
+        link = Link(client, self.options.stream)
         reasons: list[str] = []
 
         async def complain(error: Exception) -> None:

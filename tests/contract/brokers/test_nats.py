@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 import nats
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from nats.aio.msg import Msg
     from nats.js import JetStreamContext
 
 USERS = """
@@ -118,6 +119,67 @@ async def test_hosts_that_are_not_there_are_passed_by(server: Nats, jetstream: J
     await jetstream.add_stream(name="HOSTS", subjects=["hosts"])
     url = f"nats://127.0.0.1:{free_port()},127.0.0.1:{server.port}"
     assert await published(url, Message.new("hosts", "a")) == [Accepted("HOSTS:1")]
+
+
+STRANGE = [
+    b'{"ok":true}',
+    b"{}",
+    b"",
+    b"line\nline\r\n\r\n",
+    b"\xff\r\nMSG",
+    b'{"stream":"","seq":1}',
+    b'{"error":"theirs"}',
+]
+
+
+@asynccontextmanager
+async def answering(server: Nats, subject: str) -> AsyncIterator[None]:
+    """A service that listens on a subject and answers whoever publishes there, with all sorts of things."""
+    client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+
+    async def answer(message: Msg) -> None:
+        for data in STRANGE:
+            await client.publish(message.reply, data)
+            await client.publish(message.reply, data, reply="x.y", headers={"a": "b"})
+        await client.publish(f"{message.reply}9999999999", b"{}")
+        await client.publish(message.reply.rpartition(".")[0] + ".all", b"{}")
+
+    await client.subscribe(subject, cb=answer)
+    await client.flush()
+    try:
+        yield
+    finally:
+        await client.close()
+
+
+async def test_what_others_answer_is_no_acknowledgement(server: Nats, jetstream: JetStreamContext) -> None:
+    """Nor does it keep JetStream's from being heard, whichever comes first."""
+    await jetstream.add_stream(name="OURS", subjects=["ours"])
+    url = f"nats://127.0.0.1:{server.port}"
+    orphans, taken = ([Message.new(topic, {"n": n}) for n in range(120)] for topic in ("orphan", "ours"))
+    async with answering(server, "orphan"), answering(server, "ours"):
+        broker = NatsBroker(url)
+        assert await broker.publish(taken, 10.0) == [Accepted(f"OURS:{n}") for n in range(1, 121)]
+        outcomes = await broker.publish([*orphans, *taken], 3.0)
+        assert {type(outcome) for outcome in outcomes[:120]} == {Unreached}
+        assert "not JetStream" in str(outcomes[0])
+        assert outcomes[120:] == [Accepted(f"OURS:{n}") for n in range(1, 121)]
+        await broker.close()
+    assert (await jetstream.stream_info("OURS")).state.messages == 120
+
+
+async def test_another_streams_acknowledgement_is_none(server: Nats) -> None:
+    """A service that passes for a stream: with `stream` set, it is not believed."""
+    client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+
+    async def answer(message: Msg) -> None:
+        await client.publish(message.reply, b'{"stream":"THEIRS","seq":5}')
+
+    await client.subscribe("posing", cb=answer)
+    await client.flush()
+    [outcome] = await published(f"nats://127.0.0.1:{server.port}?stream=OWN", Message.new("posing", "a"), seconds=1.0)
+    assert isinstance(outcome, Unreached)
+    await client.close()
 
 
 def test_declaring_needs_a_stream() -> None:
