@@ -8,6 +8,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from postroom.rules.naming import origin
+
 T = TypeVar("T")
 
 Class: TypeAlias = type[T]
@@ -17,7 +19,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A received message: what a handler is given. The names are those of `Message`."""
 
     id: str
-    """What the sender calls it; where it gave none, what the broker does (stream and offset), else something new."""
+    """What the sender calls it; where it gave none, its place at the broker and what is there, else something new."""
     topic: str
     payload: bytes | None
     """None for a tombstone."""
@@ -35,6 +37,14 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     headers: Mapping[str, str] = {}
     problem: str | None = None
     """Why it cannot be read, where it says that it is a CloudEvent and is none."""
+
+    parked_as: str | None = None
+    """What it was known by before it was parked, where it was."""
+
+    @property
+    def known_as(self) -> str:
+        """What tells a repetition: source and id, or topic and id where no source is named. At most 255 characters."""
+        return self.parked_as or origin(self.source, self.id, self.topic)
 
     def json(self) -> Any:
         """The payload decoded from JSON."""

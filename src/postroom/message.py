@@ -14,6 +14,7 @@ import uuid_utils.compat
 
 from postroom import encoding
 from postroom.errors import InvalidMessage
+from postroom.rules.naming import RESERVED
 from postroom.rules.replay import Entry
 
 MAX_TEXT = 255
@@ -100,7 +101,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             aggregate_type=_optional("aggregate_type", aggregate_type),
             aggregate_id=_key("aggregate_id", aggregate_id),
             headers=_with_trace_context({**_headers(headers), **({} if ledger is None else {LEDGER: _place(ledger)})}),
-            idempotency_key=None if idempotency_key is None else unique_key("idempotency_key", idempotency_key),
+            idempotency_key=None if idempotency_key is None else _idempotency_key(idempotency_key),
             deliver_at=_moment("deliver_at", deliver_at),
             expires_at=_moment("expires_at", expires_at),
         )
@@ -244,6 +245,15 @@ def _with_trace_context(headers: dict[str, str]) -> dict[str, str]:
 
     TraceContextTextMapPropagator().inject(headers)
     return headers
+
+
+def _idempotency_key(value: object) -> str:
+    key = unique_key("idempotency_key", value)
+    if key.startswith(RESERVED):
+        raise InvalidMessage(
+            f"idempotency_key {key[:40]!r} begins with {RESERVED!r}, as only Postroom's own do: give another"
+        )
+    return key
 
 
 def unique_key(name: str, value: object) -> str:

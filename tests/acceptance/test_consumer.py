@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import TracerProvider
 from sqlalchemy import Connection, text
 
@@ -141,6 +142,63 @@ async def test_I_1_a_handler_that_fails_leaves_no_mark_and_is_tried_again(servic
     assert sorted(bills(service)) == [0, 1, 2]
     marks = service.rows(f"SELECT count(*) FROM {service.table('inbox')}")
     assert marks == [(3,)]
+
+
+def received(id: str, source: str | None = None, topic: str = "orders.created") -> Incoming:
+    return Incoming(id=id, source=source, topic=topic, payload=b'{"n": 1}', content_type="application/json")
+
+
+async def test_I_5_two_sources_with_the_same_id_are_two_messages(service: Service) -> None:
+    consumer = Consumer("billing", "http:", database=service.url, **QUICK)
+    failing = {"c"}
+
+    @consumer.handler("orders.*", delays=[0.01])
+    def bill(connection: Connection, message: Incoming) -> None:
+        if message.source in failing:
+            raise RuntimeError("not now")
+        connection.execute(INSERT, {"number": message.json()["n"]})
+
+    given = [received("7", "a"), received("7", "b"), received("7"), received("7", topic="orders.paid")]
+    async with consumer:
+        assert [await consumer.handle(one) for one in given] == ["handled"] * 4
+        assert [await consumer.handle(one) for one in given] == ["duplicate"] * 4
+        parked = received("7", "c")
+        assert [await consumer.handle(parked), await consumer.handle(parked)] == ["parked", "parked"]
+        failing.clear()
+        await wait_for(lambda: len(bills(service)) == 5)
+        assert await consumer.handle(parked) == "duplicate"
+
+
+async def test_I_5_marks_of_relays_without_a_source_of_their_own_are_the_bare_id(service: Service) -> None:
+    [message] = orders(1)
+    with service.engine.begin() as connection:
+        assert Inbox("billing").first_time(connection, message.id)
+    consumer = Consumer("billing", await published(message), database=service.url, **QUICK)
+
+    @consumer.handler("orders.created")
+    def bill(message: Incoming) -> None:
+        raise AssertionError(message.id)
+
+    assert (await consumer.run_once()).duplicates == 1
+
+
+async def test_I_4_a_key_that_an_application_has_used_keeps_no_message_from_being_parked(service: Service) -> None:
+    """As applications could before such keys were refused, and as plain SQL still can."""
+    message = received("7", "shop")
+    theirs = Message.new("other", {"n": 2})
+    service.commit(replace(theirs, idempotency_key="postroom:parked:7:billing:shop 7"))
+    consumer = Consumer("billing", "http:", database=service.url, **QUICK)
+    calls: list[str] = []
+
+    @consumer.handler("orders.created", delays=[0.01], attempts=2)
+    def bill(message: Incoming) -> None:
+        calls.append(message.id)
+        raise RuntimeError("no")
+
+    async with consumer:
+        assert await consumer.handle(message) == "parked"
+        await wait_for(lambda: len(service.dead()) == 1)
+    assert calls == ["7", "7"]
 
 
 async def test_I_4_what_keeps_failing_is_a_dead_letter_and_holds_only_its_key(service: Service) -> None:
@@ -472,6 +530,4 @@ async def test_I_4_what_cannot_be_read_does_not_reach_the_handler_when_it_is_req
     service.requeue(*service.dead())
     await consumer.run_once()
     assert handled == []
-    assert [(one.error_code, one.error_message) for one in service.dead()] == [
-        ("UNDECODABLE_PAYLOAD", "it has no type")
-    ]
+    assert [(one.error_code, one.error_message) for one in service.dead()] == [("UNDECODABLE", "it has no type")]

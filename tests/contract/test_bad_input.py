@@ -71,6 +71,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "bool as aggregate id": ({"aggregate_id": False}, "aggregate_id must be a str, int or UUID, not bool"),
     "empty idempotency key": ({"idempotency_key": ""}, "idempotency_key is empty"),
     "long idempotency key": ({"idempotency_key": "x" * 256}, "idempotency_key has 256 characters"),
+    "idempotency key of our own": (
+        {"idempotency_key": "postroom:parked:7"},
+        "idempotency_key 'postroom:parked:7' begins with 'postroom:'.*give another",
+    ),
     "NUL in the idempotency key": ({"idempotency_key": "\0"}, "idempotency_key holds the character"),
     "space at an idempotency key's end": (
         {"idempotency_key": "k "},

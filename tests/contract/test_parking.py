@@ -46,9 +46,25 @@ def test_what_is_parked_is_parked_once(room: Room) -> None:
     store = parking(room)
     assert room.run(store.park(parked(), Failed("OOPS", "no", 60.0)))
     assert not room.run(store.park(parked(), Failed("OOPS", "no", None)))
-    assert not room.run(store.park(Message.new("other", {"n": 2}, idempotency_key="parked:1"), None))
     assert room.select("SELECT count(*) FROM {delivery}") == [(1,)]
     assert room.select("SELECT state FROM {delivery}") == [(2,)]
+
+
+@pytest.mark.parametrize("failed", [None, Failed("OOPS", "no", None)], ids=["behind others", "dead"])
+def test_what_others_hold_the_key_of_is_parked_all_the_same(room: Room, failed: Failed | None) -> None:
+    """Whoever holds it: the same contents in another queue, other contents in this one."""
+    store = parking(room)
+    room.add_messages([parked()])
+    assert room.run(store.park(parked(), failed))
+    room.run(store.park(parked(identity="2"), failed))
+    other = Message.new("other", {"n": 2}, idempotency_key="parked:2")
+    assert room.run(store.park(other, failed))
+    assert room.select("SELECT topic, count(*) FROM {outbox} WHERE queue <> 'default' GROUP BY topic ORDER BY 1") == [
+        ("orders", 2),
+        ("other", 1),
+    ]
+    states = room.select("SELECT state, count(*) FROM {delivery} WHERE queue <> 'default' GROUP BY state")
+    assert states == [(0 if failed is None else 3, 3)]
 
 
 def test_L_16_keys_are_parked_while_a_message_of_theirs_waits_is_behind_or_is_dead(room: Room) -> None:

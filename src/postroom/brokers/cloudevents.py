@@ -15,6 +15,7 @@ from postroom.encoding import BINARY
 from postroom.errors import InvalidMessage
 from postroom.incoming import Incoming
 from postroom.message import LEDGER
+from postroom.rules.naming import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +127,7 @@ class Envelope:
     """
 
     wire: Wire
-    source: str = "postroom"
+    source: str = OURS
     mode: Mode = "binary"
     _common: dict[_Kind, dict[str, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _names: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)

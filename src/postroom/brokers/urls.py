@@ -12,6 +12,7 @@ import msgspec
 
 from postroom.brokers.cloudevents import Envelope, Mode, Wire
 from postroom.errors import DriverMissing, InvalidSetting
+from postroom.rules.naming import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The options that every broker has; a subclass adds its own."""
 
     mode: Mode = "binary"
-    source: str = "postroom"
+    source: str = OURS
     declare: bool = False
     ca: str | None = None
     """A file with the certificate authorities to trust, instead of the system's."""

@@ -113,7 +113,7 @@ class Desk:
             self._finish([first], Fate.SKIPPED)
             return 1
         if message.problem is not None:
-            failed = Failed(Reason.UNDECODABLE_PAYLOAD, message.problem, None)
+            failed = Failed(Reason.UNDECODABLE, message.problem, None)
             return await self._park(first, failed)
         if self._stands_behind(message):
             return await self._park(first, None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
+
 from postroom.incoming import Incoming
 from postroom.message import LEDGER, Message
-from postroom.rules.naming import identity, label, line
+from postroom.rules.naming import identity, label, line, parked_key
 
 _ID = "postroom-received-id"
 _SOURCE = "postroom-received-from"
@@ -14,7 +16,8 @@ _POSITION = "postroom-received-position"
 _CREATED = "postroom-received-created"
 _EXPIRES = "postroom-received-expires"
 _PROBLEM = "postroom-received-problem"
-_OURS = frozenset({LEDGER, _ID, _SOURCE, _POSITION, _CREATED, _EXPIRES, _PROBLEM})
+_KNOWN_AS = "postroom-received-known-as"
+_OURS = frozenset({LEDGER, _ID, _KNOWN_AS, _SOURCE, _POSITION, _CREATED, _EXPIRES, _PROBLEM})
 
 
 def as_parked(consumer: str, message: Incoming) -> Message:
@@ -26,14 +29,14 @@ def as_parked(consumer: str, message: Incoming) -> Message:
     kept = {name: line(value) for raw, value in message.headers.items() if (name := label(raw)) and name not in _OURS}
     received: dict[str, str | None] = {
         _ID: message.id if identity(message.id) == message.id else identity(message.id),
+        _KNOWN_AS: message.known_as,
         _SOURCE: None if message.source is None else line(message.source),
         _POSITION: None if message.position is None else str(message.position),
         _CREATED: None if message.created_at is None else message.created_at.isoformat(),
         _EXPIRES: None if message.expires_at is None else message.expires_at.isoformat(),
         _PROBLEM: None if message.problem is None else line(message.problem),
     }
-    length = len(consumer)  # or a consumer a:b with the id c would be a consumer a with the id b:c
-    return Message.new(
+    parked = Message.new(
         label(message.topic) or "unnamed",
         message.payload,
         key=None if message.key is None else ordering_key(message.key),
@@ -41,9 +44,9 @@ def as_parked(consumer: str, message: Incoming) -> Message:
         aggregate_type=None if message.aggregate_type is None else label(message.aggregate_type),
         aggregate_id=None if message.aggregate_id is None else label(message.aggregate_id),
         headers={**kept, **{name: value for name, value in received.items() if value is not None}},
-        idempotency_key=identity(f"parked:{length}:{consumer}:{message.id}"),
         content_type=label(message.content_type),
     )
+    return msgspec.structs.replace(parked, idempotency_key=parked_key(consumer, message.known_as))
 
 
 def ordering_key(key: str) -> str:
@@ -70,6 +73,7 @@ def as_received(message: Message) -> Incoming:
         expires_at=_moment(headers.get(_EXPIRES)),
         headers={name: value for name, value in headers.items() if name not in _OURS},
         problem=headers.get(_PROBLEM),
+        parked_as=headers.get(_KNOWN_AS),
     )
 
 

@@ -54,7 +54,7 @@ class Retries:
             problem = "there is no handler for its topic and type any more: requeue it when there is"
             return Refused(NO_HANDLER, problem, Failure.PERMANENT)
         if received.problem is not None:
-            return Refused(Reason.UNDECODABLE_PAYLOAD, received.problem, Failure.PERMANENT)
+            return Refused(Reason.UNDECODABLE, received.problem, Failure.PERMANENT)
         started = time.monotonic()
         try:
             [is_first] = await self._runner.run(handler, [received])

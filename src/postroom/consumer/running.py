@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from postroom.consumer.tracing import continued
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.relay.lines import Outage
-from postroom.rules.naming import identity
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import is_aborted, is_lost_connection, reason
 
@@ -129,7 +128,7 @@ class Runner:
                     await handler.call(connection, fresh)
                 if handler.takes_connection:
                     with _told():
-                        _see(is_there=await self._inbox.ais_marked(connection, identity(fresh[0].id)))
+                        _see(is_there=await self._inbox.ais_marked(connection, fresh[0].known_as))
         return first
 
     async def _in_thread(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
@@ -160,7 +159,7 @@ class Runner:
                         handler.call(connection, fresh)
                     if handler.takes_connection:
                         with _told():
-                            _see(is_there=self._inbox.is_marked(connection, identity(fresh[0].id)))
+                            _see(is_there=self._inbox.is_marked(connection, fresh[0].known_as))
                 if too_late.is_set():
                     raise TimeoutError  # noqa: TRY301 - what makes the transaction roll back
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
@@ -186,7 +185,7 @@ def _see(*, is_there: bool) -> None:
 
 
 def _ids(messages: Sequence[Incoming]) -> list[str]:
-    return [identity(one.id) for one in messages]
+    return [one.known_as for one in messages]
 
 
 def _those(messages: Sequence[Incoming], first: Sequence[bool]) -> list[Incoming]:

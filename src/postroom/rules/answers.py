@@ -17,6 +17,7 @@ _STATUS: Mapping[str, int] = MappingProxyType(
         Reason.TIMEOUT: 504,
         Reason.CONNECTION: 502,
         Reason.INTERNAL_ERROR: 500,
+        Reason.UNDECODABLE: 422,
         Reason.UNDECODABLE_PAYLOAD: 422,
         Reason.INVALID_TARGET: 422,
         Reason.UNROUTABLE: 422,

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     TIMEOUT = "TIMEOUT"
     CONNECTION = "CONNECTION"
     INTERNAL_ERROR = "INTERNAL_ERROR"
+    UNDECODABLE = "UNDECODABLE"
     UNDECODABLE_PAYLOAD = "UNDECODABLE_PAYLOAD"
     INVALID_TARGET = "INVALID_TARGET"
     UNROUTABLE = "UNROUTABLE"
@@ -43,6 +44,7 @@ _CODES: Mapping[str, Failure] = MappingProxyType(
         Reason.TIMEOUT: Failure.TRANSIENT,
         Reason.CONNECTION: Failure.TRANSIENT,
         Reason.INTERNAL_ERROR: Failure.TRANSIENT,
+        Reason.UNDECODABLE: Failure.PERMANENT,
         Reason.UNDECODABLE_PAYLOAD: Failure.PERMANENT,
         Reason.INVALID_TARGET: Failure.PERMANENT,
         Reason.UNROUTABLE: Failure.PERMANENT,

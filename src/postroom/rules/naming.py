@@ -4,6 +4,12 @@ import hashlib
 import re
 
 LONGEST = 255
+RESERVED = "postroom:"
+"""How the idempotency keys begin that Postroom makes itself; nobody else may give one that does."""
+OURS = "postroom"
+"""The source that a relay names unless it is told another."""
+PARKED = f"{RESERVED}parked:"
+_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNSTORABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -14,6 +20,27 @@ def identity(text: str) -> str:
     """
     can_be_stored = 0 < len(text) <= LONGEST and not _UNSTORABLE.search(text) and not text.endswith(" ")
     return text if can_be_stored else _hash(text)
+
+
+def origin(source: str | None, id: str, topic: str) -> str:
+    """What a received message is known by: its source and its id; where it names no source, its topic and its id.
+
+    The UUIDs of a relay that has no source of its own stand for themselves. At most 255 characters, and different for
+    different ones: a source or topic ends at the first space, for its own are escaped.
+    """
+    if source == OURS and _UUID.fullmatch(id):
+        return id
+    place = topic if source is None else source
+    escaped = place.replace("%", "%25").replace(" ", "%20")
+    return identity(f"{' ' if source is None else ''}{escaped} {id}")
+
+
+def parked_key(consumer: str, known_as: str) -> str:
+    """The idempotency key of a message that a consumer has parked, by what the message is known by."""
+    length = len(consumer)  # or a consumer a:b with the id c would be a consumer a with the id b:c
+    rest = f"{length}:{consumer}:{known_as}"
+    key = f"{PARKED}{rest}"
+    return key if identity(key) == key else f"{PARKED}{_hash(rest)}"
 
 
 def label(text: str) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from uuid_utils.compat import uuid7
 
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.failures import CODE_LENGTH, cut
@@ -13,6 +15,7 @@ from postroom.store.dialect import whole_numbers
 from postroom.store.leases import Order
 from postroom.store.operations import Operations
 from postroom.store.steps import Query, Steps
+from postroom.store.writer import text
 from postroom.store.writing import WRITERS
 
 if TYPE_CHECKING:
@@ -42,19 +45,33 @@ class Parking(Operations):
     def park(self, message: Message, failed: Failed | None = None) -> Steps[bool]:
         """Keep a message, with its failure, or behind others of its key. False if it is kept already.
 
-        It has an idempotency key, by which that is told.
+        It has an idempotency key, by which that is told. Where something else stands under that key, it is kept
+        without one: a repetition is then kept twice, and the inbox has it handled once.
         """
         return (yield from self.transaction(self._park, message, failed))
 
     def _park(self, message: Message, failed: Failed | None) -> Steps[bool]:
-        recorded = message
-        with suppress(IdempotencyConflict, DuplicateMessage):
+        try:
             [recorded] = yield from self._writer.add([message])
-            if recorded.duplicate or failed is None:
-                return not recorded.duplicate
-            yield self._failure(message, failed)
-            return True
-        return False
+        except (IdempotencyConflict, DuplicateMessage):
+            kept = None
+        else:
+            if recorded.duplicate and (yield from self._is_parked(recorded)):
+                return False
+            kept = None if recorded.duplicate else message
+        if kept is None:
+            kept = msgspec.structs.replace(message, id=uuid7(), idempotency_key=None)
+            yield from self._writer.add([kept])
+        if failed is not None:
+            yield self._failure(kept, failed)
+        return True
+
+    def _is_parked(self, recorded: Message) -> Steps[bool]:
+        """Whether what is there, with the same key and the same contents, was parked here, and not added by others."""
+        found = yield Query(
+            f"SELECT queue FROM {self.outbox} WHERE id = :id{self._writer.text_as_id}", {"id": str(recorded.id)}
+        )
+        return [text(queue) for [queue] in found.rows] == [self.queue]
 
     def _failure(self, message: Message, failed: Failed) -> Query:
         return Query(

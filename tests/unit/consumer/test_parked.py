@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from postroom.consumer.parked import as_parked, as_received
 from postroom.incoming import Incoming
@@ -31,7 +32,7 @@ def test_nothing_is_lost_on_the_way() -> None:
         headers={"colour": "red"},
         problem="the event has no type",
     )
-    assert as_received(as_parked("billing", message)) == message
+    assert as_received(as_parked("billing", message)) == replace(message, parked_as=message.known_as)
 
 
 @given(
@@ -41,11 +42,20 @@ def test_nothing_is_lost_on_the_way() -> None:
     type=st.none() | ANY,
     payload=st.none() | st.binary(max_size=20),
     headers=st.dictionaries(ANY, ANY, max_size=3),
+    source=st.none() | st.text(min_size=1, max_size=300),
 )
 def test_whatever_a_stranger_sends_can_be_parked(
-    id: str, topic: str, key: str | None, type: str | None, payload: bytes | None, headers: dict[str, str]
+    id: str,
+    topic: str,
+    key: str | None,
+    type: str | None,
+    payload: bytes | None,
+    headers: dict[str, str],
+    source: str | None,
 ) -> None:
-    message = Incoming(id=id, topic=topic, payload=payload, content_type="text/x", type=type, key=key, headers=headers)
+    message = Incoming(
+        id=id, topic=topic, payload=payload, content_type=topic, type=type, key=key, headers=headers, source=source
+    )
     parked = as_parked("billing", message)
     again = as_parked("billing", message)
     assert parked.idempotency_key == again.idempotency_key
@@ -54,6 +64,7 @@ def test_whatever_a_stranger_sends_can_be_parked(
     assert received.payload == payload
     assert (received.key is None) == (key is None)
     assert as_received(as_parked("billing", received)).id == received.id
+    assert received.known_as == message.known_as
 
 
 def test_consumers_with_similar_names_do_not_take_each_others_messages_for_parked() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.rules.naming import LONGEST, identity, label, line
+from postroom.rules.naming import LONGEST, RESERVED, identity, label, line, origin, parked_key
 
 ANY = st.text(st.characters(), max_size=400)
 
@@ -32,3 +32,35 @@ def test_what_is_fit_is_left_as_it_is() -> None:
     assert label("\n") is None
     assert label("a\nb" + "c" * 300) == "ab" + "c" * 253
     assert line("a\nb") == "ab"
+
+
+@given(st.none() | ANY, ANY, ANY)
+def test_I_5_what_a_message_is_known_by_can_be_stored(source: str | None, id: str, topic: str) -> None:
+    found = origin(source or None, id, topic)
+    assert identity(found) == found
+
+
+PLACES = st.none() | st.text("a %", min_size=1, max_size=3)
+
+
+@given(st.tuples(PLACES, st.text("a %", max_size=3)), st.tuples(PLACES, st.text("a %", max_size=3)))
+def test_I_5_sources_and_ids_are_told_apart(one: tuple[str | None, str], other: tuple[str | None, str]) -> None:
+    assert (origin(*one, "a") == origin(*other, "a")) == (one == other)
+
+
+def test_I_5_who_sent_it_decides_and_else_where_it_was_sent() -> None:
+    uuid = "0197f3c1-8a50-7cc3-9d2e-0b7a5c1f4e11"
+    assert origin("postroom", uuid, "orders") == uuid  # as relays have always been marked
+    assert origin("shop", uuid, "orders") == f"shop {uuid}"
+    assert origin("postroom", "7", "orders") == "postroom 7"
+    assert origin(None, "7", "orders") == " orders 7"
+    assert origin("shop", "7", "orders") == origin("shop", "7", "orders.again")
+    assert origin(None, "7", "orders") != origin(None, "7", "bills")
+
+
+@given(ANY, ANY)
+def test_keys_of_parked_messages_are_of_our_own_and_fit(consumer: str, known_as: str) -> None:
+    key = parked_key(consumer, known_as)
+    assert key.startswith(RESERVED)
+    assert identity(key) == key
+    assert parked_key("a:b", "c") != parked_key("a", "b:c")
