@@ -1,12 +1,14 @@
 """A small web server: PUT declares a topic, POST keeps a message, GET gives a topic's messages, a line of JSON each.
 
-Messages of the topic `status-418` are answered with that status; those of `endless` with an answer that does not end.
+Messages of the topic `status-418` are answered with that status, and kept; those of `endless` with an answer that does
+not end; those of `wait-…` with 503 and their payload as `Retry-After`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,8 +41,11 @@ class Handler(BaseHTTPRequestHandler):
         topic = self.headers.get("ce-topic") or json.loads(body)["topic"]
         file = Path(f"topic-{topic}")
         if topic.startswith("status-"):
-            status = topic.removeprefix("status-")
+            status = re.sub(r"\D", "", topic)
+            self._keep(file, body)
             self._answer(int(status), headers=HEADERS.get(status))
+        elif topic.startswith("wait-"):
+            self._answer(503, headers={"Retry-After": body.decode("latin-1")})
         elif topic == "endless":
             self._go_on()
         elif len(body) > LARGEST:
@@ -48,10 +53,13 @@ class Handler(BaseHTTPRequestHandler):
         elif not file.exists():
             self._answer(404)
         else:
-            kept = {"path": self.path, "headers": dict(self.headers), "body": base64.b64encode(body).decode()}
-            with file.open("ab", buffering=0) as lines:
-                lines.write(json.dumps(kept).encode() + b"\n")
+            self._keep(file, body)
             self._answer(204)
+
+    def _keep(self, file: Path, body: bytes) -> None:
+        kept = {"path": self.path, "headers": dict(self.headers), "body": base64.b64encode(body).decode()}
+        with file.open("ab", buffering=0) as lines:
+            lines.write(json.dumps(kept).encode() + b"\n")
 
     def _go_on(self) -> None:
         """An answer that does not end."""

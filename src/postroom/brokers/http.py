@@ -10,6 +10,7 @@ import time
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qsl, urlencode
 
@@ -81,6 +82,8 @@ class HttpBroker:
         encrypted = self._address.scheme == "https"
         self._tls = self._options.tls() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._idle: list[httpx.AsyncHTTPTransport] = []
+        self._wary = True
+        """Whether one request is to find out first if the receiver takes messages at all."""
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Post all, some at a time; those whose turn does not come soon are not sent. Raises `BrokerUnavailable`."""
@@ -89,13 +92,18 @@ class HttpBroker:
         check_time(self.name, started + timeout, timeout)
         outcomes: list[Outcome] = [NOT_SENT] * len(messages)
         work = _soon(messages, started + timeout * BEGINNING)
-        tasks = [
-            asyncio.create_task(self._post_each(work, outcomes, addresses, timeout))
-            for _ in range(min(len(messages), self._options.concurrency))
-        ]
+        tasks: list[asyncio.Task[None]] = []
         try:
             async with asyncio.timeout_at(started + timeout):
-                await asyncio.gather(*tasks)
+                if self._wary:
+                    self._wary = False
+                    await self._post_each(islice(work, 1), outcomes, addresses, timeout)
+                if not self._wary:
+                    tasks = [
+                        asyncio.create_task(self._post_each(work, outcomes, addresses, timeout))
+                        for _ in range(min(len(messages), self._options.concurrency))
+                    ]
+                    await asyncio.gather(*tasks)
         except TimeoutError:
             pass  # those without an answer have their outcome already
         finally:
@@ -136,6 +144,7 @@ class HttpBroker:
                 try:
                     response = await self._post(line, message, addresses, timeout)
                     outcomes[index] = _outcome(response)  # whatever may become of the body
+                    self._wary = isinstance(outcomes[index], Unreached)
                     await _read(response)
                 except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                     outcomes[index] = Unreached(f"{self.name}: {str(error) or type(error).__name__}")
@@ -143,6 +152,10 @@ class HttpBroker:
                     pass
                 except httpx.HTTPError as error:
                     outcomes[index] = Refused(Reason.CONNECTION, str(error) or type(error).__name__)
+                except Exception as error:  # noqa: BLE001 - those that were accepted must not be sent again for it
+                    outcomes[index] = Refused(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+                if self._wary:
+                    return
 
     async def _post(
         self,
@@ -224,10 +237,10 @@ def _outcome(response: httpx.Response) -> Outcome:
 
 
 def _pause(text: str) -> float | None:
-    """The seconds of a Retry-After header, which may also name a time."""
-    if re.fullmatch(r"[0-9]{1,9}", text):
+    """The seconds of a Retry-After header, which may also name a time; None where it says neither."""
+    if re.fullmatch(r"[0-9]+", text):
         return min(float(text), LONGEST_PAUSE)
     try:
         return min(max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0), LONGEST_PAUSE)
-    except ValueError:
+    except Exception:  # noqa: BLE001 - whatever a stranger wrote there, and however it fails to be a time
         return None

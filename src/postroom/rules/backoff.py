@@ -11,6 +11,16 @@ LONGEST_DELAY = 365 * 24 * 3600.0
 """Seconds. Far longer ones would overflow a timestamp, and are a mistake in any case."""
 
 
+def no_sooner(delay: float, wished: float | None) -> float:
+    """Return the delay, or the seconds that a broker wished for where these are more.
+
+    A wish that is no number of seconds (NaN, below zero) is none; one beyond all measure counts as the longest delay.
+    """
+    if wished is None or not wished > delay:
+        return delay
+    return min(wished, LONGEST_DELAY)
+
+
 @dataclass(frozen=True, slots=True)
 class DelayTable:
     """Fixed delays in seconds, one for each failed attempt; the last one repeats."""

@@ -96,8 +96,10 @@ async def test_an_answer_that_does_not_end_is_not_read(receiver: Receiver) -> No
 async def test_a_receiver_that_hangs_costs_an_attempt_only_those_that_were_sent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         broker = HttpBroker(f"http://127.0.0.1:{deaf.getsockname()[1]}/?postroom.private=true&postroom.concurrency=2")
+        first = await broker.publish([Message.new("t", {"n": n}) for n in range(5)], 0.5)
         outcomes = await broker.publish([Message.new("t", {"n": n}) for n in range(5)], 0.5)
         await broker.close()
+    assert [getattr(outcome, "code", None) for outcome in first] == [Reason.TIMEOUT, *[None] * 4]
     assert [getattr(outcome, "code", None) for outcome in outcomes] == [Reason.TIMEOUT] * 2 + [None] * 3
     assert outcomes[2:] == [NOT_SENT] * 3
 
@@ -160,6 +162,53 @@ def test_retry_after_is_seconds_or_a_time() -> None:
     assert _pause(formatdate(time() - 60, usegmt=True)) == 0.0
     assert 0 < (_pause(formatdate(time() + 3600, usegmt=True)) or 0) <= 3600
     assert _pause("soon") is None
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        *("-5", "nan", "inf", "1e309", "", "9" * 400, "1, 2"),
+        *("Fri, 31 Dec 9999 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 -2359", "Fri, 31 Dec 9999 23:59:59 -0000"),
+        "Fri, 31 Dec 99999999999999999999 23:59:59 GMT",
+        "Fri, 31 Dec 2026 23:59:59 +99999999999",
+        "Sun, 01 Jan 0001 00:00:00 +2359",
+    ],
+)
+async def test_L_9_an_absurd_retry_after_costs_no_other_message_anything(receiver: Receiver, absurd: str) -> None:
+    receiver.request("PUT", "/beside")
+    broker = HttpBroker(f"http://127.0.0.1:{receiver.port}/?postroom.private=true")
+    outcomes = await broker.publish([Message.new("beside", "a"), Message.new("wait-absurd", absurd)], 10.0)
+    await broker.close()
+    accepted, refused = outcomes
+    assert accepted == Accepted("204")
+    assert isinstance(refused, Refused)
+    assert refused.code == "HTTP_503"
+    assert refused.retry_after is None or 0 <= refused.retry_after <= LONGEST_PAUSE
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 410, 302])
+async def test_R_9_a_receiver_that_wants_no_messages_is_asked_once(receiver: Receiver, status: int) -> None:
+    topic = f"status-{status}-once"
+    broker = HttpBroker(f"http://127.0.0.1:{receiver.port}/?postroom.private=true")
+    outcomes = [await broker.publish([Message.new(topic, {"n": n}) for n in range(100)], 10.0) for _ in range(2)]
+    await broker.close()
+    for first, *rest in outcomes:
+        assert isinstance(first, Unreached)
+        assert rest == [NOT_SENT] * 99
+    assert len(receiver.request("GET", f"/{topic}").splitlines()) == 2
+
+
+async def test_R_9_one_message_that_is_not_wanted_keeps_none_from_being_sent(receiver: Receiver) -> None:
+    receiver.request("PUT", "/wanted")
+    broker = HttpBroker(f"http://127.0.0.1:{receiver.port}/?postroom.private=true")
+    messages = [Message.new("status-404-one" if n == 7 else "wanted", {"n": n}) for n in range(50)]
+    left, sent = messages, 0
+    while left:
+        outcomes = await broker.publish(left, 10.0)
+        sent += sum(isinstance(outcome, Accepted) for outcome in outcomes)
+        left = [message for message, outcome in zip(left, outcomes, strict=True) if outcome is NOT_SENT]
+    await broker.close()
+    assert sent == 49
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from postroom.rules.backoff import (
     DelayTable,
     ExponentialDelay,
     RetryPolicy,
+    no_sooner,
 )
 
 NO_JITTER = 0.5
@@ -216,3 +217,15 @@ class TestBadValues:
     def test_a_random_number_out_of_range(self, random: float) -> None:
         with pytest.raises(ValueError, match=f"random is {random!r}; give a number"):
             RetryPolicy().delay(1, random)
+
+
+class TestWishes:
+    @pytest.mark.parametrize(
+        ("wished", "delay"),
+        [
+            *((None, 5.0), (0.0, 5.0), (-1.0, 5.0), (float("nan"), 5.0), (float("-inf"), 5.0), (4.0, 5.0), (7.0, 7.0)),
+            *((float("inf"), LONGEST_DELAY), (1e300, LONGEST_DELAY)),
+        ],
+    )
+    def test_L_9_a_broker_may_wish_for_more_time_but_for_no_nonsense(self, wished: float | None, delay: float) -> None:
+        assert no_sooner(5.0, wished) == delay
