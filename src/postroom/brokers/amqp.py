@@ -15,7 +15,7 @@ from pamqp import body, commands, frame, header, heartbeat
 from pamqp.base import Frame
 
 from postroom.brokers.batches import too_large
-from postroom.brokers.port import ACCEPTED, Outcome, Unreached
+from postroom.brokers.port import ACCEPTED, Outcome, TargetUnavailable
 
 if TYPE_CHECKING:
     import ssl
@@ -35,7 +35,7 @@ CAPABILITIES = {"publisher_confirms": True, "authentication_failure_close": True
 
 R = TypeVar("R", bound=Frame)
 TOO_LARGE = re.compile(r"is larger than configured max size (\d+)")
-Rejected = Unreached("a queue has refused it: it is full, or not available")
+Rejected = TargetUnavailable("a queue has refused it: it is full, or not available")
 
 
 class Closed(ConnectionError):
@@ -67,7 +67,7 @@ class Link:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.unroutable: Outcome = Unreached("there is no queue of this name; ?declare=true makes it")
+        self.unroutable: Outcome = TargetUnavailable("there is no queue of this name; ?declare=true makes it")
         """What becomes of messages that are returned."""
         self._answer: asyncio.Future[Frame] | None = None
         self._tag = 0

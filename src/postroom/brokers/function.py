@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from postroom.brokers.port import ACCEPTED, NOT_SENT, Accepted, Capabilities, NotSent, Outcome, Refused, Unreached
+from postroom.brokers.port import (
+    ACCEPTED,
+    NOT_SENT,
+    Accepted,
+    Capabilities,
+    NotSent,
+    Outcome,
+    Refused,
+    TargetUnavailable,
+    Unreached,
+)
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.functions import is_async, named
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code
@@ -147,7 +157,7 @@ def outcome_of(result: Any) -> Outcome:
     match result:
         case None:
             return ACCEPTED
-        case Accepted() | Refused() | Unreached() | NotSent():
+        case Accepted() | Refused() | Unreached() | TargetUnavailable() | NotSent():
             return result
         case {"status": "ok", **rest}:
             return Accepted(_text(rest) if rest else None)

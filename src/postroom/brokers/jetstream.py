@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.brokers.nats_replies import NO_RESPONDERS, ReplyParser, outcome
-from postroom.brokers.port import Unreached
+from postroom.brokers.port import TargetUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 VERSION = "NATS/1.0\r\n"
 AROUND = len(VERSION) + len("\r\n")
-NO_STREAM = Unreached("no stream takes this subject; ?declare=true&stream=…&subjects=… makes one")
-NOT_JETSTREAM = Unreached(
+NO_STREAM = TargetUnavailable("no stream takes this subject; ?declare=true&stream=…&subjects=… makes one")
+NOT_JETSTREAM = TargetUnavailable(
     "no stream has taken it, and what answers on this subject is not JetStream; "
     "?declare=true&stream=…&subjects=… makes a stream"
 )
@@ -97,7 +97,7 @@ class Link:
             for batch, letters in self._batches.values():
                 for letter in letters:
                     if letter.subject.lower() == found[1].lower():
-                        batch.answer(letter.number, Unreached(complaint))
+                        batch.answer(letter.number, TargetUnavailable(complaint))
 
     def _heard(self, name: int, number: int, headers: bytes, data: bytes) -> None:
         found = self._batches.get(name)

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from postroom.brokers import urls
 from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import KAFKA
-from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
+from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import Reason
 
@@ -29,24 +30,30 @@ if TYPE_CHECKING:
     from postroom.message import Message
 
 PORTS = {"kafka": 9092, "kafka+ssl": 9093}
+LOOKING = 0.2
+"""The part of the timeout for asking after a topic."""
 GLANCE = 0.1
 """Seconds after which the polling thread looks whether it should end."""
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_NOT_SET_UP = frozenset(
+_OF_THE_TOPIC = frozenset(
     {
         KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the client's public name for it, as all with an underscore
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+_NOT_SET_UP = frozenset(
+    {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - as above
         KafkaError._TRANSPORT,  # noqa: SLF001 - as above
         KafkaError._AUTHENTICATION,  # noqa: SLF001 - as above
         KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
         KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
         KafkaError._FATAL,  # noqa: SLF001 - as above
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.NOT_ENOUGH_REPLICAS,
-        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
 _TOO_LARGE = Refused(Reason.MESSAGE_TOO_LARGE, "the bytes of the message are more than the topic's max.message.bytes")
@@ -86,12 +93,22 @@ class _Link:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="postroom-kafka", daemon=True)
         self.lost: str | None = None
+        self.missing: set[str] = set()
+        """Topics that the producer takes to be missing, which it would for minutes."""
 
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - as publish
         """Ask a server for its brokers. Raises `KafkaException`."""
         assert self._producer is not None  # noqa: S101 - just made
         self._thread.start()
         await asyncio.to_thread(self._producer.list_topics, "__postroom", timeout)
+
+    async def look_again(self, topics: set[str], seconds: float) -> None:
+        """Have the producer ask whether topics are there by now."""
+        for topic in self.missing & topics:
+            if self._producer is not None:
+                self.missing.discard(topic)
+                with suppress(KafkaException):  # then the messages are told
+                    await asyncio.to_thread(self._producer.list_topics, topic, seconds)
 
     def send(self, messages: Sequence[tuple[int, Message, Any, bytes | None]], batch: Batch, limit: int) -> None:
         """Hand the messages to the producer."""
@@ -177,6 +194,8 @@ class KafkaBroker:
             else:
                 batch.settle(index, invalid_target(message.topic, "is not one that Kafka can have"))
         link = await self._linked(timeout)
+        if link.missing:
+            await link.look_again({message.topic for message in messages}, timeout * LOOKING)
         check_time(self.name, deadline, timeout)
         late = False
         try:
@@ -189,7 +208,12 @@ class KafkaBroker:
             link.forget(batch)
         outcomes = batch.outcomes(timeout)
         if late or link.lost or any(isinstance(outcome, Unreached) for outcome in outcomes):
-            self._drop(link)  # a producer also remembers for long which topics were not there
+            self._drop(link)
+        link.missing.update(
+            message.topic
+            for message, outcome in zip(messages, outcomes, strict=True)
+            if isinstance(outcome, TargetUnavailable)
+        )
         if len(messages) > 1 and _TOO_LARGE in outcomes:
             return await self._each_alone(messages, outcomes, deadline)
         return outcomes
@@ -270,6 +294,8 @@ def _refused(error: Any, size: int, limit: int) -> Outcome:
     code = error.code()
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return too_large(size, limit) if limit else _TOO_LARGE
+    if code in _OF_THE_TOPIC:
+        return TargetUnavailable(error.str())
     if code in _NOT_SET_UP:
         return Unreached(error.str())
     return Refused(f"KAFKA_{error.name()}"[:64], error.str())

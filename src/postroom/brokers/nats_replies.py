@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from nats.protocol.parser import AWAITING_CONTROL_LINE, MAX_CONTROL_LINE_SIZE, Parser
 
-from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
+from postroom.brokers.port import Accepted, Outcome, Refused, TargetUnavailable
 from postroom.rules.failures import Failure, Reason
 
 if TYPE_CHECKING:
@@ -138,5 +138,5 @@ def _refusal(error: _Error) -> Outcome | None:
     if error.err_code in TOO_LARGE:
         return Refused(Reason.MESSAGE_TOO_LARGE, error.description, Failure.PERMANENT)
     if error.code == UNAVAILABLE or error.err_code == NOT_THE_EXPECTED_STREAM:
-        return Unreached(error.description)
+        return TargetUnavailable(error.description)
     return Refused(f"NATS_{error.err_code}", error.description)

@@ -31,16 +31,28 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unreached(msgspec.Struct, frozen=True, gc=False):
-    """The broker could not be reached, or is not set up for it: the message counts as not tried."""
+    """The broker could not be reached, or takes nothing from us: the message counts as not tried.
+
+    Where other messages get through meanwhile, the relay takes it for the fault of this message, or of its topic.
+    """
 
     reason: str
+
+
+class TargetUnavailable(msgspec.Struct, frozen=True, gc=False):
+    """The broker is there, but has no place for messages of this topic now: the message counts as not tried."""
+
+    reason: str
+    by_message: bool = False
+    """Whether it may depend on more of the message than its topic: then, where others of the topic get through, it is
+    the message that is at fault."""
 
 
 class NotSent(msgspec.Struct, frozen=True, gc=False):
     """Kept back, because one before it in the batch was not accepted: the message counts as not tried."""
 
 
-Outcome = Accepted | Refused | Unreached | NotSent
+Outcome = Accepted | Refused | Unreached | TargetUnavailable | NotSent
 ACCEPTED = Accepted()
 NOT_SENT = NotSent()
 

@@ -12,9 +12,9 @@ import msgspec
 from postroom.brokers import urls
 from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
 from postroom.brokers.cloudevents import AMQP, CONTENT_TYPE
-from postroom.brokers.port import Capabilities, Outcome, Refused
+from postroom.brokers.port import Capabilities, Outcome, Refused, TargetUnavailable
 from postroom.errors import BrokerUnavailable
-from postroom.rules.failures import Failure, Reason
+from postroom.rules.failures import Failure
 
 try:
     from pamqp import commands
@@ -35,8 +35,8 @@ SHORT = 255
 LONGEST_NAME = 128
 """Bytes of a header's name in AMQP, beyond which the codec would cut it."""
 PERSISTENT = 2
-UNROUTABLE = Refused(Reason.UNROUTABLE, "the exchange has no queue for this routing key")
-"""Nobody listens to this one, while others may go on: without an exchange it is the queue itself that is not there."""
+UNROUTABLE = TargetUnavailable("the exchange has no queue for this routing key", by_message=True)
+"""By the routing key; by the headers too, where the exchange goes by these."""
 
 
 class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):

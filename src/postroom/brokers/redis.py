@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from postroom.brokers import urls
 from postroom.brokers.batches import timed_out, too_large
 from postroom.brokers.cloudevents import REDIS
-from postroom.brokers.port import Accepted, Capabilities, Outcome, Refused, Unreached
+from postroom.brokers.port import Accepted, Capabilities, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
 
 try:
@@ -32,6 +33,8 @@ MOST_BYTES = 512 * 1024 * 1024
 """What a server takes in one field, unless it is set up otherwise (`proto-max-bulk-len`)."""
 
 
+OF_THE_STREAM = re.compile(r"WRONGTYPE|(?i:no permissions to access a key|the keys used as arguments)")
+"""What the server says of one stream; all else that it refuses is a matter of the whole server."""
 PATIENCE = 0.8
 """The part of the timeout that replicas have: the rest is for the answer's way back."""
 
@@ -137,8 +140,9 @@ def _outcome(answer: object, *, short: bool) -> Outcome:
                 return Unreached("too few replicas have it")
             return Accepted(answer.decode() if isinstance(answer, bytes) else answer)
         case None:
-            return Unreached("there is no such stream; ?declare=true makes it")
+            return TargetUnavailable("there is no such stream; ?declare=true makes it")
         case ResponseError():
-            return Unreached(str(answer))
+            text = str(answer)
+            return TargetUnavailable(text) if OF_THE_STREAM.search(text) else Unreached(text)
         case _:
             return Unreached(f"the answer is not that of Redis: {type(answer).__name__}")

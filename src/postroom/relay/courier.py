@@ -7,10 +7,11 @@ import random
 import time
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from postroom.brokers.port import Accepted, NotSent, Outcome, Refused, Unreached
+from postroom.brokers.port import Accepted, NotSent, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.errors import BrokerUnavailable
 from postroom.relay.lines import Outage
 from postroom.rules import failures
+from postroom.rules.backoff import no_sooner
 from postroom.rules.ordering import waves
 from postroom.rules.replay import Verdict
 from postroom.store.deliveries import content_hash
@@ -187,7 +188,7 @@ class Courier:
             outcomes = [Refused(failures.Reason.INTERNAL_ERROR, problem)] * len(batch)
         if outages < circuit.outages:
             return outcomes
-        unreached = [one for one in outcomes if type(one) is Unreached]
+        unreached = [one for one in outcomes if isinstance(one, Unreached | TargetUnavailable)]
         if unreached:
             circuit.failed(unreached[0].reason)
         else:
@@ -212,7 +213,7 @@ class Courier:
         match outcome:
             case Accepted():
                 return Sent(one, outcome.answer, content_hash(one) if self._office.options.dedup else None)
-            case Unreached() | NotSent():
+            case Unreached() | TargetUnavailable() | NotSent():
                 return GivenBack(one)
             case Refused():
                 return self._failed(one, outcome)
@@ -224,7 +225,7 @@ class Courier:
         failure = refused.failure or failures.classify(refused.code, options.classifier)
         match failures.after_failure(one.attempts + 1, options.policy_for(one.message), failure, random.random()):  # noqa: S311 - jitter
             case failures.Retry(delay):
-                return Retry(one, max(delay, refused.retry_after or 0.0), refused.code, refused.message)
+                return Retry(one, no_sooner(delay, refused.retry_after), refused.code, refused.message)
             case failures.Dead():
                 return Dead(one, refused.code, refused.message)
 
@@ -238,7 +239,7 @@ def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:
                 pass
             case Refused():
                 reasons[index] = outcome.code
-            case Unreached():
+            case Unreached() | TargetUnavailable():
                 reasons[index] = UNREACHED
             case NotSent():
                 reasons[index] = NOT_TRIED

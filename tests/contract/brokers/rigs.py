@@ -20,6 +20,7 @@ from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, decode
 from postroom.brokers.http import HttpBroker
 from postroom.brokers.kafka import KafkaBroker
 from postroom.brokers.nats import NatsBroker
+from postroom.brokers.port import NotSent, Outcome, TargetUnavailable, Unreached
 from postroom.brokers.rabbitmq import RabbitBroker
 from postroom.brokers.redis import RedisBroker
 from postroom.rules.failures import Reason
@@ -44,6 +45,9 @@ class Rig(ABC):
     """Bytes of payload that the server does not take."""
     greets: ClassVar[bool] = True
     """Whether the server says something before a message is sent."""
+
+    not_set_up: ClassVar[set[type[Outcome]]] = {TargetUnavailable}
+    """What becomes of messages that the server has no place for."""
 
     def __init__(self, server: Service) -> None:
         self.server = server
@@ -142,7 +146,7 @@ class RabbitRig(Rig):
         return f"amqp://127.0.0.1:{port or self.server.port}?{urlencode({'max_bytes': LARGEST, **options})}"
 
     async def unroutable(self) -> tuple[str, str, str]:
-        return self.url(exchange="amq.topic"), "nobody.listens", Reason.UNROUTABLE
+        return self.url(), "ü" * 200, Reason.INVALID_TARGET
 
     async def declare(self, topic: str) -> None:
         async with await aio_pika.connect(port=self.server.port) as connection:
@@ -227,6 +231,7 @@ class HttpRig(Rig):
     broker = HttpBroker
     too_large = LARGEST + 1
     greets = False
+    not_set_up: ClassVar[set[type[Outcome]]] = {Unreached, NotSent}
 
     def url(self, port: int | None = None, **options: str) -> str:
         ours = urlencode({f"postroom.{name}": value for name, value in {"private": "true", **options}.items()})

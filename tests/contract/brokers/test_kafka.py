@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 
 from postroom import Message
 from postroom.brokers.kafka import KafkaBroker
-from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
+from postroom.brokers.port import Accepted, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.errors import InvalidSetting
 from postroom.rules.failures import Reason
 from tests.contract.brokers.rigs import KafkaRig
@@ -36,7 +36,7 @@ async def test_the_answer_is_partition_and_offset_and_a_key_has_one_partition(ri
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Unreached),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, TargetUnavailable),
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, Unreached),
         (KafkaError.NOT_LEADER_FOR_PARTITION, Accepted),  # the client finds the new one
         (KafkaError.INVALID_RECORD, Refused),

@@ -10,7 +10,7 @@ import pytest
 
 from postroom import Message
 from postroom.brokers.nats import NatsBroker
-from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
+from postroom.brokers.port import Accepted, Outcome, Refused, TargetUnavailable
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import Reason
 from tests.services.databases import need
@@ -93,11 +93,11 @@ async def test_a_full_stream_and_another_stream_burn_no_attempt(server: Nats, je
     url = f"nats://127.0.0.1:{server.port}"
     first, second, large = await published(url, *(Message.new("full", text) for text in ("a", "b", "c" * 500)))
     assert isinstance(first, Accepted)
-    assert second == Unreached("maximum messages exceeded")
+    assert second == TargetUnavailable("maximum messages exceeded")
     assert isinstance(large, Refused)
     assert large.code == Reason.MESSAGE_TOO_LARGE
     assert await published(f"{url}?stream=OTHER", Message.new("full", "d")) == [
-        Unreached("expected stream does not match")
+        TargetUnavailable("expected stream does not match")
     ]
 
 
@@ -108,7 +108,7 @@ async def test_users_and_what_they_may_not_do(guarded: Nats) -> None:
     assert outcome == Accepted("S:1")
     fine, outcome = await published(url, Message.new("ok.a", "a"), Message.new("forbidden", "a"))
     assert isinstance(fine, Accepted)
-    assert isinstance(outcome, Unreached)
+    assert isinstance(outcome, TargetUnavailable)
     assert 'permissions violation for publish to "forbidden"' in outcome.reason.lower()
     with pytest.raises(BrokerUnavailable, match=r"(?i)authorization") as caught:
         await published(f"nats://shop:secret@{place}", Message.new("ok.a", "a"))
@@ -161,7 +161,7 @@ async def test_what_others_answer_is_no_acknowledgement(server: Nats, jetstream:
         broker = NatsBroker(url)
         assert await broker.publish(taken, 10.0) == [Accepted(f"OURS:{n}") for n in range(1, 121)]
         outcomes = await broker.publish([*orphans, *taken], 3.0)
-        assert {type(outcome) for outcome in outcomes[:120]} == {Unreached}
+        assert {type(outcome) for outcome in outcomes[:120]} == {TargetUnavailable}
         assert "not JetStream" in str(outcomes[0])
         assert outcomes[120:] == [Accepted(f"OURS:{n}") for n in range(1, 121)]
         await broker.close()
@@ -178,7 +178,7 @@ async def test_another_streams_acknowledgement_is_none(server: Nats) -> None:
     await client.subscribe("posing", cb=answer)
     await client.flush()
     [outcome] = await published(f"nats://127.0.0.1:{server.port}?stream=OWN", Message.new("posing", "a"), seconds=1.0)
-    assert isinstance(outcome, Unreached)
+    assert isinstance(outcome, TargetUnavailable)
     await client.close()
 
 

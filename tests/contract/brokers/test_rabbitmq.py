@@ -9,7 +9,7 @@ import aio_pika
 import pytest
 
 from postroom import Message
-from postroom.brokers.port import ACCEPTED, Accepted, Outcome, Refused, Unreached
+from postroom.brokers.port import ACCEPTED, Accepted, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.brokers.rabbitmq import UNROUTABLE, RabbitBroker
 from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Failure, Reason
@@ -73,7 +73,7 @@ async def test_a_missing_exchange_burns_no_attempt(place: str) -> None:
 
 async def test_without_an_exchange_a_missing_queue_burns_no_attempt(place: str) -> None:
     assert await published(f"amqp://{place}", Message.new("no-such-queue", "a")) == [
-        Unreached("there is no queue of this name; ?declare=true makes it")
+        TargetUnavailable("there is no queue of this name; ?declare=true makes it")
     ]
 
 
@@ -106,7 +106,7 @@ async def test_a_full_queue_burns_no_attempt(place: str, channel: AbstractChanne
     await channel.declare_queue("full", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     outcomes = [await published(f"amqp://{place}", Message.new("full", "a")) for _ in range(3)]
     assert outcomes[0] == [ACCEPTED]
-    assert isinstance(outcomes[2][0], Unreached)
+    assert isinstance(outcomes[2][0], TargetUnavailable)
 
 
 async def test_names_that_amqp_cannot_hold_are_refused(place: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 import redis.asyncio as redis
 
 from postroom import Message
-from postroom.brokers.port import Accepted, Outcome, Unreached
+from postroom.brokers.port import Accepted, Outcome, TargetUnavailable, Unreached
 from postroom.brokers.redis import RedisBroker
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from tests.services.databases import need
@@ -60,8 +60,17 @@ async def test_too_few_replicas_burn_no_attempt(url: str) -> None:
 async def test_what_the_server_refuses_burns_no_attempt(url: str, client: redis.Redis) -> None:
     await client.set("not-a-stream", "a")
     [outcome] = await published(f"{url}?declare=true", Message.new("not-a-stream", "a"))
-    assert isinstance(outcome, Unreached)
+    assert isinstance(outcome, TargetUnavailable)
     assert "WRONGTYPE" in outcome.reason
+
+
+async def test_R_9_a_stream_that_is_forbidden_is_the_topics_fault(url: str, client: redis.Redis) -> None:
+    await client.execute_command("ACL", "SETUSER", "default", "resetkeys", "~permitted")  # type: ignore[no-untyped-call]  # the client has no type here
+    try:
+        outcomes = await published(f"{url}?declare=true", Message.new("forbidden", "a"), Message.new("permitted", "b"))
+    finally:
+        await client.execute_command("ACL", "SETUSER", "default", "allkeys")  # type: ignore[no-untyped-call]  # as above
+    assert [type(one) for one in outcomes] == [TargetUnavailable, Accepted]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.brokers.nats_replies import ReplyParser, outcome
-from postroom.brokers.port import Accepted, Refused, Unreached
+from postroom.brokers.port import Accepted, Refused, TargetUnavailable
 from postroom.rules.failures import Failure, Reason
 
 INBOX = "_INBOX.aB1"
@@ -117,8 +117,8 @@ def error(code: int, number: int | None, description: str = "no") -> bytes:
         (b'{"error":"no such order"}', None, None),
         (b'{"error":{"code":500,"description":"theirs"}}', None, None),
         (error(500, 42), None, None),
-        (error(503, 10_077), None, Unreached("no")),
-        (error(400, 10_060), None, Unreached("no")),
+        (error(503, 10_077), None, TargetUnavailable("no")),
+        (error(400, 10_060), None, TargetUnavailable("no")),
         (error(400, 10_054), None, Refused(Reason.MESSAGE_TOO_LARGE, "no", Failure.PERMANENT)),
         (error(400, 10_097), None, Refused(Reason.MESSAGE_TOO_LARGE, "no", Failure.PERMANENT)),
         (error(400, 10_071), None, Refused("NATS_10071", "no")),
