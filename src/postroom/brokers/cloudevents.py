@@ -56,6 +56,8 @@ class Wire:
     """Headers hold printable ASCII, and their names are tokens."""
     any_case: bool = False
     """Names are told apart without regard to case, and arrive in lower case."""
+    tombstones: bool = False
+    """A message without a body deletes its key, so that a tombstone has none in structured mode either."""
     _beginnings: tuple[str, ...] = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _name: re.Pattern[str] = field(init=False, repr=False)
@@ -104,7 +106,7 @@ class Wire:
 
 
 _NO_WIRE = Wire("")
-KAFKA = Wire("ce_")
+KAFKA = Wire("ce_", tombstones=True)
 REDIS = Wire("ce_", reserved=("data",))
 AMQP = Wire("ce-", reserved=("x-",))
 NATS = Wire("ce-", reserved=("nats-",), ascii_only=True)
@@ -133,8 +135,11 @@ class Envelope:
     _names: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def seal(self, message: Message) -> tuple[dict[str, str], bytes | None]:
-        """Headers and body. In binary mode the body is the payload as it is, None for a tombstone."""
-        if self.mode == "structured":
+        """Headers and body. In binary mode the body is the payload as it is, None for a tombstone.
+
+        A tombstone goes in binary mode where only a message without a body is one.
+        """
+        if self.mode == "structured" and not (message.payload is None and self.wire.tombstones):
             headers = {CONTENT_TYPE: STRUCTURED}
             body: bytes | None = _structured(attributes(message, self.source), message)
         else:

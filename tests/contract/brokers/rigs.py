@@ -177,6 +177,11 @@ class KafkaRig(Rig):
     broker = KafkaBroker
     too_large = 1_000_001
 
+    def __init__(self, server: Service) -> None:
+        super().__init__(server)
+        self.values: list[bytes | None] = []
+        """As they are on the wire, of all that was received."""
+
     def url(self, port: int | None = None, **options: str) -> str:
         places = [("127.0.0.1", port)] if port else self._places()
         return f"kafka://{','.join(f'{host}:{port}' for host, port in places)}?{urlencode(options)}"
@@ -219,6 +224,7 @@ class KafkaRig(Rig):
                 if message.error() is not None:
                     at_end.add(message.partition())
                     continue
+                self.values.append(message.value())
                 headers: Any = message.headers() or []
                 events.append(decode(KAFKA, {name: value.decode() for name, value in headers}, message.value()))
         consumer.close()

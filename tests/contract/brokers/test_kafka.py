@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import certifi
 import pytest
 from confluent_kafka import KafkaError
 
@@ -64,6 +65,20 @@ async def test_what_the_server_finds_too_large_together_is_sent_alone(rig: Kafka
     assert {type(one) for one in outcomes} == {Accepted}
 
 
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+async def test_a_tombstone_has_no_value_in_either_mode(rig: KafkaRig, mode: str) -> None:
+    """Compaction removes a key by a record without a value, and by no other."""
+    await rig.declare(f"tombstones-{mode}")
+    broker = KafkaBroker(rig.url(mode=mode))
+    messages = [Message.new(f"tombstones-{mode}", payload, key="k") for payload in ("a", None)]
+    assert {type(one) for one in await broker.publish(messages, 10.0)} == {Accepted}
+    await broker.close()
+    there, gone = await rig.received(f"tombstones-{mode}")
+    assert [one.id for one in (there, gone)] == [str(message.id) for message in messages]
+    assert (there.payload, gone.payload) == (b"a", None)
+    assert rig.values[-1] is None
+
+
 @pytest.mark.parametrize("topic", ["a b", "ü", "a/b"])
 async def test_a_topic_that_kafka_cannot_have_is_refused(rig: KafkaRig, topic: str) -> None:
     broker = KafkaBroker(rig.url())
@@ -79,9 +94,10 @@ def test_topics_are_not_declared() -> None:
 
 
 def test_what_the_producer_is_told() -> None:
-    settings = KafkaBroker("kafka+ssl://shop:p%40ss@one,two:9000?sasl=SCRAM-SHA-512&ca=/ca.pem").settings()
+    ca = certifi.where()
+    settings = KafkaBroker(f"kafka+ssl://shop:p%40ss@one,two:9000?sasl=SCRAM-SHA-512&ca={ca}").settings()
     assert settings["bootstrap.servers"] == "one:9093,two:9000"
     assert (settings["acks"], settings["enable.idempotence"]) == ("all", True)
     assert (settings["security.protocol"], settings["sasl.mechanism"]) == ("SASL_SSL", "SCRAM-SHA-512")
     assert (settings["sasl.username"], settings["sasl.password"]) == ("shop", "p@ss")
-    assert settings["ssl.ca.location"] == "/ca.pem"
+    assert settings["ssl.ca.location"] == ca
