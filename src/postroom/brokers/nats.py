@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import deque
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -60,7 +61,10 @@ class NatsBroker:
         self.address, self.options = urls.parse(url, PORTS, Options)
         if self.options.declare and not (self.options.stream and self.options.subjects):
             raise InvalidSetting("nats: to declare a stream, give its name and its subjects too: ?stream=…&subjects=…")
+        if self.options.credentials and not Path(self.options.credentials).is_file():
+            raise InvalidSetting(f"nats: the file of the option credentials, {self.options.credentials}, is not there")
         self.name = self.address.name
+        self._tls = self.options.tls() if self.address.scheme == "nats+tls" else None
         self._envelope = self.options.envelope(NATS)
         self._hosts = deque(self.address.hosts)
         self._connecting = asyncio.Lock()
@@ -163,14 +167,13 @@ class NatsBroker:
     def connection_settings(self, host: str, port: int) -> dict[str, Any]:
         """What any connection to this host is made with."""
         address = self.address
-        tls = address.scheme.endswith("+tls")
         return {
-            "servers": [f"{'tls' if tls else 'nats'}://{host}:{port}"],
+            "servers": [f"{'tls' if self._tls else 'nats'}://{host}:{port}"],
             "user": address.user if address.password else None,
             "password": address.password,
             "token": None if address.password else address.user,
             "user_credentials": self.options.credentials,
-            "tls": self.options.tls() if tls else None,
+            "tls": self._tls,
             "allow_reconnect": False,
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<place>[^/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(?P<port>[0-9]{1,5}))?")
+ENCRYPTED = ("amqps", "https", "kafka+ssl", "nats+tls", "rediss")
+"""The schemes under which connections are encrypted, and certificates checked."""
+_LIST = ", ".join(f"{scheme}://" for scheme in ENCRYPTED)
 _LAST_PORT = 65_535
 
 
@@ -40,7 +43,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         try:
             return ssl.create_default_context(cafile=self.ca)
         except OSError as error:
-            raise InvalidSetting(f"the file of the option ca cannot be read: {error}") from None
+            raise InvalidSetting(f"the file of the option ca, {self.ca}, cannot be read: {error}") from None
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741 - an options class
@@ -86,7 +89,10 @@ def parse(url: str, ports: Mapping[str, int], options: type[O]) -> tuple[Address
         password=unquote(password) or None,
         path=(found["path"] or "").removeprefix("/"),
     )
-    return address, _options(scheme, found["query"] or "", options)
+    given = _options(scheme, found["query"] or "", options)
+    if given.ca is not None:
+        _check_ca(scheme, given)
+    return address, given
 
 
 def _host(scheme: str, place: str, usual_port: int) -> tuple[str, int]:
@@ -112,6 +118,15 @@ def _options(scheme: str, query: str, kind: type[O]) -> O:
             reason = str(error).partition(" - at ")[0]
             raise InvalidSetting(f"the {scheme} broker's URL: option {name} is not valid: {reason}") from None
     return msgspec.convert(given, kind, strict=False)
+
+
+def _check_ca(scheme: str, options: Options) -> None:
+    """The file is there, and is used: who names it means to have an encrypted connection."""
+    if scheme not in ENCRYPTED:
+        raise InvalidSetting(
+            f"the {scheme} broker's URL has the option ca, but {scheme}:// is not encrypted: use one of {_LIST}"
+        )
+    options.tls()
 
 
 def client_missing(scheme: str, extra: str, error: ImportError) -> DriverMissing:

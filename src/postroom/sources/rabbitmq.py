@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from uuid import uuid4
@@ -33,6 +32,7 @@ class RabbitSource:
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
         self._address, self._options = urls.parse(url, PORTS, Options)
         self.name = self._address.name
+        self._tls = self._options.tls() if self._address.scheme == "amqps" else None
         topics = patterns.check_topics(topics)
         if self._options.exchange or self._options.queue:
             self._queues: Sequence[str] = [self._options.queue or consumer]
@@ -112,9 +112,8 @@ class RabbitSource:
 
     async def _connect(self) -> Inbound:
         address = self._address
-        tls = ssl.create_default_context() if address.scheme == "amqps" else None
         user, password = address.user or "guest", address.password or "guest"
-        return await Inbound.connect(address.hosts, tls, user, password, unquote(address.path) or "/")
+        return await Inbound.connect(address.hosts, self._tls, user, password, unquote(address.path) or "/")
 
     async def _set_up(self, link: Inbound) -> None:
         options = self._options

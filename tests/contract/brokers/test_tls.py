@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import ssl
 import subprocess
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +15,14 @@ from postroom import Message
 from postroom.brokers.http import HttpBroker
 from postroom.brokers.nats import NatsBroker
 from postroom.brokers.port import Accepted, Outcome, Unreached
+from postroom.brokers.rabbitmq import RabbitBroker
 from postroom.brokers.redis import RedisBroker
-from postroom.errors import BrokerUnavailable
+from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.sources.opening import open_source
+from postroom.sources.rabbitmq import RabbitSource
 from tests.services.databases import need
 from tests.services.nats import Nats
+from tests.services.rabbitmq import RabbitMQ
 from tests.services.redis import Redis
 
 if TYPE_CHECKING:
@@ -107,6 +111,55 @@ async def test_nats(nats_place: str, files: tuple[Path, Path]) -> None:
     url = f"nats+tls://{nats_place}?declare=true&stream=S&subjects=orders"
     assert isinstance(await published(NatsBroker(f"{url}&ca={files[0]}")), Accepted)
     assert is_about_the_certificate(await published(NatsBroker(url)))
+
+
+@asynccontextmanager
+async def encrypted(files: tuple[Path, Path], port: int) -> AsyncIterator[int]:
+    """A port that speaks TLS, and passes on what it is told to another one."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection("127.0.0.1", port)
+        tasks.update(asyncio.create_task(copy(*ends)) for ends in ((reader, there[1]), (there[0], writer)))
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*files)
+    async with await asyncio.start_server(join, "127.0.0.1", 0, ssl=context) as server:
+        yield server.sockets[0].getsockname()[1]
+        await asyncio.gather(*tasks)
+
+
+async def test_rabbitmq_sending_and_receiving(files: tuple[Path, Path]) -> None:
+    async with encrypted(files, need(RabbitMQ).port) as port:
+        url = f"amqps://127.0.0.1:{port}?declare=true"
+        assert isinstance(await published(RabbitBroker(f"{url}&ca={files[0]}")), Accepted)
+        assert is_about_the_certificate(await published(RabbitBroker(url)))
+        source = RabbitSource(f"{url}&ca={files[0]}", "shop", ["orders"])
+        [received] = await source.receive(1, 10.0)
+        await source.acknowledge([received])
+        await source.close()
+        stranger = RabbitSource(url, "shop", ["orders"])
+        with pytest.raises(BrokerUnavailable, match="certificate"):
+            await stranger.receive(1, 10.0)
+        await stranger.close()
+
+
+@pytest.mark.parametrize("scheme", ["amqps", "nats+tls", "kafka+ssl", "rediss"])
+def test_a_file_that_is_none_is_refused_when_receiving_too(scheme: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"/nowhere\.pem"):
+        open_source(f"{scheme}://127.0.0.1?ca=/nowhere.pem", "shop", ["orders"])
+
+
+def test_credentials_that_are_not_there_are_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"/nowhere\.creds, is not there"):
+        open_source("nats://127.0.0.1?credentials=/nowhere.creds", "shop", ["orders"])
 
 
 @asynccontextmanager

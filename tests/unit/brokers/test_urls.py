@@ -62,7 +62,12 @@ def test_a_missing_client_names_the_extra() -> None:
     assert str(error) == "nats: needs a client library: there is no module nats; run pip install 'postroom[nats]'"
 
 
-def test_a_file_of_certificate_authorities_that_is_none_is_an_error() -> None:
-    _, options = urls.parse("nats://host?ca=/nonexistent", {"nats": 4222}, urls.Options)
-    with pytest.raises(InvalidSetting, match="the option ca"):
-        options.tls()
+@pytest.mark.parametrize("scheme", urls.ENCRYPTED)
+def test_a_file_of_certificate_authorities_that_is_none_is_an_error(scheme: str) -> None:
+    with pytest.raises(InvalidSetting, match="the option ca, /nonexistent, cannot be read"):
+        urls.parse(f"{scheme}://host?ca=/nonexistent", {scheme: 1}, urls.Options)
+
+
+def test_certificate_authorities_are_of_no_use_to_a_connection_that_is_not_encrypted() -> None:
+    with pytest.raises(InvalidSetting, match="nats:// is not encrypted: use one of amqps://"):
+        urls.parse("nats://host?ca=/etc/ca.pem", PORTS, Options)
