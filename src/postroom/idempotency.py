@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from postroom import encoding
@@ -23,6 +22,7 @@ from postroom.rules.replay import (
     Status,
 )
 from postroom.settings import HOUR, MOST_DAYS, Settings
+from postroom.store import handing
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import explained
 from postroom.store.leases import new_token
@@ -55,6 +55,7 @@ MOST_SECONDS = MOST_DAYS * 24 * HOUR
 NO_DIGEST = "0" * 64
 """Of who asks for an entry without a request to compare it with."""
 _DIGEST = re.compile("[0-9a-f]{64}")
+T = TypeVar("T")
 _NO_HEADER = re.compile("[\x00\r\n]|[^\x00-\xff]")
 """What no HTTP header can hold: it would be two headers, or none."""
 
@@ -136,7 +137,9 @@ class Ledger:
 
         Raises `LeaseLost` where the request is no longer this run's, because its lease ended and another run took it
         over, or because it was finished: let the transaction roll back. A lease that has ended and that nobody took
-        over does no harm. Raises `InvalidEntry` for a response that cannot be kept.
+        over does no harm. So it is where the request was left to a message by ``add(ledger=entry)``, whose fate then
+        is its outcome: `hand_over` takes a response for the meantime. Raises `InvalidEntry` for a response that cannot
+        be kept.
         """
         answer = _response(response)
         if not self._call(connection, "ledger.finish", lambda keeper: self._finish(keeper, entry, answer)):
@@ -174,31 +177,26 @@ class Ledger:
         return await self._acall(connection, "ledger.arenew", lambda keeper: self._renew(keeper, entry, seconds))
 
     def hand_over(self, connection: object, entry: Entry, response: Response | None = None) -> Entry:
-        """Leave the rest of the work to a message that was added with ``ledger=entry``, in the same transaction.
+        """Leave the rest of the work to others, and give a response for the meantime, such as a 202.
 
-        One message for an entry: a second one would be taken for a repetition. The entry stays in progress until the
-        relay confirms it: succeeded when the message is sent, failed when it is dead. Until then whoever asks gets the
-        response, where one is given, such as a 202; or is told that the request is in progress. This run can end it no
-        more; whoever holds the entry that is returned can. Raises `LeaseLost` where the request is no longer this
-        run's: roll back.
+        ``add(ledger=entry)`` leaves it to a message by itself, and this, in the same transaction, says what whoever
+        asks is told until the relay has confirmed the entry: succeeded when the message is sent, failed when it is
+        dead. Without a response they are told that the request is in progress. This run can end it no more; whoever
+        holds the entry that is returned can. Raises `LeaseLost` where the request is no longer this run's: roll back.
         """
-        heir, operation = self._heir(entry, response)
-        if not self._call(connection, "ledger.hand_over", operation):
-            raise LeaseLost(_lost(entry))
-        return heir
+        operation = self._hand_over(entry, response)
+        return _inherited(entry, self._call(connection, "ledger.hand_over", operation))
 
     async def ahand_over(self, connection: object, entry: Entry, response: Response | None = None) -> Entry:
         """`hand_over` for an async connection."""
-        heir, operation = self._heir(entry, response)
-        if not await self._acall(connection, "ledger.ahand_over", operation):
-            raise LeaseLost(_lost(entry))
-        return heir
+        operation = self._hand_over(entry, response)
+        return _inherited(entry, await self._acall(connection, "ledger.ahand_over", operation))
 
-    def _call(self, connection: object, method: str, operation: Callable[[Keeper], Steps[bool]]) -> bool:
+    def _call(self, connection: object, method: str, operation: Callable[[Keeper], Steps[T]]) -> T:
         kind = sync_kind(connection, method)
         return run(explained(operation(self._keeper(kind.dialect))), kind.execute)
 
-    async def _acall(self, connection: object, method: str, operation: Callable[[Keeper], Steps[bool]]) -> bool:
+    async def _acall(self, connection: object, method: str, operation: Callable[[Keeper], Steps[T]]) -> T:
         kind = await async_kind(connection, method)
         return await arun(explained(operation(self._keeper(kind.dialect))), kind.execute)
 
@@ -210,7 +208,15 @@ class Ledger:
         return None if found is None else found.recorded
 
     def _finish(self, keeper: Keeper, entry: Entry, response: Response) -> Steps[bool]:
-        return keeper.end(_given(entry), Status.SUCCEEDED, response, self._terms.keep)
+        if (yield from keeper.end(_given(entry), Status.SUCCEEDED, response, self._terms.keep)):
+            return True
+        if (yield from handing.has_message(keeper, entry)):
+            raise LeaseLost(
+                f"the request with the idempotency key {entry.key!r} was left to a message by add(ledger=…), whose "
+                "fate is its outcome: roll back, and call hand_over with the response instead of finish, or add the "
+                "message without ledger=…"
+            )
+        return False
 
     def _fail(self, keeper: Keeper, entry: Entry, response: Response | None) -> Steps[bool]:
         return keeper.end(_given(entry), Status.FAILED, response, self._terms.keep)
@@ -220,10 +226,9 @@ class Ledger:
             raise InvalidEntry(f"a lease of {seconds!r} seconds cannot be had: more than none, up to {MOST_SECONDS:,}")
         return keeper.renew(_given(entry), self._terms.lease if seconds is None else seconds)
 
-    def _heir(self, entry: Entry, response: Response | None) -> tuple[Entry, Callable[[Keeper], Steps[bool]]]:
-        heir = replace(_given(entry), token=new_token())
+    def _hand_over(self, entry: Entry, response: Response | None) -> Callable[[Keeper], Steps[Entry | None]]:
         answer = None if response is None else _response(response)
-        return heir, lambda keeper: keeper.hand_over(entry, heir.token, answer)
+        return lambda keeper: handing.hand_over(keeper, _given(entry), answer)
 
     def _keeper(self, dialect: str) -> Keeper:
         if dialect not in self._keepers:
@@ -236,6 +241,12 @@ def _given(entry: object) -> Entry:
     if not isinstance(entry, Entry):
         raise InvalidEntry(f"the entry must be that of the Run that begin answered, not {type(entry).__name__}")
     return entry
+
+
+def _inherited(entry: Entry, heir: Entry | None) -> Entry:
+    if heir is None:
+        raise LeaseLost(_lost(entry))
+    return heir
 
 
 def digest_of(method: str, path: str, query: str = "", body: bytes = b"") -> str:

@@ -63,6 +63,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Its place in the outbox; None until it is read back."""
     created_at: datetime | None = None
     """When the database recorded it, by the database's clock; None until it is read back."""
+    ledger: Entry | None = None
+    """The keyed request that is left to it by `add`; None when it is read back, for then a header has its place."""
     duplicate: bool = False
     """True where `add` found the idempotency key in use by this same message and wrote nothing."""
 
@@ -87,7 +89,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """A validated message with its id, digest and trace context. Raises `InvalidMessage`, naming the field.
 
         ``key``: messages with the same key leave in the order they were added. ``idempotency_key``: recorded once.
-        ``ledger``: the entry of a keyed request whose work this message does: it is confirmed when the message is sent.
+        ``ledger``: the entry of a keyed request whose work this message does. `add` leaves the request to it: its run
+        can end it no more, and it is confirmed when the message is sent. One message for a request.
         ``deliver_at``: not before then. ``expires_at``: not after then. ``payload``: see `postroom.encoding.encode`.
         """
         encoded = encoding.encode(payload, _optional("content_type", content_type))
@@ -104,6 +107,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             idempotency_key=None if idempotency_key is None else _idempotency_key(idempotency_key),
             deliver_at=_moment("deliver_at", deliver_at),
             expires_at=_moment("expires_at", expires_at),
+            ledger=ledger,
         )
         if message.deliver_at and message.expires_at and message.expires_at <= message.deliver_at:
             raise InvalidMessage(

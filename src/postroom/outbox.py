@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Unpack
 
 from postroom import wakeup
-from postroom.errors import InvalidMessage, InvalidSetting, PayloadTooLarge
+from postroom.errors import InvalidMessage, InvalidSetting, LeaseLost, PayloadTooLarge
 from postroom.message import Fields, Message
 from postroom.rules.routing import Routing
 from postroom.settings import Settings
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import explained
+from postroom.store.handing import Handing
 from postroom.store.names import Names
 from postroom.store.steps import Steps, arun, run
 from postroom.store.writing import WRITERS, Writer
@@ -75,10 +76,11 @@ class Outbox:
 
         Where the topic is None, ``routes`` of the settings give that of the message's type, else ``default_topic``.
         The fields: key, type, aggregate_type, aggregate_id, headers, id, idempotency_key, deliver_at, expires_at,
-        content_type; see `Message.new`.
+        content_type, ledger; see `Message.new`.
         Messages with the same key leave in the order they were added. Raises `InvalidMessage`, `IdempotencyConflict`,
         `DuplicateMessage` or `UnusableConnection`; then nothing was written, and the transaction can be used on.
-        An error of the database itself is passed on as it is: roll back.
+        Raises `LeaseLost` where ``ledger`` is a keyed request that is no longer this run's: roll back. An error of the
+        database itself is passed on as it is: roll back.
         """
         message = self.message(topic, payload, **fields)
         [recorded] = self._add(connection, [message], "outbox.add")
@@ -132,7 +134,15 @@ class Outbox:
         writer = self._writer(dialect)
         if self._lock_keys:
             yield from writer.lock_keys(messages)
-        return (yield from writer.add(messages))
+        recorded = yield from writer.add(messages)
+        entries = [message.ledger for message in recorded if message.ledger is not None and not message.duplicate]
+        if entries:
+            try:
+                yield from Handing(writer.names).leave(entries)
+            except (InvalidMessage, LeaseLost):
+                yield from writer.take_back([message for message in recorded if not message.duplicate])
+                raise
+        return recorded
 
     def _accept(self, messages: list[Message]) -> None:
         limit = self._settings.max_payload_bytes

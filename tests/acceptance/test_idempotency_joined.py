@@ -83,14 +83,15 @@ async def test_K_3_effect_and_response_commit_together(service: Service) -> None
     assert (keyed.key, keyed.start, keyed.taken_over) == ("7f9c", Start.NEW, False)
 
 
-def handing_over(service: Service, *, then: Exception | None = None) -> Handler:
+def handing_over(service: Service, *, by_hand: bool = True, then: Exception | None = None) -> Handler:
     """A handler whose work is a message; when it has committed, it raises what is given."""
 
     async def handler(keyed: KeyedRequest) -> Response:
         answer = JSONResponse({"status": "pending"}, 202, headers={"location": "/orders/7f9c"})
         with service.engine.begin() as connection:
             Outbox().add(connection, "orders", {"item": "book"}, ledger=keyed.entry)
-            keyed.hand_over(connection, answer)
+            if by_hand:
+                keyed.hand_over(connection, answer)
         if then is not None:
             raise then
         return answer
@@ -98,8 +99,12 @@ def handing_over(service: Service, *, then: Exception | None = None) -> Handler:
     return handler
 
 
-async def test_K_3_work_that_is_handed_over_is_pending_until_the_relay_has_done_it(service: Service) -> None:
-    async with requests_to(service, handing_over(service)) as client:
+@pytest.mark.parametrize("by_hand", [True, False], ids=["hand_over", "add alone"])
+async def test_K_3_work_that_is_a_message_is_pending_until_the_relay_has_done_it(
+    service: Service,
+    by_hand: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    async with requests_to(service, handing_over(service, by_hand=by_hand)) as client:
         first, again = await client.post("/"), await client.post("/")
         assert (first.status_code, again.status_code) == (202, 202)
         assert again.headers["location"] == "/orders/7f9c"

@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from postroom.errors import LeaseLost
+from postroom import Message, Outbox
+from postroom.errors import InvalidMessage, LeaseLost
 from postroom.idempotency import (
     Conflict,
     InProgress,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tests.contract.connection_callers import Caller
 
 LEDGER = Ledger()
+OUTBOX = Outbox()
 DIGEST = digest_of("POST", "/orders", "", b"{}")
 OTHER_DIGEST = digest_of("POST", "/orders", "", b"[]")
 CREATED = Response(201, (("content-type", "application/json"), ("set-cookie", "a=1"), ("set-cookie", "b=2")), b"{}")
@@ -259,3 +261,79 @@ def test_K_1_who_looks_is_told_and_changes_nothing(caller: Caller, key: str) -> 
     done = caller.ledger(LEDGER, "look", key)
     assert (done.status, done.response, done.expired) == ("succeeded", CREATED, False)
     assert caller.ledger(LEDGER, "look", key, scope="another") is None
+
+
+@each_kind
+def test_L_12_a_request_is_left_to_the_message_that_is_added_for_it(
+    caller: Caller, database: Database, key: str
+) -> None:
+    run = started(caller, key)
+    caller.add(OUTBOX, "orders", ledger=run.entry)
+    rolled_back(caller)
+    message = caller.add(OUTBOX, "orders", ledger=run.entry)  # undone with its message, and so not left to it yet
+    next_transaction(caller)
+    assert database.stored([message]) == 1
+    clock.advance(database.store, 3600)
+    assert isinstance(begin(caller, key), InProgress)
+    assert not caller.ledger(LEDGER, "renew", run.entry)
+    assert not caller.ledger(LEDGER, "fail", run.entry)
+    with pytest.raises(LeaseLost, match=r"left to a message .* call hand_over"):
+        caller.ledger(LEDGER, "finish", run.entry, CREATED)
+    rolled_back(caller)
+    caller.ledger(LEDGER, "hand_over", run.entry, Response(202))
+    next_transaction(caller)
+    assert begin(caller, key) == Replay(Response(202))
+    with pytest.raises(LeaseLost):
+        caller.ledger(LEDGER, "hand_over", run.entry)
+    rolled_back(caller)
+
+
+@on_each_database
+def test_L_12_a_message_cannot_be_added_for_a_request_that_is_not_its_runs(
+    caller: Caller, database: Database, key: str
+) -> None:
+    zombie = started(caller, key)
+    clock.advance(database.store, 31)
+    second = begin(caller, key)
+    assert isinstance(second, Run)
+    next_transaction(caller)
+    plain = Message.new("orders")
+    refused = [plain, Message.new("orders", ledger=second.entry), Message.new("orders", ledger=zombie.entry)]
+    with pytest.raises(InvalidMessage, match="has a message already"):
+        caller.add_many(OUTBOX, [refused[1], Message.new("orders", ledger=second.entry)])
+    with pytest.raises(LeaseLost, match="not this run's to leave to a message"):
+        caller.add_many(OUTBOX, [plain, refused[2]])
+    assert caller.ledger(LEDGER, "renew", second.entry)  # nothing was left to anybody
+    next_transaction(caller)
+    assert database.stored(refused) == 0
+    caller.ledger(LEDGER, "finish", second.entry, CREATED)
+    with pytest.raises(LeaseLost, match="it was finished"):
+        caller.add(OUTBOX, "orders", ledger=second.entry)
+    next_transaction(caller)
+    assert begin(caller, key) == Replay(CREATED)
+    caller.commit()
+
+
+@on_each_database
+def test_L_12_a_request_has_one_message_whether_it_was_handed_over_before_or_not(caller: Caller, key: str) -> None:
+    run = started(caller, key)
+    heir = caller.ledger(LEDGER, "hand_over", run.entry, Response(202))
+    caller.add(OUTBOX, "orders", ledger=run.entry)
+    for entry in (run.entry, heir):
+        with pytest.raises(InvalidMessage, match="has a message already"):
+            caller.add(OUTBOX, "orders", ledger=entry)
+        with pytest.raises(LeaseLost, match="left to a message"):
+            caller.ledger(LEDGER, "finish", entry, CREATED)
+    assert begin(caller, key) == Replay(Response(202))
+    caller.commit()
+
+
+@on_each_database
+def test_L_12_a_message_that_was_there_already_leaves_the_request_to_its_run(caller: Caller, key: str) -> None:
+    first, second = started(caller, key), started(caller, f"{key}-2")
+    caller.add(OUTBOX, "orders", idempotency_key=key, ledger=first.entry)
+    assert caller.add(OUTBOX, "orders", idempotency_key=key, ledger=second.entry).duplicate
+    caller.ledger(LEDGER, "finish", second.entry, CREATED)
+    next_transaction(caller)
+    assert begin(caller, f"{key}-2") == Replay(CREATED)
+    caller.commit()

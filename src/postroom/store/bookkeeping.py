@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from postroom.rules.replay import Decision, Entry, InProgress, Response, Run, Start, Status
+from postroom.store import handing
 from postroom.store.db_errors import retrying
 from postroom.store.ledger import KEEPERS, Found, Terms
 from postroom.store.operations import Operations
@@ -49,8 +50,16 @@ class Bookkeeping:
         return found is not None and (found.token, found.recorded.status) == (entry.token, Status.IN_PROGRESS)
 
     def finish(self, entry: Entry, response: Response) -> Steps[bool]:
-        """Record the response. False, and nothing is written, where the entry is no longer this run's."""
-        return self._alone(self._keeper.end, entry, Status.SUCCEEDED, response, self._terms.keep)
+        """Record the response. False, and nothing is written, where the entry is no longer this run's.
+
+        Of an entry that was left to a message it is what whoever asks is told until the message is sent.
+        """
+        return self._alone(self._finish, entry, response)
+
+    def _finish(self, entry: Entry, response: Response) -> Steps[bool]:
+        if (yield from self._keeper.end(entry, Status.SUCCEEDED, response, self._terms.keep)):
+            return True
+        return (yield from handing.answer(self._keeper, entry, response))
 
     def fail(self, entry: Entry) -> Steps[bool]:
         """Let the request run again at once. False, and nothing is written, where it is no longer this run's."""

@@ -68,7 +68,8 @@ class Keeper:
             f"status = :status, leased_until = {self.dialect.never}, finished_at = {now}, expires_at = {keep}, "
             f"{answered}"
         )
-        self._handed_over = f"token = :token, leased_until = {lease}, {answered}"
+        self._left = f"token = :token, leased_until = {lease}"
+        self._handed_over = f"{self._left}, {answered}"
         self._columns = (
             f"idempotency_key, token, digest, status, http_status, {self.headers_out}, response_body, "
             # As a float: where texts come as bytes, a driver may not be able to read a decimal.
@@ -103,6 +104,11 @@ class Keeper:
         """Give the entry, still in progress, to the holder of another token. False where it is no longer this run's."""
         values = {"token": token, "lease": UNTIL_CONFIRMED, **self.answer(response)}
         return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._handed_over, values))
+
+    def leave(self, entry: Entry, token: int) -> Steps[bool]:
+        """As `hand_over`, and what whoever asks is told meanwhile stays as it is."""
+        values = {"token": token, "lease": UNTIL_CONFIRMED}
+        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._left, values))
 
     def answer(self, response: Response | None) -> dict[str, Any]:
         """A response as parameters."""

@@ -89,7 +89,7 @@ class Writer:
         try:
             existing = yield from self._existing(refused)
         except (IdempotencyConflict, DuplicateMessage):
-            yield from self._take_back([message for message in fresh if message.id in inserted])
+            yield from self.take_back([message for message in fresh if message.id in inserted])
             raise
         recorded = {message.id: existing.get(message.id, message) for message in fresh}
         return [
@@ -139,8 +139,8 @@ class Writer:
         columns = f"idempotency_key, {self.id_as_text}, digest"
         return (yield from self._select(columns, "idempotency_key", keys, self.current))
 
-    def _take_back(self, messages: Sequence[Message]) -> Steps[None]:
-        """Undo what this call inserted, so that a refused batch leaves nothing behind in the transaction."""
+    def take_back(self, messages: Sequence[Message]) -> Steps[None]:
+        """Undo what `add` has just inserted, so that a refused batch leaves nothing behind in the transaction."""
         for chunk in self._chunks(messages):
             ids = (str(message.id) for message in chunk)
             rows = yield from self._select(f"{self.id_as_text}, position", "id", ids)

@@ -47,8 +47,8 @@ class KeyedRequest:
         The answer is a response of Starlette, FastAPI, Flask or Django that is not a stream, or a
         `postroom.idempotency.Response`. Of one that is larger than `max_response_bytes` it is recorded that it was
         given. The connection leads to the ledger's database. Commit, then return the same answer. Raises `LeaseLost`
-        where another run has taken over: let the transaction roll back. Raises `InvalidEntry` or
-        `UnusableConnection`; then nothing was written.
+        where another run has taken over, or where ``add(ledger=keyed.entry)`` has left the request to a message: let
+        the transaction roll back. Raises `InvalidEntry` or `UnusableConnection`; then nothing was written.
         """
         response = self._policy.record(as_response(answer))
         self._ledger.finish(connection, self.entry, response)
@@ -61,10 +61,10 @@ class KeyedRequest:
         self.recorded = response
 
     def hand_over(self, connection: object, answer: object) -> None:
-        """Leave the rest of the work to a message that was added with ``ledger=keyed.entry``, in the same transaction.
+        """Record the answer, such as a 202, of a request whose work others do, in the connection's open transaction.
 
-        The answer, such as a 202, is given again until the relay has confirmed the entry; from then on it is what
-        became of the message. Otherwise as `finish`.
+        ``add(ledger=keyed.entry)`` leaves the request to a message, also without this. The answer is given again until
+        the relay has confirmed the entry; from then on it is what became of the message. Otherwise as `finish`.
         """
         response = self._policy.record(as_response(answer))
         self._ledger.hand_over(connection, self.entry, response)
