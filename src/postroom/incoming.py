@@ -39,7 +39,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why it cannot be read, where it says that it is a CloudEvent and is none."""
 
     parked_as: str | None = None
-    """What it was known by before it was parked, where it was."""
+    """What it was known by before it was parked, where it was; or what it is to be known by, where source and id can be
+    anybody's."""
 
     @property
     def known_as(self) -> str:

@@ -14,7 +14,7 @@ import uvicorn
 
 from postroom import Consumer, Message, Relay
 from postroom.brokers.cloudevents import HTTP, Envelope
-from postroom.brokers.signatures import key_of, signature
+from postroom.brokers.signatures import attributes, attributes_key, key_of, signature
 from postroom.errors import InvalidSetting
 from postroom.web import Receiver
 from tests.acceptance.service import Service
@@ -72,7 +72,9 @@ def signed(message: Message, secret: str = SECRET, at: int = NOW, mode: Any = "b
     headers, body = Envelope(HTTP, mode=mode).seal(message)
     name = str(message.id)
     made = signature(key_of(secret), name, at, body or b"")
+    of_attributes = signature(attributes_key(key_of(secret)), name, at, attributes(headers))
     headers |= {"webhook-id": name, "webhook-timestamp": str(at), "webhook-signature": f"v1a,other {made}"}
+    headers |= {"webhook-attributes-signature": f"v1,other {of_attributes}"} if mode == "binary" else {}
     return {"headers": headers, "content": body or b""}
 
 
@@ -127,6 +129,66 @@ async def test_what_is_not_signed_for_us_is_refused(service: Service) -> None:
     assert [answer.status_code for answer in answers] == [401] * 6
     assert all(answer.headers["content-type"] == "application/problem+json" for answer in answers)
     assert billing.handled == []
+
+
+CHANGES: dict[str, dict[str, str | None]] = {
+    "another type": {"ce-type": "OrderCancelled"},
+    "another topic": {"ce-topic": "orders.cancelled"},
+    "another source": {"ce-source": "/other"},
+    "another id": {"ce-id": "1"},
+    "another key": {"ce-partitionkey": "k2"},
+    "no expiry": {"ce-expirytime": "2999-01-01T00:00:00Z"},
+    "an attribute less": {"ce-partitionkey": None},
+    "another content type": {"content-type": "text/plain"},
+    "no signature of the attributes": {"webhook-attributes-signature": None, "ce-type": "OrderCancelled"},
+    "the body's signature": {"webhook-attributes-signature": "{webhook-signature}"},
+    "no event any more, but its id": {"ce-specversion": None, "webhook-attributes-signature": None},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+async def test_what_decides_on_a_message_cannot_be_changed_on_the_way(
+    service: Service, change: dict[str, str | None]
+) -> None:
+    billing = Billing(service)
+    request = signed(Message.new("orders.created", {"n": 1}, key="k", type="OrderCreated"))
+    before = request["headers"]
+    changed = {**before, **{name: value and value.format(**before) for name, value in change.items()}}
+    request["headers"] = {name: value for name, value in changed.items() if value is not None}
+    async with requests_to(receiver_of(billing), billing) as client:
+        answer = await client.post("/orders.other", **request)
+    assert (answer.status_code, billing.handled) == (401, [])
+    assert "attributes are not signed" in answer.json()["title"]
+
+
+async def test_a_structured_event_cannot_be_made_a_binary_one(service: Service) -> None:
+    billing = Billing(service)
+    request = signed(Message.new("orders.created", {"n": 1}), mode="structured")
+    request["headers"] |= {"content-type": "application/json", "ce-specversion": "1.0", "ce-source": "/shop"}
+    request["headers"] |= {"ce-type": "OrderCancelled", "ce-id": "1", "ce-topic": "orders.cancelled"}
+    async with requests_to(receiver_of(billing), billing) as client:
+        assert (await client.post("/", **request)).status_code == 401
+
+
+async def test_the_signature_of_the_attributes_is_none_of_a_body(service: Service) -> None:
+    """Or who has listened could have a message handled that holds the attributes' text."""
+    billing = Billing(service)
+    request = signed(Message.new("orders.created", {"n": 1}))
+    headers = request["headers"]
+    body = attributes(headers)
+    plain = {name: headers[name] for name in ("webhook-id", "webhook-timestamp")}
+    plain["webhook-signature"] = headers["webhook-attributes-signature"]
+    async with requests_to(receiver_of(billing), billing) as client:
+        assert (await client.post("/orders.paid", headers=plain, content=body)).status_code == 401
+
+
+async def test_senders_that_sign_no_attributes_can_be_let_in(service: Service) -> None:
+    billing = Billing(service)
+    request = signed(Message.new("orders.created", {"n": 1}))
+    del request["headers"]["webhook-attributes-signature"]
+    async with requests_to(receiver_of(billing, unsigned_attributes=True), billing) as client:
+        assert (await client.post("/", **request)).status_code == 204
+    assert len(billing.handled) == 1
 
 
 async def test_wrong_requests_get_an_answer_that_says_why(service: Service) -> None:
@@ -236,11 +298,11 @@ async def test_a_consumer_that_cannot_start_fails_the_server(tmp_path: Any) -> N
 
 
 async def test_I_1_a_signed_message_cannot_be_sent_again_under_another_id(service: Service) -> None:
-    """The signature is of webhook-id, the time and the body; the attributes of an event in headers are not signed."""
+    """Where attributes need no signature, webhook-id is signed, and tells a repetition."""
     billing = Billing(service)
     request = signed(Message.new("orders.created", {"n": 1}))
-    async with requests_to(receiver_of(billing), billing) as client:
-        for name in ("1", "2"):
-            again = await client.post("/", **{**request, "headers": {**request["headers"], "ce-id": name}})
+    async with requests_to(receiver_of(billing, unsigned_attributes=True), billing) as client:
+        for change in ({"ce-id": "1"}, {"ce-id": "2"}, {"ce-source": "/other"}, {"ce-topic": "orders.paid"}):
+            again = await client.post("/", **{**request, "headers": {**request["headers"], **change}})
             assert again.status_code == 204
     assert [one.id for one in billing.handled] == [request["headers"]["webhook-id"]]

@@ -263,6 +263,11 @@ def _users(wire: Wire, headers: Mapping[str, str]) -> dict[str, str]:
     return users
 
 
+def is_structured(headers: Mapping[str, str]) -> bool:
+    """Whether the body holds the whole event, by headers whose names are in lower case."""
+    return _is_structured(headers.get(CONTENT_TYPE))
+
+
 def _is_structured(content_type: str | None) -> bool:
     return content_type is not None and content_type.lower().startswith(STRUCTURED)
 

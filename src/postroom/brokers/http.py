@@ -16,12 +16,11 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from postroom.brokers import urls
+from postroom.brokers import signatures, urls
 from postroom.brokers.addresses import lookup
 from postroom.brokers.batches import check_time, timed_out
 from postroom.brokers.cloudevents import HTTP
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
-from postroom.brokers.signatures import key_of, signature
 from postroom.errors import InvalidSetting
 from postroom.rules.failures import Failure, Reason
 
@@ -31,7 +30,7 @@ except ImportError as error:
     raise urls.client_missing("http", "http", error) from error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from postroom.message import Message
 
@@ -72,7 +71,7 @@ class HttpBroker:
             raise InvalidSetting(f"{self._address.name}: give one host; there is nothing to declare")
         self.name = self._address.name
         self._target = f"/{self._address.path}" + (f"?{urlencode(rest)}" if rest else "")
-        self._keys = [key_of(secret) for secret in (self._options.secret or "").split()]
+        self._keys = [signatures.key_of(secret) for secret in (self._options.secret or "").split()]
         self._envelope = self._options.envelope(HTTP)
         [(self._host, self._port)] = self._address.hosts
         user, password = self._address.user, self._address.password or ""
@@ -166,7 +165,7 @@ class HttpBroker:
     ) -> httpx.Response:
         """Try one address after another; returns the answer's head."""
         headers, body = self._envelope.seal(message)
-        headers |= self._headers | self._signed(str(message.id), body or b"", int(time.time()))
+        headers |= self._headers | self._signed(str(message.id), int(time.time()), headers, body or b"")
         headers["host"] = self._host if self._port == PORTS[self._address.scheme] else f"{self._host}:{self._port}"
         times = httpx.Timeout(timeout, connect=timeout * CONNECTING / len(addresses)).as_dict()
         trouble: httpx.TransportError | None = None
@@ -185,11 +184,16 @@ class HttpBroker:
                 trouble = error
         raise trouble or httpx.ConnectError("it has no address")
 
-    def _signed(self, name: str, body: bytes, now: int) -> dict[str, str]:
-        headers = {"webhook-id": name, "webhook-timestamp": str(now)}
+    def _signed(self, name: str, now: int, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
+        signed = {signatures.ID: name, signatures.TIMESTAMP: str(now)}
         if self._keys:
-            headers["webhook-signature"] = " ".join(signature(key, name, now, body) for key in self._keys)
-        return headers
+            signed[signatures.SIGNATURE] = " ".join(signatures.signature(key, name, now, body) for key in self._keys)
+        if self._keys and self._options.mode == "binary":
+            content = signatures.attributes(headers)
+            keys = map(signatures.attributes_key, self._keys)
+            made = (signatures.signature(key, name, now, content) for key in keys)
+            signed[signatures.ATTRIBUTES_SIGNATURE] = " ".join(made)
+        return signed
 
 
 def _split(url: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

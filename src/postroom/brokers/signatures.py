@@ -1,4 +1,8 @@
-"""Signatures of webhooks, as Standard Webhooks 1.0 has them: made by who sends, checked by who receives."""
+"""Signatures of webhooks, as Standard Webhooks 1.0 has them: made by who sends, checked by who receives.
+
+The standard signs the body alone. In binary mode what decides on a message, its type, topic, source and key, is in
+headers: these have a signature of their own, with a key of its own, lest one pass for the other.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,12 @@ from typing import TYPE_CHECKING
 from postroom.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
+ATTRIBUTES_SIGNATURE = "webhook-attributes-signature"
+ATTRIBUTE = "ce-"
+"""What the headers begin with that hold an event's attributes."""
 
 
 def key_of(secret: str) -> bytes:
@@ -25,6 +32,17 @@ def key_of(secret: str) -> bytes:
     if not key:
         raise InvalidSetting("the secret of a webhook is not valid: write whsec_ and base64")
     return key
+
+
+def attributes_key(key: bytes) -> bytes:
+    """The key with which attributes are signed."""
+    return hmac.digest(key, b"attributes", hashlib.sha256)
+
+
+def attributes(headers: Mapping[str, str]) -> bytes:
+    """What is signed of headers, whose names are in lower case: the event's attributes and the content type, sorted."""
+    found = sorted(one for one in headers.items() if one[0].startswith(ATTRIBUTE) or one[0] == "content-type")
+    return "".join(f"{name}:{value}\n" for name, value in found).encode()
 
 
 def signature(key: bytes, name: str, timestamp: int, body: bytes) -> str:

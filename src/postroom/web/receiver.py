@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from postroom.brokers import signatures
-from postroom.brokers.cloudevents import HTTP, incoming
+from postroom.brokers.cloudevents import HTTP, incoming, is_structured
 from postroom.consumer.outcomes import Fate
 from postroom.errors import PostroomError
+from postroom.rules.naming import origin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
@@ -31,7 +32,9 @@ PATIENCE = 20.0
 """Seconds until a sender is asked to come again, because the database is away or handlers are slow."""
 RETRY_AFTER = "5"
 EVENT_ID = "ce-id"
-"""Is not signed, but webhook-id is: else who has listened could send a message once more under another id."""
+"""Where attributes are not signed, webhook-id is, and alone tells a repetition: else who has listened could send a
+message once more under another id, or as another source's."""
+UNSIGNED = "the event's attributes are not signed: send webhook-attributes-signature, or the event in structured mode"
 MEGABYTE = 1024 * 1024
 
 
@@ -46,7 +49,10 @@ class Receiver:
     """Takes messages by POST, as CloudEvents in either mode or plain, and answers 204 when they are the service's.
 
     ``secret`` is ``whsec_`` and base64, or several of them while one takes another's place; None takes requests
-    unsigned, for receivers behind an authentication of their own. A message is handled, or parked, or a dead letter,
+    unsigned, for receivers behind an authentication of their own. The standard's signature covers the body alone: an
+    event in binary mode also needs one of its attributes, as relays send it, or somebody on the way could choose its
+    handler. ``unsigned_attributes`` takes it without, from senders that make none; events in structured mode, and
+    webhooks that are no events, need none. A message is handled, or parked, or a dead letter,
     before the answer is sent; where that takes longer than ``patience`` seconds the answer is 503, and the message,
     when it comes again, is known. Its topic is the event's; a plain message has the path for its topic.
 
@@ -59,6 +65,7 @@ class Receiver:
         consumer: Consumer,
         *,
         secret: str | Sequence[str] | None,
+        unsigned_attributes: bool = False,
         max_bytes: int = MEGABYTE,
         patience: float = PATIENCE,
         clock: Callable[[], float] = time.time,
@@ -66,6 +73,7 @@ class Receiver:
         secrets = [secret] if isinstance(secret, str) else secret
         self._consumer = consumer
         self._keys = None if secrets is None else [signatures.key_of(one) for one in secrets]
+        self._unsigned_attributes = unsigned_attributes
         self._most = max_bytes
         self._patience = patience
         self._clock = clock
@@ -109,7 +117,8 @@ class Receiver:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         body = await self._body(headers, receive)
         self._verify(headers, body)
-        if self._keys is not None and EVENT_ID in headers:
+        unsigned = self._keys is not None and self._unsigned_attributes and _has_attributes(headers)
+        if unsigned:
             headers[EVENT_ID] = HTTP.attribute_value(headers[signatures.ID])
         topic = scope["path"].removeprefix(scope.get("root_path", "")).strip("/")
         message = incoming(HTTP, headers, body, id=headers.get(signatures.ID, ""), topic=topic)
@@ -117,7 +126,7 @@ class Receiver:
             raise _Refused(HTTPStatus.BAD_REQUEST, message.problem)
         if not message.id:
             raise _Refused(HTTPStatus.BAD_REQUEST, "the message has no id: send webhook-id or ce-id")
-        return message
+        return msgspec.structs.replace(message, parked_as=origin(None, message.id, "")) if unsigned else message
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         too_large = _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._most} bytes")
@@ -144,6 +153,11 @@ class Receiver:
             raise _Refused(HTTPStatus.UNAUTHORIZED, "webhook-timestamp is too far from the time here")
         if not signatures.is_signed(self._keys, name, int(sent), body, headers.get(signatures.SIGNATURE, "")):
             raise _Refused(HTTPStatus.UNAUTHORIZED, "webhook-signature is not that of this message")
+        if not self._unsigned_attributes and _has_attributes(headers):
+            keys = map(signatures.attributes_key, self._keys)
+            given = headers.get(signatures.ATTRIBUTES_SIGNATURE, "")
+            if not signatures.is_signed(keys, name, int(sent), signatures.attributes(headers), given):
+                raise _Refused(HTTPStatus.UNAUTHORIZED, UNSIGNED)
 
     async def _handle(self, message: Incoming) -> None:
         later = {"retry-after": RETRY_AFTER}
@@ -154,6 +168,11 @@ class Receiver:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not done yet: send it again", **later)
         if handling.result() is Fate.UNDONE:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "stopping: send it again", **later)
+
+
+def _has_attributes(headers: Mapping[str, str]) -> bool:
+    """Whether headers say what the message is; in structured mode the body does, and they do not count."""
+    return not is_structured(headers) and any(name.startswith(signatures.ATTRIBUTE) for name in headers)
 
 
 def _look_at(handling: asyncio.Future[Fate]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import json
+import re
 import socket
 from email.utils import formatdate
 from time import time
@@ -55,6 +57,11 @@ async def test_a_message_is_signed_with_every_secret_and_logs_in(receiver: Recei
     now = int(headers["webhook-timestamp"])
     keys = [base64.b64decode(SECRET.removeprefix("whsec_")), b"other"]
     assert headers["webhook-signature"].split() == [signature(key, str(message.id), now, b'{"n":1}') for key in keys]
+    signed = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers) if re.match("ce-|content-type", name))
+    own = [hmac.digest(key, b"attributes", "sha256") for key in keys]
+    assert headers["webhook-attributes-signature"].split() == [
+        signature(key, str(message.id), now, signed.encode()) for key in own
+    ]
     assert base64.b64decode(headers["authorization"].removeprefix("Basic ")) == b"shop:p@ss"
     assert headers["host"] == f"127.0.0.1:{receiver.port}"
 
