@@ -239,6 +239,19 @@ def _headers(given: object) -> dict[str, str]:
     return headers
 
 
+def check_stored(message: Message) -> None:
+    """Raise `InvalidMessage` where a message that was read back is none that `new` would have made."""
+    _text("topic", message.topic)
+    _text("content_type", message.content_type)
+    _optional("type", message.type)
+    _optional("aggregate_type", message.aggregate_type)
+    for name in ("key", "aggregate_id", "idempotency_key", "digest"):
+        value = getattr(message, name)
+        if value is not None:
+            _text(name, value, control_characters=True)
+    _headers({name: value for name, value in message.headers.items() if name != LEDGER})
+
+
 def _with_trace_context(headers: dict[str, str]) -> dict[str, str]:
     """W3C trace context of the current span. An application that never loaded OpenTelemetry has none."""
     if "opentelemetry.trace" not in sys.modules or "traceparent" in map(str.lower, headers):

@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, make_url
 
 from postroom.store.dialect import DIALECTS
 from postroom.store.migrations import upgrade
-from postroom.store.operations import Operations, columns
+from postroom.store.operations import Operations
 from postroom.store.steps import Query, Row, Steps
 from postroom.store.stores import Store
 
@@ -48,7 +48,7 @@ class Database:
     def read(self, message: Message) -> Message:
         """The message as it is read back; without what only the database could know, when it was recorded."""
         operations = Operations(self.store.names)
-        [row] = self.rows(f"SELECT {columns('m')} FROM {{outbox}} m WHERE m.id = :id", id=str(message.id))
+        [row] = self.rows(f"SELECT {operations.columns} FROM {{outbox}} m WHERE m.id = :id", id=str(message.id))
         found = operations.message((None, 0, 0, 0, 0, False, *row))  # as a claim reads it
         assert found.created_at is not None
         assert abs(datetime.now(UTC) - found.created_at) < timedelta(minutes=1)

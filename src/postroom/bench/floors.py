@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from postroom.store.leases import new_token
-from postroom.store.operations import Operations, columns
+from postroom.store.operations import Operations
 from postroom.store.urls import resolve
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Floor:
                 INSERT INTO {tables["receipt"]} (position, attempts, outcome)
                 SELECT position, attempts, 'sent' FROM acked
             ),"""  # noqa: S608 - names that were validated
-        what = f"d.position, d.lane, d.attempts, d.claims, d.size, false, {columns('m')}"
+        what = f"d.position, d.lane, d.attempts, d.claims, d.size, false, {self._operations.columns}"
         self._statement = f"""
             WITH given AS MATERIALIZED (
                 SELECT 0::smallint AS state, 'default'::text COLLATE "C" AS queue, -1::smallint AS lane, position

@@ -6,7 +6,15 @@ import sys
 
 from postroom.store import autocommit
 from postroom.store.steps import Query, Result, render
-from postroom.store.sync_connections import Kind, SQLAlchemySession, Sqlite3, of_sqlalchemy, parameters_hidden
+from postroom.store.sync_connections import (
+    Kind,
+    SQLAlchemySession,
+    Sqlite3,
+    any_text,
+    is_foreign_text,
+    of_sqlalchemy,
+    parameters_hidden,
+)
 
 
 class AsyncKind(Kind):
@@ -63,6 +71,19 @@ class Aiosqlite(AsyncKind):
         return await autocommit.of_raw_aiosqlite(self.connection)
 
     async def execute(self, query: Query) -> Result:
+        try:
+            return await self._execute(query)
+        except Exception as error:
+            if not is_foreign_text(query, error):
+                raise
+        kept = self.connection.text_factory
+        self.connection.text_factory = any_text
+        try:
+            return await self._execute(query)
+        finally:
+            self.connection.text_factory = kept
+
+    async def _execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
         async with self.connection.cursor() as cursor:
             cursor.row_factory = None

@@ -10,7 +10,8 @@ from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits, split_ba
 from postroom.rules.ordering import NO_LANE
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import Claim, Claimed, Dead, Expired, GivenBack, Order, Settlement, new_token
-from postroom.store.operations import DEFAULT_QUEUE, UNBOUNDED, columns, fitting_in, is_missing
+from postroom.store.operations import DEFAULT_QUEUE, UNBOUNDED, fitting_in, is_unreadable
+from postroom.store.rows import Unreadable
 from postroom.store.settling import Settling
 from postroom.store.steps import Query, Row, Steps
 
@@ -68,26 +69,26 @@ class Claiming(Settling):
         if len(rows) < limit:
             rows += yield from self._lease_ready({**lease, "limit": limit - len(rows), "after": after})
         rows.sort(key=itemgetter(0))
-        return (yield from self._sift([self._claimed(row, token) for row in rows], {row[0] for row in rows if row[5]}))
-
-    def _claimed(self, row: Row, token: int, claims: int = 0) -> Claimed:
-        return Claimed(row[0], row[1], token, row[2], row[3] + claims, self.message(row), row[4])
+        claimed = [
+            Claimed(row[0], row[1], token, row[2], row[3], message, row[4])
+            for row, message in zip(rows, self.reader.messages(rows), strict=True)
+        ]
+        return (yield from self._sift(claimed, {row[0] for row in rows if row[5]}))
 
     def _sift(self, claimed: list[Claimed], expired: Collection[int]) -> Steps[Claim]:
         """Settle what must not be sent, give back what must not be sent now, return the rest."""
         most_claims = max(map(attrgetter("claims"), claimed), default=0)
-        if not expired and most_claims <= self.limits.alone_after and not any(map(is_missing, claimed)):
+        if not expired and most_claims <= self.limits.alone_after and not any(map(is_unreadable, claimed)):
             return Claim(claimed, [], len(claimed))
         settled: list[Settlement] = []
         sendable: list[Claimed] = []
         unsure: set[int] = set()
         for one in claimed:
-            if is_missing(one):
-                problem = "the message of this delivery is gone"
-                settled.append(Dead(one, Reason.MESSAGE_MISSING, problem, attempted=False))
+            if isinstance(one.message, Unreadable):
+                settled.append(Dead(one, one.message.code, one.message.problem, attempted=False))
                 unsure.add(one.lane)
             elif one.ordered and one.lane in unsure:
-                continue  # it may stand behind the one whose key is gone: the next read will tell
+                continue  # it may be of the same key, which may be gone: the next read will tell
             elif one.position in expired:
                 settled.append(Expired(one))
             else:
@@ -121,7 +122,8 @@ class Claiming(Settling):
 
     def _lease(self, which: str, order: str, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         found = yield Query(
-            f"SELECT state, position, size FROM {self.delivery} WHERE queue = :queue AND lane = {NO_LANE} AND {which} "
+            f"SELECT state, position, {self.size('d')} FROM {self.delivery} d "
+            f"WHERE queue = :queue AND lane = {NO_LANE} AND {which} "
             f"AND leased_until <= {self.now} ORDER BY {order} LIMIT :limit{self.dialect.skip_locked}",
             lease,
         )
@@ -142,8 +144,8 @@ class Claiming(Settling):
         if not positions:
             return []
         result = yield Query(
-            f"SELECT d.position, d.lane, d.attempts, d.claims, d.size, "
-            f"coalesce(m.expires_at <= {self.now}, 0), {columns('m')} "
+            f"SELECT d.position, d.lane, d.attempts, d.claims, {self.size('d', 'm')}, "
+            f"coalesce(m.expires_at <= {self.now}, 0), {self.columns} "
             f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {NO_LANE} "
             f"AND d.position IN ({whole_numbers(positions)})",

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID
 
 from postroom.rules.lifecycle import Stored
-from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.store.audit import audit
 from postroom.store.confirming import Confirming
-from postroom.store.dialect import whole_numbers
+from postroom.store.dialect import ALL_LANES, whole_numbers
 from postroom.store.ledgered import failure_of
-from postroom.store.operations import CHUNK, chunks, headers_of
+from postroom.store.operations import CHUNK, chunks
+from postroom.store.rows import headers_of, shown, uuid_of
 from postroom.store.steps import Query, Row, Steps
 from postroom.store.walking import Walking
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from postroom.store.names import Names
 
 
@@ -54,8 +55,8 @@ class DeadLetter(NamedTuple):
 
 
 COLUMNS = (
-    "d.position, d.queue, d.lane, d.attempts, nullif(d.failed_at, {never}), d.error_code, d.error_message, "
-    "m.id, m.topic, m.type, m.ordering_key, m.created_at"
+    "d.position, d.queue, d.lane, d.attempts, nullif({failed_at}, {never}), d.error_code, d.error_message, "
+    "m.id, m.topic, m.type, m.ordering_key, {created_at}"
 )
 
 
@@ -68,7 +69,7 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How many dead letters were acted on, and the ids of those that have a message, in the messages' order."""
+    """How many dead letters were acted on, and the ids of those that have one, in the messages' order."""
 
     count: int
     ids: list[UUID]
@@ -92,7 +93,10 @@ class DeadLetters(Walking):
     def __init__(self, names: Names, only: str | None = None) -> None:
         super().__init__(names)
         self._only = only
-        self._columns = COLUMNS.format(never=self.dialect.never)
+        moments = {
+            name: self.dialect.readable(f"{table}.{name}") for table, name in (("d", "failed_at"), ("m", "created_at"))
+        }
+        self._columns = COLUMNS.format(never=self.dialect.never, **moments)
         # A LEFT JOIN, which no planner turns round: it would start at all messages, sent ones included.
         self._from = f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position"
 
@@ -143,7 +147,7 @@ class DeadLetters(Walking):
         def note(letters: Sequence[DeadLetter]) -> None:
             nonlocal count
             count += len(letters)
-            ids.update((letter.position, UUID(letter.id)) for letter in letters if letter.id)
+            ids.update((letter.position, found) for letter in letters if (found := uuid_of(letter.id)))
             if tell:
                 tell(len(letters))
 
@@ -168,18 +172,23 @@ class DeadLetters(Walking):
         for chunk in chunks(sorted(map(str, ids))):
             names = ", ".join(f":id_{n}" for n in range(len(chunk)))
             found = yield Query(
-                f"SELECT position, ordering_key FROM {self.outbox} WHERE id IN ({names})",
+                f"SELECT position FROM {self.outbox} WHERE id IN ({names})",
                 {f"id_{n}": one for n, one in enumerate(chunk)},
             )
-            positions: dict[int, list[int]] = {}
-            for position, key in found.rows:
-                lane = NO_LANE if key is None else lane_of(key_hash(key))
-                positions.setdefault(lane, []).append(position)
-            places += [
-                Place(queue, lane, f"d.position IN ({whole_numbers(sorted(some))})")
-                for queue in queues
-                for lane, some in sorted(positions.items())
-            ]
+            wanted = whole_numbers(sorted(position for [position] in found.rows))
+            for queue in queues:
+                dead = yield Query(
+                    f"SELECT lane, position FROM {self.delivery} WHERE state = 3 AND queue = :queue "
+                    f"AND lane IN ({ALL_LANES}) AND position IN ({wanted})",
+                    {"queue": queue},
+                )
+                positions: dict[int, list[int]] = {}
+                for lane, position in dead.rows:
+                    positions.setdefault(lane, []).append(position)
+                places += [
+                    Place(queue, lane, f"d.position IN ({whole_numbers(sorted(some))})")
+                    for lane, some in sorted(positions.items())
+                ]
         return places
 
     def _batch(self, place: Place, choice: Choice, action: str, actor: str, act: Act) -> Steps[list[DeadLetter]]:
@@ -215,7 +224,10 @@ class DeadLetters(Walking):
     def _letter(self, row: Row) -> DeadLetter:
         letter = DeadLetter(*row)
         return letter._replace(
-            id=None if letter.id is None else str(letter.id),
+            id=shown(letter.id),
+            topic=shown(letter.topic),
+            type=shown(letter.type),
+            key=shown(letter.key),
             failed_at=self.dialect.read_moment(letter.failed_at),
             created_at=self.dialect.read_moment(letter.created_at),
         )

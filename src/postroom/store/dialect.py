@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from postroom.rules.ordering import LANES, NO_LANE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
 _NEVER_YEAR = 1970
+EARLIEST, LATEST = "1000-01-01 00:00:00+00", "9999-01-01 00:00:00+00"
+"""Between these moments all databases and Python agree, whatever the time zone."""
 
 
 class Dialect:
@@ -53,12 +57,20 @@ class Dialect:
         """How many seconds of the database's clock ago a moment was."""
         raise NotImplementedError
 
+    def readable(self, moment: str) -> str:
+        """A moment that every driver can read; NULL for one that Python has no word for."""
+        return moment
+
+    def bytes_of(self, message: str) -> str:
+        """How many bytes of payload and headers a message has."""
+        return f"coalesce(octet_length({message}.payload), 0) + coalesce(octet_length({message}.headers), 0)"
+
     def moment(self, value: datetime | None) -> Any:
         """A moment as a parameter."""
         raise NotImplementedError
 
     def read_moment(self, value: Any) -> datetime | None:
-        """A moment as the driver returned it, in UTC; None for never."""
+        """A moment as the driver returned it, in UTC; None for never, and for what is no moment."""
         raise NotImplementedError
 
 
@@ -75,7 +87,13 @@ class PostgreSQL(Dialect):
         return f"{self.for_update} OF {table}"
 
     def seconds_since(self, moment: str) -> str:
-        return f"extract(epoch FROM {self.now} - {moment})"
+        return f"extract(epoch FROM {self.now} - {self.readable(moment)})"
+
+    def readable(self, moment: str) -> str:
+        return f"CASE WHEN {moment} >= '{EARLIEST}' AND {moment} < '{LATEST}' THEN {moment} END"
+
+    def bytes_of(self, message: str) -> str:
+        return super().bytes_of(message).replace(".headers", ".headers::text")
 
     def moment(self, value: datetime | None) -> datetime | None:
         return value
@@ -136,11 +154,17 @@ class SQLite(Dialect):
     def seconds_since(self, moment: str) -> str:
         return f"(julianday({self.now}) - julianday({moment})) * 86400.0"
 
+    def bytes_of(self, message: str) -> str:
+        return super().bytes_of(message).replace("octet_length", "length")  # the former is new in 3.43
+
     def moment(self, value: datetime | None) -> str | None:
         return None if value is None else _utc(value).isoformat(" ", "milliseconds")
 
     def read_moment(self, value: Any) -> datetime | None:
-        return datetime.fromisoformat(value).replace(tzinfo=UTC) if value else None
+        try:
+            return datetime.fromisoformat(value).replace(tzinfo=UTC) if value else None
+        except (TypeError, ValueError):
+            return None
 
 
 DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (PostgreSQL, MySQL, SQLite)}
@@ -153,6 +177,9 @@ def _utc(moment: datetime) -> datetime:
 def whole_numbers(values: Sequence[int]) -> str:
     """A list for SQL's IN. Whole numbers need no escaping; an empty list becomes one that matches nothing."""
     return ",".join(map(str, values)) or "NULL"
+
+
+ALL_LANES = whole_numbers([NO_LANE, *range(LANES)])
 
 
 def as_json(values: object) -> str:

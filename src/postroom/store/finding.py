@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.lifecycle import Stored
-from postroom.rules.ordering import LANES, NO_LANE
-from postroom.store.dialect import whole_numbers
-from postroom.store.operations import columns
+from postroom.store.dialect import ALL_LANES
+from postroom.store.rows import shown
 from postroom.store.steps import Query, Steps
 from postroom.store.walking import Walking
 from postroom.store.watching import Watching
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from postroom.message import Message
-
-ALL_LANES = whole_numbers([NO_LANE, *range(LANES)])
 
 
 class Delivery(NamedTuple):
@@ -99,7 +96,7 @@ class Finding(Watching, Walking):
     def message_with(self, identifier: UUID) -> Steps[Found | None]:
         """All about the message; None where there is none."""
         found = yield Query(
-            f"SELECT m.position, m.queue, 0, 0, 0, 0, {columns('m')} FROM {self.outbox} m WHERE m.id = :id",
+            f"SELECT m.position, m.queue, 0, 0, 0, 0, {self.columns} FROM {self.outbox} m WHERE m.id = :id",
             {"id": str(identifier)},
         )
         if not found.rows:
@@ -137,11 +134,11 @@ class Finding(Watching, Walking):
         return added_to, None
 
     def _delivery(self, queue: str, position: int) -> Steps[Delivery | None]:
-        never = self.dialect.never
+        due, leased_until, failed_at = map(self._when, ("due", "leased_until", "failed_at"))
         found = yield Query(
-            f"SELECT state, lane, key_hash, due <= {self.now}, leased_until > {self.now}, nullif(due, {never}), "
-            f"nullif(leased_until, {never}), owner, attempts, claims, nullif(failed_at, {never}), error_code, "
-            f"error_message FROM {self.delivery} WHERE state IN (0, 1, 2, 3) AND queue = :queue "
+            f"SELECT state, lane, key_hash, due <= {self.now}, leased_until > {self.now}, {due}, {leased_until}, "
+            f"owner, attempts, claims, {failed_at}, error_code, error_message "
+            f"FROM {self.delivery} WHERE state IN (0, 1, 2, 3) AND queue = :queue "
             f"AND lane IN ({ALL_LANES}) AND position = :position",
             {"queue": queue, "position": position},
         )
@@ -155,6 +152,9 @@ class Finding(Watching, Walking):
             leased_until=self.dialect.read_moment(row.leased_until),
             failed_at=self.dialect.read_moment(row.failed_at),
         )
+
+    def _when(self, moment: str) -> str:
+        return f"nullif({self.dialect.readable(moment)}, {self.dialect.never})"
 
     def _receipt(self, position: int) -> Steps[Receipt | None]:
         found = yield Query(
@@ -181,7 +181,7 @@ class Finding(Watching, Walking):
         if key_hash is None:
             return None
         found = yield Query(
-            f"SELECT m.id, b.position, b.state, nullif(b.due, {self.dialect.never}), b.error_code, b.error_message "
+            f"SELECT m.id, b.position, b.state, {self._when('b.due')}, b.error_code, b.error_message "
             f"FROM {self.delivery} b LEFT JOIN {self.outbox} m ON m.position = b.position "
             f"WHERE b.queue = :queue AND b.key_hash = :key_hash AND b.position < :position AND b.state {self.blocking} "
             f"ORDER BY b.position LIMIT 1",
@@ -192,7 +192,7 @@ class Finding(Watching, Walking):
         identifier, at, state, due, code, text = found.rows[0]
         dead = state == Stored.DEAD
         return Blocker(
-            None if identifier is None else str(identifier),
+            shown(identifier),
             at,
             "dead" if dead else "failed" if code else "requeued",
             None if dead else self.dialect.read_moment(due),

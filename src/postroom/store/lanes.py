@@ -10,7 +10,7 @@ from postroom.rules.routing import is_sorted
 from postroom.store.claiming import Claiming
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import NO_AGES, UNKNOWN_AGES, Ages, Claim, Claimed, Lane, new_token
-from postroom.store.operations import DEFAULT_QUEUE, UNBOUNDED, Place, chunks, columns, fitting_in
+from postroom.store.operations import DEFAULT_QUEUE, UNBOUNDED, Place, chunks, fitting_in
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ class Lanes(Claiming):
             lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes, renew
         )
         suspicious = {lane.number for lane in lanes if lane.interrupted}
-        claimed = [self._claimed(row, token_of[row[1]], claims=int(row[1] in suspicious)) for row in rows]
+        claimed = [
+            Claimed(row[0], row[1], token_of[row[1]], row[2], row[3] + (row[1] in suspicious), message, row[4])
+            for row, message in zip(rows, self.reader.messages(rows), strict=True)
+        ]
         claimed.sort(key=attrgetter("position"))
         claim = yield from self._sift(claimed, {row[0] for row in rows if row[5]})
         suspects = [one for one in claim.messages if one.lane in suspicious]
@@ -180,8 +183,9 @@ class Lanes(Claiming):
 
     def _lane_select(self, lane: int, after: int, busy: str) -> str:
         return (
-            f"SELECT d.position, d.lane, d.attempts, d.claims, d.size, coalesce(m.expires_at <= {self.now}, 0), "
-            f"{columns('m')} FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
+            f"SELECT d.position, d.lane, d.attempts, d.claims, {self.size('d', 'm')}, "
+            f"coalesce(m.expires_at <= {self.now}, 0), {self.columns} "
+            f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
             f"AND {self._unblocked()}{self._before_unsorted(str(lane))} ORDER BY d.position LIMIT :limit"
         )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
-from uuid import UUID
 
-import msgspec
-
-from postroom.message import Message
 from postroom.rules.ordering import LANES
 from postroom.store.db_errors import retrying
 from postroom.store.dialect import DIALECTS, Dialect
+from postroom.store.rows import Reader, Unreadable, columns
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from postroom.message import Message
     from postroom.store.leases import Claimed
     from postroom.store.names import Names
 
@@ -26,23 +24,6 @@ T = TypeVar("T")
 DEFAULT_QUEUE = "default"
 CHUNK = 500
 """Rows that one statement or transaction treats: few enough for every database's limits, and for short locks."""
-
-MESSAGE_COLUMNS = (
-    "id",
-    "topic",
-    "payload",
-    "content_type",
-    "type",
-    "ordering_key",
-    "aggregate_type",
-    "aggregate_id",
-    "headers",
-    "idempotency_key",
-    "digest",
-    "expires_at",
-    "created_at",
-)
-_NO_MESSAGE = Message(id=UUID(int=0), topic="", payload=None, content_type="")
 
 
 class Operations:
@@ -57,6 +38,9 @@ class Operations:
             self.tables[name] for name in ("outbox", "delivery", "receipt", "lane")
         )
         self.now = self.dialect.now
+        self.reader = Reader(self.dialect)
+        self.columns = columns("m", self.dialect)
+        """The message columns for a SELECT."""
 
     def transaction(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
         """Run an operation in a transaction of its own, again if the database ended it for another's sake."""
@@ -94,31 +78,15 @@ class Operations:
         return self.dialect.places({lane: sorted(positions) for lane, positions in lanes.items()})
 
     def message(self, row: Row) -> Message:
-        """A message from the position, five columns of the delivery, and `MESSAGE_COLUMNS`; an empty one if NULL."""
-        # fmt: off
-        (
-            position, _, _, _, _, _, id_, topic, payload, content_type, kind, key, aggregate_type, aggregate_id,
-            headers, idempotency_key, digest, expires_at, created_at,
-        ) = row
-        # fmt: on
-        if id_ is None:
-            return _NO_MESSAGE
-        return Message(
-            position=position,
-            id=id_ if isinstance(id_, UUID) else UUID(str(id_)),
-            topic=topic,
-            payload=payload,
-            content_type=content_type,
-            type=kind,
-            key=key,
-            aggregate_type=aggregate_type,
-            aggregate_id=aggregate_id,
-            headers=headers_of(headers),
-            idempotency_key=idempotency_key,
-            digest=digest,
-            expires_at=None if expires_at is None else self.dialect.read_moment(expires_at),
-            created_at=self.dialect.read_moment(created_at),
-        )
+        """A message from the position, five columns of the delivery, and the message's; see `Reader`."""
+        return self.reader.message(row)
+
+    def size(self, delivery: str, message: str | None = None) -> str:
+        """The bytes of a delivery's message; where a producer did not give them, those that it really has."""
+        real = self.dialect.bytes_of(message or "sized")
+        if message is None:
+            real = f"coalesce((SELECT {real} FROM {self.outbox} sized WHERE sized.position = {delivery}.position), 0)"
+        return f"CASE WHEN {delivery}.size > 0 THEN {delivery}.size ELSE {real} END"
 
 
 def _single(query: Query) -> Steps[Sequence[Row]]:
@@ -136,11 +104,6 @@ def fitting_in(rows: Iterable[Row], size: int, most_bytes: int) -> Iterator[Row]
             return
         total += row[size]
         yield row
-
-
-def columns(alias: str) -> str:
-    """The message columns for a SELECT, headers as text whatever their type."""
-    return ", ".join(f"{alias}.{column}" for column in MESSAGE_COLUMNS)
 
 
 class HasPlace(Protocol):
@@ -164,16 +127,6 @@ def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-def is_missing(claimed: Claimed) -> bool:
-    """Whether the delivery has no message."""
-    return claimed.message is _NO_MESSAGE
-
-
-_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
-
-
-def headers_of(value: Any) -> dict[str, str]:
-    """A message's headers, as the database gives them."""
-    if not value or value == "{}":
-        return {}
-    return value if isinstance(value, dict) else _decode_headers(value)
+def is_unreadable(claimed: Claimed) -> bool:
+    """Whether the delivery has no message, or none that can be read."""
+    return type(claimed.message) is Unreadable

@@ -10,7 +10,6 @@ from postroom.store.db_errors import is_duplicate_entry
 from postroom.store.deliveries import Deliveries
 from postroom.store.lanes import MOST_PROMOTED
 from postroom.store.leases import Ages, Claimed, Failure, GivenBack, Lane, Lease, Receipt, Refiled, Settlement
-from postroom.store.operations import columns
 from postroom.store.settling import failure_fields, receipt_fields, refiled_by_queue
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from postroom.store.steps import Row, Steps
 
 
-# As text, because SQLAlchemy makes asyncpg decode JSON in Python: a fifth of a relay's time.
-MESSAGE = columns("m").replace("m.headers", "m.headers::text")
 RECEIPT_ARRAYS = {"answer": "text", "dedup": "bigint"}
 _IS_GIVEN = "d.state = given.state AND d.queue = given.queue AND d.lane = given.lane AND d.position = given.position"
 
@@ -40,7 +37,7 @@ class PostgreSQLDeliveries(Deliveries):
     def _lease_statement(self, which: str, order: str) -> str:
         return f"""
             WITH free AS (
-                SELECT d.ctid, d.size FROM {self.delivery} d
+                SELECT d.ctid, {self.size("d")} AS size FROM {self.delivery} d
                 WHERE {which} AND d.queue = :queue AND d.lane = {NO_LANE} AND d.leased_until <= {self.now}
                 ORDER BY {order} LIMIT :limit FOR UPDATE SKIP LOCKED
             ), fitting AS (
@@ -54,8 +51,8 @@ class PostgreSQLDeliveries(Deliveries):
                 WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM fitting))
                 RETURNING d.position, d.lane, d.attempts, d.claims, d.size
             )
-            SELECT d.position, d.lane, d.attempts, d.claims, d.size, coalesce(m.expires_at <= {self.now}, false),
-                {MESSAGE}
+            SELECT d.position, d.lane, d.attempts, d.claims, {self.size("d", "m")},
+                coalesce(m.expires_at <= {self.now}, false), {self.columns}
             FROM leased d LEFT JOIN {self.outbox} m ON m.position = d.position"""
 
     def _take_lanes(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
@@ -117,7 +114,7 @@ class PostgreSQLDeliveries(Deliveries):
                 SELECT held.lane, d.position, d.attempts, d.claims, d.size,
                     sum(d.size) OVER (ORDER BY d.position) - d.size AS before
                 FROM held CROSS JOIN LATERAL (
-                    SELECT d.position, d.attempts, d.claims, d.size FROM {self.delivery} d
+                    SELECT d.position, d.attempts, d.claims, {self.size("d")} AS size FROM {self.delivery} d
                     WHERE d.state = 0 AND d.queue = :queue AND d.lane = held.lane AND d.position > held.after
                       AND d.position NOT IN (SELECT unnest(:in_flight::text::bigint[])) AND {self._unblocked()}
                       {self._before_unsorted("held.lane")}
@@ -127,7 +124,7 @@ class PostgreSQLDeliveries(Deliveries):
                 SELECT * FROM ready WHERE before < :most_bytes
             ), {written}
             SELECT d.position, d.lane, d.attempts, d.claims, d.size, coalesce(m.expires_at <= {self.now}, false),
-                {MESSAGE}
+                {self.columns}
             FROM next d CROSS JOIN written LEFT JOIN {self.outbox} m ON m.position = d.position"""
         params = {
             "queue": self.queue,

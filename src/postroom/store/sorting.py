@@ -140,7 +140,7 @@ class Sorting(Operations):
     def _topics(self, places: Sequence[Place]) -> Steps[Mapping[int, str]]:
         positions = whole_numbers([place.position for place in places])
         found = yield Query(f"SELECT position, topic FROM {self.outbox} WHERE position IN ({positions})")
-        return dict(found.rows)
+        return {position: topic if isinstance(topic, str) else "" for position, topic in found.rows}
 
     def _tell(self, queues: Iterable[str]) -> Steps[None]:
         if self._channel_of is not None:

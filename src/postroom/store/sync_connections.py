@@ -65,6 +65,19 @@ class Sqlite3(SyncKind):
     def autocommits(self) -> bool:
         return autocommit.of_sqlite3(self.connection)
 
+    def execute(self, query: Query) -> Result:
+        try:
+            return super().execute(query)
+        except Exception as error:
+            if not is_foreign_text(query, error):
+                raise
+        kept = self.connection.text_factory
+        self.connection.text_factory = any_text
+        try:
+            return super().execute(query)
+        finally:
+            self.connection.text_factory = kept
+
     def _cursor(self) -> Any:
         cursor = self.connection.cursor()
         cursor.row_factory = None
@@ -149,6 +162,16 @@ class SQLAlchemySession(SQLAlchemyConnection):
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection.connection())
+
+
+def any_text(stored: bytes) -> str:
+    """A text of SQLite's, which keeps what is no UTF-8 too; such bytes become surrogates."""
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def is_foreign_text(query: Query, error: Exception) -> bool:
+    """Whether a question was not answered because a text is no UTF-8: one such row must not hide all others."""
+    return "Could not decode to UTF-8" in str(error) and query.text.lstrip().startswith("SELECT")
 
 
 def of_sqlalchemy(connection: Any) -> tuple[str, ParamStyle]:

@@ -8,6 +8,7 @@ from postroom.rules.lifecycle import State
 from postroom.store.dialect import whole_numbers
 from postroom.store.leases import Order
 from postroom.store.operations import Operations
+from postroom.store.rows import shown
 from postroom.store.steps import Query, Row, Steps
 from postroom.store.workers import ALIVE_SECONDS
 
@@ -32,6 +33,7 @@ LISTED = (
     "sent_at",
 )
 """The columns of the view `outbox_status`."""
+MOMENTS = ("due", "leased_until", "created_at", "sent_at")
 
 STATUS = """\
 CASE
@@ -97,7 +99,7 @@ class Watching(Operations):
         # What was due later has been waiting only since then.
         since = self.dialect.seconds_since("CASE WHEN d.due > m.created_at THEN d.due ELSE m.created_at END")
         waited = yield Query(f"SELECT {since} FROM ({oldest}) d JOIN {self.outbox} m ON m.position = d.position")
-        return max(0.0, float(waited.rows[0][0])) if waited.rows else 0.0
+        return max(0.0, float(waited.rows[0][0] or 0.0)) if waited.rows else 0.0
 
     def relays(self) -> Steps[list[dict[str, Any]]]:
         """The relays that are alive, as rows of `relay_worker`, each with how long ago it was seen."""
@@ -130,7 +132,9 @@ class Watching(Operations):
         else:
             condition = "status = :status AND position < :before"
             params["status"] = state.value
-        columns = ", ".join(f'"{name}"' if self.dialect.name != "mysql" else f"`{name}`" for name in LISTED)
+        columns = ", ".join(
+            self.dialect.readable(name) if name in MOMENTS else self.names.quoted(name) for name in LISTED
+        )
         found = yield Query(
             f"SELECT {columns} FROM {self.tables['status_view']} WHERE {condition} ORDER BY position DESC LIMIT :limit",
             params,
@@ -139,7 +143,8 @@ class Watching(Operations):
 
     def _listed(self, row: Row) -> dict[str, Any]:
         listed = dict(zip(LISTED, row, strict=True))
-        listed["id"] = str(listed["id"])
-        for name in ("due", "leased_until", "created_at", "sent_at"):
+        for name in ("id", "topic", "type", "key"):
+            listed[name] = shown(listed[name])
+        for name in MOMENTS:
             listed[name] = self.dialect.read_moment(listed[name])
         return listed

@@ -1,0 +1,268 @@
+"""Rows that a program in plain SQL wrote wrongly: such a message is dead, with the reason, and no other is affected."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+
+from postroom import dead_letters, insight
+from postroom.rules.failures import Reason
+from postroom.rules.ordering import NO_LANE, key_hash, lane_of
+from postroom.store.census import Census
+from postroom.store.dead_letters import Choice
+from postroom.store.finding import Finding
+from postroom.store.leases import Sent
+from postroom.store.retention import Retention
+from postroom.store.sorting import Sorting
+from postroom.store.stores import Store
+from postroom.store.watching import Watching
+from tests.contract.schema_support import without_guards
+from tests.contract.store_drivers import Driver, Room, only_on, single
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.conftest import FreshDatabase
+
+
+@pytest.fixture(scope="module")
+def urls(module_database: FreshDatabase) -> Callable[[str], str]:
+    """Databases whose tables refuse nothing: as one of an earlier version, which took everything."""
+    made: dict[str, str] = {}
+
+    def url_of(kind: str) -> str:
+        if kind not in made:
+            made[kind] = module_database(kind)
+            without_guards(made[kind])
+        return made[kind]
+
+    return url_of
+
+
+@pytest.fixture(scope="module")
+def opened_room(driver: Driver, urls: Callable[[str], str]) -> Iterator[Room]:
+    url = urls(driver.kind)
+    with closing(driver.open(url)) as store, closing(Store(url)) as producer:
+        yield Room(store, driver, producer)
+
+
+def write(room: Room, key: str | None, message: dict[str, str], delivery: dict[str, str] | None = None) -> int:
+    """Write a message with its delivery, as SQL; what is not given is as in a good one. Returns its position."""
+    hashed = None if key is None else key_hash(key)
+    columns = {
+        "id": f"'{uuid4()}'",
+        "topic": "'orders'",
+        "ordering_key": "NULL" if key is None else f"'{key}'",
+        "content_type": "'application/json'",
+        "payload": {"postgresql": "'{}'::bytea", "sqlite": "CAST('{}' AS BLOB)", "mysql": "'{}'"}[room.names.dialect],
+        **message,
+    }
+    room.producer.run(
+        single(f"INSERT INTO {room.tables['outbox']} ({', '.join(columns)}) VALUES ({', '.join(columns.values())})")
+    )
+    [[position]] = room.select("SELECT max(position) FROM {outbox}")
+    states = {
+        "position": str(position),
+        "lane": str(NO_LANE if hashed is None else lane_of(hashed)),
+        "key_hash": "NULL" if hashed is None else str(hashed),
+        **(delivery or {}),
+    }
+    room.producer.run(
+        single(f"INSERT INTO {room.tables['delivery']} ({', '.join(states)}) VALUES ({', '.join(states.values())})")
+    )
+    return int(position)
+
+
+EVERYWHERE = {
+    "header of a number": ({"headers": """'{"n": 1}'"""}, "headers are not a JSON object of strings"),
+    "header of null": ({"headers": """'{"n": null}'"""}, "headers are not a JSON object of strings"),
+    "headers nested": ({"headers": """'{"n": {"m": "x"}}'"""}, "headers are not a JSON object of strings"),
+    "headers as an array": ({"headers": """'["n"]'"""}, "headers are not a JSON object of strings"),
+    "headers as a text": ({"headers": """'"n"'"""}, "headers are not a JSON object of strings"),
+    "header without a name": ({"headers": """'{"": "x"}'"""}, "headers are not a JSON object of strings"),
+    "line break in a header": ({"headers": r"""'{"n": "a\\nb"}'"""}, "header 'n' holds the character"),
+    "empty topic": ({"topic": "''"}, "topic is empty"),
+    "line break in the topic": ({"topic": "'a\nb'"}, r"topic holds the character '\\n'"),
+    "empty type": ({"type": "''"}, "type is empty"),
+    "empty content type": ({"content_type": "''"}, "content_type is empty"),
+    "line break in the content type": ({"content_type": "'a\nb'"}, "content_type holds the character"),
+    "empty key": ({"ordering_key": "''"}, "key is empty"),
+    "empty aggregate id": ({"aggregate_id": "''"}, "aggregate_id is empty"),
+}
+LOOSE = {
+    "no UUID": ({"id": "'order-7'"}, "id 'order-7' is not a UUID"),
+    "no JSON": ({"headers": "'{'"}, "headers are not a JSON object of strings"),
+    "headers that are empty": ({"headers": "' '"}, "headers are not a JSON object of strings"),
+    "NUL in the key": ({"ordering_key": "concat('a', char(0))"}, "key holds the character"),
+}
+SQLITE = {
+    "bytes as topic": ({"topic": "x'6162'"}, "topic must be a str, not bytes"),
+    "bytes as key": ({"ordering_key": "x'ff'"}, "ordering_key is bytes, not text"),
+    "bytes as idempotency key": ({"idempotency_key": "x'fe'"}, "idempotency_key must be a str, not bytes"),
+    "topic that is no UTF-8": ({"topic": "CAST(x'61ff' AS TEXT)"}, "topic holds the character"),
+    "header that is no UTF-8": ({"headers": """CAST(x'7b2261223a2022ff227d' AS TEXT)"""}, "cannot be read"),
+    "key that is too long": ({"ordering_key": f"'{'x' * 256}'"}, "key has 256 characters"),
+    "number as payload": ({"payload": "7"}, "payload is a number"),
+    "expires at no moment": ({"expires_at": "'tomorrow'"}, "expires_at 'tomorrow' is no moment"),
+    "created at no moment": ({"created_at": "'yesterday'"}, "created_at 'yesterday' is no moment"),
+}
+FINE = {
+    "postgresql": {
+        "expires never": {"expires_at": "'infinity'"},
+        "expires in the year 20000": {"expires_at": "'20000-01-01'"},
+        "created at the end of time": {"created_at": "'infinity'"},
+        "created in the year 20000": {"created_at": "'20000-01-01'"},
+        "created before Christ": {"created_at": "'4000-01-01 BC'"},
+    },
+    "mysql": {"created at the end of time": {"created_at": "'9999-12-31 23:59:59'"}},
+    "sqlite": {"text as payload": {"payload": "'{\"ä\": 1}'"}, "number as topic": {"topic": "7"}},
+}
+
+
+def bad_rows(room: Room) -> dict[str, tuple[dict[str, str], str]]:
+    match room.names.dialect:
+        case "postgresql":
+            return EVERYWHERE
+        case "mysql":
+            return EVERYWHERE | LOOSE
+        case _:
+            no_concat = {"NUL in the key": ({"ordering_key": "'a' || char(0)"}, "key holds the character")}
+            escaped = {"line break in a header": ({"headers": r"""'{"n": "a\nb"}'"""}, "header 'n' holds")}
+            return EVERYWHERE | LOOSE | no_concat | escaped | SQLITE
+
+
+def fine_rows(room: Room) -> dict[str, dict[str, str]]:
+    return FINE[room.names.dialect]
+
+
+def literal(room: Room, message: dict[str, str]) -> dict[str, str]:
+    """PostgreSQL takes a backslash in a literal as it is, as SQLite does."""
+    if room.names.dialect == "postgresql":
+        return {name: value.replace("\\\\", "\\") for name, value in message.items()}
+    return message
+
+
+def send_all(room: Room) -> list[int]:
+    """Claim and send as a relay does until there is nothing left; returns the positions that were sent, in order."""
+    sent: list[int] = []
+    lanes = room.take_lanes()
+    while True:
+        room.run(room.deliveries.promote(lanes))
+        claims = [room.run(room.deliveries.claim("worker", 100, 30)), room.read_lanes(lanes)]
+        if not any(claim.found for claim in claims):
+            room.run(room.deliveries.release(lanes))
+            return sent
+        for claim in claims:
+            assert room.settle(*map(Sent, claim.messages)) == []
+            sent += [one.position for one in claim.messages]
+
+
+@pytest.mark.parametrize("key", [None, "7"])
+def test_B_3_a_row_that_cannot_be_read_is_dead_and_its_neighbours_are_sent(room: Room, key: str | None) -> None:
+    good: list[int] = []
+    bad: dict[int, str] = {}
+    for message, problem in bad_rows(room).values():
+        good.append(write(room, None if key is None else f"{len(good)}", {}))
+        bad[write(room, None if key is None else f"bad {len(bad)}", literal(room, message))] = problem
+        good.append(write(room, None if key is None else f"{len(good)}", {}))
+    assert sorted(send_all(room)) == good
+    for position, problem in bad.items():
+        row = room.delivery(position)
+        assert (row.state, row.error_code, row.attempts) == (3, Reason.UNDECODABLE, 0), problem
+        assert re.search(problem, row.error_message)
+
+
+def test_B_3_what_can_be_read_is_sent(room: Room) -> None:
+    rows = [write(room, None, message) for message in fine_rows(room).values()]
+    assert send_all(room) == rows
+
+
+def test_L_16_what_stands_behind_an_unreadable_message_of_its_key_waits(room: Room) -> None:
+    first = write(room, "7", {})
+    bad = write(room, "7", {"headers": """'{"n": 1}'"""})
+    behind = write(room, "7", {})
+    other = write(room, "8", {})
+    assert sorted(send_all(room)) == [first, other]
+    assert room.positions(3) == [bad]
+    room.run(dead_letters.discard(room.names))
+    assert send_all(room) == [behind]
+
+
+def test_a_row_without_a_size_counts_with_its_real_size(room: Room) -> None:
+    content = {"postgresql": "repeat('x', 600)::bytea", "mysql": "repeat('x', 600)", "sqlite": "zeroblob(600)"}
+    payload = {"payload": content[room.names.dialect], "headers": """'{"n": "x"}'"""}
+    rows = [write(room, None, payload) for _ in range(3)]
+    rows.append(write(room, None, payload, {"size": "-5"}))
+    claim = room.run(room.deliveries.claim("worker", 100, 30, most_bytes=1000))
+    assert [one.position for one in claim.messages] == rows[:2]
+    assert all(600 < one.size < 620 for one in claim.messages)
+    keyed = [write(room, "7", payload) for _ in range(3)]
+    read = room.read_lanes(room.take_lanes(), most_bytes=1000)
+    assert [one.position for one in read.messages] == keyed[:2]
+    assert all(600 < one.size < 620 for one in read.messages)
+
+
+def test_B_3_operators_can_look_at_unreadable_rows_and_act_on_them(room: Room) -> None:
+    rows: list[int] = []
+    for n, (message, _) in enumerate(bad_rows(room).values()):
+        rows.append(write(room, f"{n}" if n % 2 else None, literal(room, message)))
+        write(room, None, {})
+    send_all(room)
+    names = room.names
+    letters = room.run(dead_letters.listed(names, limit=1000))
+    assert sorted(letter.position for letter in letters) == rows
+    looked_at = 0
+    for letter in letters:
+        if letter.id is not None and is_uuid(letter.id):
+            found = room.run(dead_letters.show(names, UUID(letter.id)))
+            assert (found["error_code"], found["status"]) == (Reason.UNDECODABLE, "dead")
+            room.run(insight.message(Finding(names), UUID(letter.id), payload=True))
+            looked_at += 1
+    assert looked_at >= len(rows) - 1
+    room.run(insight.status(Watching(names)))
+    assert len(room.run(insight.messages(Watching(names), limit=1000))) == 2 * len(rows)
+    room.run(Census(names).backlog())
+    assert room.run(dead_letters.count(names)).all == len(rows)
+    known = [UUID(letter.id) for letter in letters if letter.id is not None and is_uuid(letter.id)]
+    assert room.run(dead_letters.requeue(names, Choice(ids=known[:2]))).count == 2
+    assert room.run(dead_letters.requeue(names)).count == len(rows) - 2
+    assert room.run(insight.status(Watching(names))).dead == 0
+    assert send_all(room) == []
+    assert room.run(dead_letters.discard(names, Choice(ids=known[:2]))).count == 2
+    assert room.run(dead_letters.discard(names, Choice(code=Reason.UNDECODABLE))).count == len(rows) - 2
+    assert room.run(Retention(room.deliveries).remove_all_settled(-10)) == len(rows)
+
+
+def is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("moment", ["'infinity'", "'-infinity'", "'20000-01-01'", "'4000-01-01 BC'"])
+@only_on("postgresql")
+def test_moments_that_python_does_not_know_break_no_question(room: Room, moment: str) -> None:
+    write(room, None, {"created_at": moment}, {"state": "1", "due": moment, "failed_at": moment})
+    position = write(room, None, {"created_at": moment}, {"state": "3", "due": moment, "failed_at": moment})
+    write(room, "7", {"created_at": moment, "expires_at": moment}, {"due": moment})
+    names = room.names
+    assert len(room.run(insight.messages(Watching(names)))) == 3
+    assert [letter.position for letter in room.run(dead_letters.listed(names))] == [position]
+    assert room.run(insight.status(Watching(names))).oldest_pending_seconds == 0.0
+    room.run(Census(names).backlog())
+    for [identifier] in room.select("SELECT id FROM {outbox}"):
+        room.run(insight.message(Finding(names), UUID(str(identifier))))
+    send_all(room)
+
+
+@only_on("sqlite")
+def test_what_has_no_topic_of_text_is_sorted_like_the_rest(room: Room) -> None:
+    write(room, None, {"topic": "x'6162'"})
+    write(room, None, {"topic": "CAST(x'61ff' AS TEXT)"})
+    room.run(Sorting(room.names, "default").sort(lambda topic: "elsewhere" if topic.startswith("a") else "default"))
+    assert sorted(queue for [queue] in room.select("SELECT queue FROM {delivery}")) == ["default", "elsewhere"]
