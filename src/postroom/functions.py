@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from postroom.errors import InvalidSetting
+from postroom.rules.failures import with_place
+from postroom.tracebacks import raised_at
 
 
 def named(address: str, shown: str, wanted: str) -> Any:
@@ -27,7 +29,8 @@ def named(address: str, shown: str, wanted: str) -> Any:
         for name in path.split("."):
             found = getattr(found, name)
     except Exception as error:
-        raise InvalidSetting(f"{shown} cannot be loaded: {type(error).__name__}: {error}") from error
+        said = with_place(f"{type(error).__name__}: {error}".removesuffix(": "), raised_at(error))
+        raise InvalidSetting(f"{shown} cannot be loaded: {said}") from error
     return found
 
 

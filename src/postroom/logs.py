@@ -1,8 +1,9 @@
-"""Logs: what the relay reports, one structured line an event, without payloads, headers, raw keys or error texts."""
+"""Logs: what relays and consumers report, one structured line an event, without payloads, headers or raw keys."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -25,12 +26,16 @@ from postroom.telemetry import (
     NotSettled,
     Phase,
     Published,
+    Raised,
     Reachability,
     Settled,
     adapter,
+    all_of,
     changes_only,
+    listeners,
     one_word,
 )
+from postroom.tracebacks import raised_at, without_credentials, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -41,7 +46,12 @@ if TYPE_CHECKING:
 
     Line = tuple[str, str, dict[str, Any]]
     """Level, what happened, and the fields."""
+    Write = Callable[[str, str, dict[str, Any]], None]
 
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+"""The levels that lines can have, by their weight, which is that of Python's own log."""
+LONGEST_REASON = 300
+_DUMB = frozenset({"dumb", "unknown"})
 _LEVELS = {
     Outcome.SUCCESS: "info",
     Outcome.DEDUP_HIT: "info",
@@ -59,24 +69,70 @@ _STATUS = {
 }
 
 
-def structured(stream: TextIO | None = None, *, json: bool | None = None) -> Hook:
-    """A hook for a relay that writes its events to the stream (standard error), one line each.
+def structured(
+    stream: TextIO | None = None, *, json: bool | None = None, level: str = "info", tracebacks: bool | None = None
+) -> Hook:
+    """A hook for relays and consumers that writes their events to the stream (standard error), one line each.
 
-    ``json``: lines of JSON; unless given, it is text on a terminal and JSON elsewhere. Of a broker's URL only the
-    scheme is written. A stream that cannot be written to any more stops nothing.
+    ``json``: lines of JSON; unless given, it is text on a terminal and JSON elsewhere. ``level``: nothing below it.
+    ``tracebacks``: also those of your functions that fail, which may quote payloads; unless given, on a terminal only.
+    Of a URL no credentials are written. A stream that cannot be written to any more stops nothing.
     """
     output = sys.stderr if stream is None else stream
-    write = _writer(output, json=not output.isatty() if json is None else json)
+    return _Structured(_writer(output, json, level), output.isatty() if tracebacks is None else tracebacks)
 
-    def listen(event: Event) -> None:
-        for level, what, fields in _lines(event):
+
+class _Structured:
+    """Writes events as lines."""
+
+    def __init__(self, write: Write, writes_tracebacks: bool) -> None:  # noqa: FBT001 - a field
+        self._write = write
+        self.writes_tracebacks = writes_tracebacks
+        self._tell = changes_only(self._listen)
+
+    def __call__(self, event: Event) -> None:
+        self._tell(event)
+
+    def _listen(self, event: Event) -> None:
+        for level, what, fields in _lines(event, self.writes_tracebacks):
             with suppress(OSError, ValueError):  # closed, full, or its reader has gone
-                write(level, what, fields)
-
-    return changes_only(listen)
+                self._write(level, what, fields)
 
 
-def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case for each event
+class Records(logging.Handler):
+    """A handler for Python's own log that writes records as `structured` writes events: as ``event`` stands ``log``."""
+
+    def __init__(self, stream: TextIO | None = None, *, json: bool | None = None, level: str = "info") -> None:
+        super().__init__(LEVELS[level])
+        self._write = _writer(sys.stderr if stream is None else stream, json, level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        level = max(
+            (name for name in LEVELS if LEVELS[name] <= record.levelno), key=LEVELS.__getitem__, default="debug"
+        )
+        trace = {} if not record.exc_info or not record.exc_info[1] else {"exception": written(record.exc_info[1])}
+        with suppress(OSError, ValueError):
+            self._write(level, "log", {"logger": record.name, "message": record.getMessage(), **trace})
+
+
+def with_tracebacks(hook: Hook | None, wanted: bool | None) -> Hook | None:  # noqa: FBT001 - a setting
+    """The hook, and beside it one that writes tracebacks to Python's own log, unless the hook does so itself.
+
+    ``wanted`` None: only where standard error is a terminal, and so somebody is looking.
+    """
+    here = sys.stderr is not None and sys.stderr.isatty() if wanted is None else wanted
+    writers = [] if hook is None else [one for one in listeners(hook) if getattr(one, "writes_tracebacks", False)]
+    return all_of(hook, _to_pythons_log) if here and not writers else hook
+
+
+def _to_pythons_log(event: Event) -> None:
+    if isinstance(event, Raised):
+        fields = " ".join(f"{name}={value}" for name, value in _raised(event).items())
+        logging.getLogger("postroom").warning("%s failed: %s\n%s", event.function, fields, written(event.error))
+
+
+def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR0912, FBT001 - one case for each event
     match event:
         case Settled(outcome=Outcome.SUCCESS):
             yield _batch(event)
@@ -84,10 +140,11 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
             for message in event.messages:
                 yield _message(event, message)
         case Reachability():
-            is_database = event.what == DATABASE
-            what = f"{DATABASE if is_database else 'broker'}_{'reachable' if event.reachable else 'unreachable'}"
-            fields = {} if is_database else {"adapter": adapter(event.what), **_queue(event.queue)}
-            yield "info" if event.reachable else "error", what, fields
+            yield _reachability(event, tracebacks)
+        case Raised():
+            trace = {"exception": written(event.error)} if tracebacks else {}
+            what = "handler_failed" if event.consumer else "function_failed"
+            yield "warning", what, {"function": event.function, **_raised(event), **trace}
         case LeasesLost():
             yield "warning", "leases_lost", {"messages": event.messages, "lanes": event.lanes}
         case Lifecycle():
@@ -99,7 +156,12 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
             for received in event.messages:
                 yield _handled(event, received)
         case HookFailed():
-            yield "error", "hook_failed", {"hook": event.name, "error": one_word(event.reason.partition(":")[0])}
+            where = {"where": event.where} if event.where else {}
+            yield (
+                "error",
+                "hook_failed",
+                {"hook": event.name, "error": one_word(event.reason.partition(":")[0]), **where},
+            )
         case Expired():
             for message in event.messages:
                 yield "info", "message_expired", {**_named(message), "status": State.EXPIRED.value}
@@ -107,10 +169,41 @@ def _lines(event: Event) -> Iterator[Line]:  # noqa: C901, PLR0912 - one case fo
             yield _LEVELS[event.outcome], event.outcome.value, _named(event.message)
         case Cleaned():
             yield "info", "cleaned", {"messages": event.messages, "marks": event.marks, "entries": event.entries}
-        case Beat() | Counted() | Keyed() | Phase() | Published():
+        case Phase():
+            took = round(event.seconds * 1000, 1)
+            yield "debug", f"batch_{event.name}", {"messages": event.messages, "took_ms": took}
+        case Beat() | Counted() | Keyed() | Published():
             pass  # figures, for metrics and traces
         case _:
             assert_never(event)
+
+
+def _reachability(event: Reachability, tracebacks: bool) -> Line:  # noqa: FBT001 - passed on
+    """Who went away, and why; a function of the user's may quote the payload in its own words."""
+    is_database = event.what == DATABASE
+    name = f"{DATABASE if is_database else 'broker'}_{'reachable' if event.reachable else 'unreachable'}"
+    who = {} if is_database else {"adapter": adapter(event.what), **_queue(event.queue)}
+    if "://" in event.what:
+        who["broker"] = without_credentials(event.what)
+    told = tracebacks or not event.what.startswith("python:")
+    why = {"reason": _one_line(event.reason)} if event.reason and told else {}
+    return "info" if event.reachable else "error", name, {**who, **why}
+
+
+def _one_line(text: str) -> str:
+    return without_credentials(" ".join(text.split()))[:LONGEST_REASON]
+
+
+def _raised(event: Raised) -> dict[str, Any]:
+    fields: dict[str, Any] = {"consumer": event.consumer} if event.consumer else {}
+    if len(event.messages) == 1:
+        [message] = event.messages
+        fields["message_id" if event.consumer else "outbox_id"] = str(message.id)
+    else:
+        fields["messages"] = len(event.messages)
+    fields["topic"] = ",".join(sorted({message.topic for message in event.messages}))
+    where = raised_at(event.error)
+    return {**fields, "error": type(event.error).__name__, **({"where": where} if where else {})}
 
 
 def _queue(queue: str) -> dict[str, Any]:
@@ -173,10 +266,12 @@ def _latency(messages: Sequence[Message]) -> dict[str, float]:
     return {"latency_ms": round(max(0.0, (datetime.now(UTC) - added).total_seconds() * 1000), 1)}
 
 
-def _writer(stream: TextIO, *, json: bool) -> Callable[[str, str, dict[str, Any]], None]:
+def _writer(stream: TextIO, json: bool | None, least: str) -> Write:  # noqa: FBT001 - an option
     import structlog  # takes a while, and only a relay needs it
 
-    colours = stream.isatty() and not os.environ.get("NO_COLOR")
+    if json is None:
+        json = not stream.isatty()
+    colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "").lower() not in _DUMB
     text = structlog.dev.ConsoleRenderer(colors=colours, sort_keys=False, repr_native_str=True)
     logger = structlog.wrap_logger(  # all of it given here: the application's own configuration stays as it is
         structlog.PrintLogger(stream),
@@ -190,7 +285,11 @@ def _writer(stream: TextIO, *, json: bool) -> Callable[[str, str, dict[str, Any]
         context_class=dict,
     )
 
+    weight = LEVELS[least]
+
     def write(level: str, what: str, fields: dict[str, Any]) -> None:
+        if LEVELS[level] < weight:
+            return
         logger._proxy_to_logger(level, what, **fields)  # noqa: SLF001 - the level is a value here, not a method
 
     return write

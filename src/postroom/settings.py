@@ -54,6 +54,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     replay_failures: bool = False
     http_port: Annotated[int, msgspec.Meta(ge=1, le=MOST_PORT)] | None = None
     http_host: Annotated[str, Word] = "127.0.0.1"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "text"] | None = None
+    tracebacks: bool | None = None
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
@@ -96,6 +99,9 @@ ENVIRONMENT = {
     "replay_failures": "IDEMPOTENCY_REPLAY_FAILURES",
     "http_port": "OUTBOX_HTTP_PORT",
     "http_host": "OUTBOX_HTTP_HOST",
+    "log_level": "POSTROOM_LOG_LEVEL",
+    "log_format": "POSTROOM_LOG_FORMAT",
+    "tracebacks": "POSTROOM_TRACEBACKS",
 }
 
 Source = tuple[str, Mapping[str, Any]]
@@ -103,7 +109,13 @@ Source = tuple[str, Mapping[str, Any]]
 _SECRETS = frozenset({"database", "broker", "brokers"})
 """Settings whose values may hold passwords."""
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Settings)}
-_CHOICES: dict[Any, str] = {bool: "use true or false", Literal["hold", "skip"]: "use hold or skip"}
+_CHOICES: dict[Any, str] = {
+    bool: "use true or false",
+    bool | None: "use true or false",
+    Literal["hold", "skip"]: "use hold or skip",
+    Literal["debug", "info", "warning", "error"]: "use debug, info, warning or error",
+    Literal["json", "text"] | None: "use json or text",
+}
 """What to say of a value that is none of a few."""
 _WRITTEN = {"brokers": "write PATTERN=URL, several parted by white space, or a table of patterns and URLs"}
 """What to say of a value that is not written as it should be."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Outcome
+from postroom.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -164,6 +165,21 @@ class Handled:
 
 
 @dataclass(frozen=True, slots=True)
+class Raised:
+    """A function of the user's failed: a consumer's handler, or one that stands for a broker.
+
+    It raised, or did not end in time. What becomes of its messages is another event.
+    """
+
+    function: str
+    messages: Sequence[Incoming | Message]
+    error: BaseException = field(repr=False)
+    """Its text may quote the payload: not for logs, unless tracebacks are asked for."""
+    consumer: str = ""
+    """Whose handler it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lifecycle:
     """A relay, or the consumer of this name, started or stopped."""
 
@@ -178,6 +194,8 @@ class HookFailed:
 
     name: str
     reason: str
+    where: str = ""
+    """File and line in the user's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +221,7 @@ Event = (
     | NotSettled
     | Phase
     | Published
+    | Raised
     | Reachability
     | Settled
 )
@@ -223,7 +242,9 @@ class _All:
                 hook(event)
             except Exception as error:  # noqa: BLE001 - a listener must not be able to stop the relay
                 name = getattr(hook, "__qualname__", type(hook).__qualname__)
-                logging.getLogger("postroom").warning("the hook %s raised %s", name, type(error).__name__)
+                logging.getLogger("postroom").warning(
+                    "the hook %s raised %s (%s)", name, type(error).__name__, raised_at(error)
+                )
 
 
 def all_of(*hooks: Hook | None) -> Hook:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -71,10 +72,10 @@ class Shop:
         with closing(sqlite3.connect(self.folder / "shop.db")) as connection:
             return sorted(number for [number] in connection.execute("SELECT number FROM bill"))
 
-    def start(self, *options: str) -> subprocess.Popen[str]:
+    def start(self, *options: str, errors_to: int = subprocess.PIPE) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "postroom", "consume", "--app", "application:consumer", *options]
         return subprocess.Popen(
-            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plain_environment()
+            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=errors_to, text=True, env=plain_environment()
         )
 
 
@@ -109,6 +110,39 @@ async def test_I_2_a_consumer_process_handles_until_it_is_told_to_stop(shop: Sho
     [parked] = [line for line in lines if line["event"] == "message_parked" and "reason_code" in line]
     assert (parked["consumer"], parked["topic"], parked["reason_code"]) == ("billing", shop.topic, "INTERNAL_ERROR")
     assert "secret-payload" not in err
+    [failed] = [line for line in lines if line["event"] == "handler_failed"]
+    assert (failed["function"], failed["error"], failed["where"]) == (
+        "bill",
+        "RuntimeError",
+        "application.py:13, in bill",
+    )
+
+
+async def test_I_2_a_failing_handler_s_traceback_is_logged_where_it_is_asked_for(shop: Shop) -> None:
+    await shop.send(13)
+    process = shop.start("--once", "--tracebacks", "--log-level", "warning", "--log-format", "json")
+    _, err = process.communicate(timeout=PATIENCE)
+    failed, parked = (json.loads(line) for line in err.splitlines())
+    assert failed["exception"].splitlines()[0] == "Traceback (most recent call last):"
+    assert failed["exception"].splitlines()[-1] == "RuntimeError: secret-payload"
+    assert "postroom/consumer" not in failed["exception"]
+    assert parked["event"] == "message_parked"
+
+
+async def test_I_2_on_a_terminal_a_failing_handler_s_traceback_is_shown(shop: Shop) -> None:
+    await shop.send(13)
+    ours, terminal = pty.openpty()
+    process = shop.start("--once", errors_to=terminal)
+    os.close(terminal)
+    shown = bytearray()
+    with suppress(OSError):  # how Linux says that the other side of a terminal has gone
+        while part := os.read(ours, 4096):
+            shown += part
+    os.close(ours)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert b"Traceback (most recent call last):" in shown
+    assert b"RuntimeError: secret-payload" in shown
 
 
 async def test_a_stop_lets_the_handler_end_and_a_second_one_does_not(shop: Shop) -> None:

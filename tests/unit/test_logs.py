@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -17,7 +18,9 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom import Message, Outbox, Relay, RetryPolicy, logs
+from postroom import Consumer, Message, Outbox, Relay, RetryPolicy, logs
+from postroom.brokers.memory import MemoryBroker
+from postroom.incoming import Incoming
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import Outcome
 from postroom.telemetry import (
@@ -28,6 +31,7 @@ from postroom.telemetry import (
     Lifecycle,
     NotSettled,
     Phase,
+    Raised,
     Reachability,
     Settled,
 )
@@ -69,7 +73,25 @@ def logged(*events: Event) -> list[dict[str, Any]]:
         ),
         (
             Reachability("kafka", reachable=False, reason="no answer"),
-            {"level": "error", "event": "broker_unreachable", "adapter": "kafka"},
+            {"level": "error", "event": "broker_unreachable", "adapter": "kafka", "reason": "no answer"},
+        ),
+        (
+            Reachability("nats://nats.internal:4222", reachable=False, reason="nats://nats.internal:4222:\n refused"),
+            {
+                "level": "error",
+                "event": "broker_unreachable",
+                "adapter": "nats",
+                "broker": "nats://nats.internal:4222",
+                "reason": "nats://nats.internal:4222: refused",
+            },
+        ),
+        (
+            Reachability("python:shop:publish", reachable=False, reason="the card 4111 cannot be charged now"),
+            {"level": "error", "event": "broker_unreachable", "adapter": "python:shop:publish"},
+        ),
+        (
+            Reachability("database", reachable=False, reason="connection refused"),
+            {"level": "error", "event": "database_unreachable", "reason": "connection refused"},
         ),
         (
             Settled(Outcome.SUCCESS, [MESSAGE, MESSAGE], broker="kafka"),
@@ -234,7 +256,8 @@ def test_V_2_payload_key_password_and_error_text_are_in_no_line(secret: str, out
     for event in (
         Settled(outcome, [message], 3, f"refused: {secret}", f"the card {secret} was refused", url, 1.0),
         Reachability(url, reachable=False, reason=f"{url} did not answer"),
-        Reachability("database", reachable=False, reason=f"password {secret} refused"),
+        Reachability("database", reachable=False, reason=f"postgresql://shop:{secret}@db/shop refused us"),
+        Raised("publish", [message], ValueError(f"cannot read {secret}")),
         Expired([message]),
         NotSettled(message, f"cannot write {secret}"),
         HookFailed("on_dead", f"ValueError: {secret}"),
@@ -242,7 +265,7 @@ def test_V_2_payload_key_password_and_error_text_are_in_no_line(secret: str, out
     ):
         hook(event)
     written = stream.getvalue()
-    assert len(written.splitlines()) == 7
+    assert len(written.splitlines()) == 8
     assert secret not in written
 
 
@@ -266,10 +289,129 @@ async def test_V_2_a_relay_that_fails_logs_codes_and_never_what_the_function_sai
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["event"] for line in lines] == [
         "relay_started",
+        "function_failed",
         "outbox_flush_retry",
+        "function_failed",
         "outbox_flush_dead",
         "relay_stopped",
     ]
-    assert [line["attempts"] for line in lines[1:3]] == [1, 2]
-    assert all(line["latency_ms"] >= 0 for line in lines[1:3])
+    retry, dead = lines[2], lines[4]
+    assert (retry["attempts"], dead["attempts"]) == (1, 2)
+    assert all(line["latency_ms"] >= 0 for line in (retry, dead))
+    assert lines[1]["error"] == "ValueError"
+    assert re.fullmatch(r"\S*test_logs\.py:\d+, in publish", lines[1]["where"])
     assert SECRET not in log.read_text()
+
+
+def failing(message: Message) -> None:
+    raise ValueError(f"cannot read {message.topic} at amqp://shop:word@host")
+
+
+def raised() -> Raised:
+    try:
+        failing(MESSAGE)
+    except ValueError as error:
+        received = Incoming(id="m1", topic="orders", payload=b"", content_type="text/plain")
+        return Raised("bill", [received], error, "billing")
+    raise AssertionError
+
+
+def test_V_2_a_handler_that_fails_is_named_with_file_and_line_and_its_traceback_is_written_if_wanted() -> None:
+    [line] = logged(raised())
+    where = line.pop("where")
+    assert re.fullmatch(r"\S*test_logs\.py:\d+, in failing", where)
+    assert line == {
+        "level": "warning",
+        "event": "handler_failed",
+        "function": "bill",
+        "consumer": "billing",
+        "message_id": "m1",
+        "topic": "orders",
+        "error": "ValueError",
+    }
+    stream = io.StringIO()
+    logs.structured(stream, tracebacks=True)(raised())
+    exception = json.loads(stream.getvalue())["exception"]
+    assert exception.startswith("Traceback (most recent call last):")
+    assert exception.endswith("ValueError: cannot read orders.created at amqp://***@host")
+
+
+def test_V_2_a_terminal_gets_tracebacks_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown, hidden = Terminal(), Terminal()
+    logs.structured(shown)(raised())
+    logs.structured(hidden, tracebacks=False)(raised())
+    assert "\nTraceback (most recent call last):\n" in shown.getvalue()
+    assert "Traceback" not in hidden.getvalue()
+    assert "test_logs.py" in hidden.getvalue()
+
+
+@pytest.mark.parametrize(("level", "written"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
+def test_V_2_nothing_below_the_level_is_written(level: str, written: int) -> None:
+    stream = io.StringIO()
+    hook = logs.structured(stream, level=level)
+    for event in (Phase("send", 3, 0.5), Lifecycle("w1", "started"), LeasesLost(1, 0), Reachability("x", False, "y")):  # noqa: FBT003 - a field
+        hook(event)
+    assert len(stream.getvalue().splitlines()) == written
+
+
+def test_a_dumb_terminal_gets_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    logs.structured(stream)(Lifecycle("w1", "started"))
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_records_of_pythons_own_log_are_written_in_the_same_form() -> None:
+    stream = io.StringIO()
+    handler = logs.Records(stream, level="warning")
+    log = logging.getLogger("postroom.test")
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        log.info("not this")
+        log.error("%s failed", "it", exc_info=ValueError("no"))
+    finally:
+        log.removeHandler(handler)
+        log.propagate = True
+    [line] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert (line["level"], line["event"], line["logger"], line["message"], line["exception"]) == (
+        *("error", "log", "postroom.test", "it failed"),
+        "ValueError: no",
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "on_terminal", "written"), [(True, False, 1), (None, True, 1), (None, False, 0), (False, True, 0)]
+)
+async def test_V_2_a_consumer_in_code_writes_tracebacks_to_pythons_log(
+    wanted: bool | None,  # noqa: FBT001 - a parameter of the test
+    on_terminal: bool,  # noqa: FBT001 - a parameter of the test
+    written: int,
+    postroom_database: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal, raising=False)
+    broker = MemoryBroker()
+    consumer = Consumer("billing", broker, database=postroom_database, tracebacks=wanted)
+
+    @consumer.handler("orders.created", attempts=1)
+    def bill(message: Message) -> None:
+        failing(message)
+
+    await broker.publish([Message.new("orders.created", {})], timeout=1)
+    assert (await consumer.run_once()).dead == 1
+    found = [record.getMessage() for record in caplog.records if record.name == "postroom"]
+    assert len(found) == written
+    for text in found:
+        assert "failed: consumer=billing message_id=" in text
+        assert "in failing" in text
+        assert "Traceback" in text
+
+
+def test_tracebacks_are_written_once() -> None:
+    assert logs.with_tracebacks(None, False) is None  # noqa: FBT003 - a setting
+    writes = logs.structured(io.StringIO(), tracebacks=True)
+    assert logs.with_tracebacks(writes, True) is writes  # noqa: FBT003 - a setting

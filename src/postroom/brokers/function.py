@@ -24,7 +24,9 @@ from postroom.brokers.port import (
 )
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.functions import is_async, named
-from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code
+from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code, with_place
+from postroom.telemetry import Hook, Raised
+from postroom.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from postroom.message import Message
@@ -58,6 +60,8 @@ class FunctionBroker:
     def __init__(self, function: Function, concurrency: int = 4, classifier: Classifier = DEFAULT_CLASSIFIER) -> None:
         self.name = f"python:{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', 'function')}"
         self._classifier = classifier
+        self.raised: Hook | None = None
+        """Is told of what the function raises."""
         self._batches = takes_a_batch(function)
         self._concurrency = concurrency
         self._places = asyncio.Semaphore(concurrency)
@@ -111,7 +115,8 @@ class FunctionBroker:
             async with asyncio.timeout(seconds):
                 result = await self._call(argument)
             return understand(result)
-        except TimeoutError:
+        except TimeoutError as error:
+            self._tell(argument, error)
             return Refused(Reason.TIMEOUT, f"no answer within {seconds:g} s")
         except KeyboardInterrupt:
             raise
@@ -119,14 +124,19 @@ class FunctionBroker:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # we are cancelled, and not the function
-            return self._failed(error)
+            return self._failed(argument, error)
 
-    def _failed(self, error: BaseException) -> Unreached | Refused:
+    def _failed(self, argument: Any, error: BaseException) -> Unreached | Refused:
         if isinstance(error, ConnectionError | BrokerUnavailable):
             return Unreached(str(error) or type(error).__name__)
+        self._tell(argument, error)
         if isinstance(error, Exception):
             return Refused(reason_code(error, self._classifier), _said(error))
         return Refused(Reason.INTERNAL_ERROR, _said(error))
+
+    def _tell(self, argument: Any, error: BaseException) -> None:
+        if self.raised is not None:
+            self.raised(Raised(self.name, argument if self._batches else [argument], error))
 
     async def _in_thread(self, function: Function, argument: Any) -> Any:
         result, error = await asyncio.get_running_loop().run_in_executor(self._threads, _called, function, argument)
@@ -190,8 +200,8 @@ def _text(value: Any) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """What an error says, after its class: many, as KeyError, say little without."""
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    """What an error says, after its class: many, as KeyError, say little without; and where it was raised."""
+    return with_place(f"{type(error).__name__}: {error}".removesuffix(": "), raised_at(error))
 
 
 def takes_a_batch(function: Function) -> bool:

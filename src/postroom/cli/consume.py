@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroom.cli.options import Database, HttpHost, HttpPort, Json, Schema, TablePrefix
+from postroom.cli.options import (
+    Database,
+    HttpHost,
+    HttpPort,
+    Json,
+    LogFormat,
+    LogLevel,
+    Schema,
+    TablePrefix,
+    Tracebacks,
+)
 from postroom.cli.output import print_json
 from postroom.errors import InvalidSetting
 from postroom.functions import named
@@ -46,6 +56,9 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
     ] = None,
     http_port: HttpPort = None,
     http_host: HttpHost = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    tracebacks: Tracebacks = None,
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
@@ -58,7 +71,8 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
     from postroom.cli.telemetry import telemetry
 
     given = {"broker": broker, "database": database, "schema": schema, "table_prefix": table_prefix}
-    settings = Settings.load(**given, http_port=http_port, http_host=http_host)
+    told_how = {"log_level": log_level, "log_format": log_format, "tracebacks": tracebacks}
+    settings = Settings.load(**given, **told_how, http_port=http_port, http_host=http_host)
     os.environ |= {ENVIRONMENT[name]: value for name, value in given.items() if value is not None}
     consumers = _load(app)
     told = telemetry(settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 import typer
@@ -39,6 +39,24 @@ HttpHost = Annotated[
     str | None,
     typer.Option(
         "--http-host", metavar="HOST", help="The address to serve them at (127.0.0.1). Else OUTBOX_HTTP_HOST."
+    ),
+]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"] | None,
+    typer.Option("--log-level", help="Log nothing below this level (info). Else POSTROOM_LOG_LEVEL."),
+]
+LogFormat = Annotated[
+    Literal["json", "text"] | None,
+    typer.Option(
+        "--log-format", help="How to write logs (text on a terminal, json elsewhere). Else POSTROOM_LOG_FORMAT."
+    ),
+]
+Tracebacks = Annotated[
+    bool | None,
+    typer.Option(
+        "--tracebacks/--no-tracebacks",
+        help="Log the traceback when one of your functions fails (on a terminal only). It may quote payloads. "
+        "Else POSTROOM_TRACEBACKS.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from postroom.cli.options import Database, HttpHost, HttpPort, Json, Schema, TablePrefix
+from postroom.cli.options import (
+    Database,
+    HttpHost,
+    HttpPort,
+    Json,
+    LogFormat,
+    LogLevel,
+    Schema,
+    TablePrefix,
+    Tracebacks,
+)
 from postroom.cli.output import print_json, warn
 from postroom.compose import check_default
 from postroom.errors import BrokerUnavailable, InvalidSetting
@@ -93,6 +103,9 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     ] = None,
     http_port: HttpPort = None,
     http_host: HttpHost = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    tracebacks: Tracebacks = None,
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
@@ -116,6 +129,9 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         "cleanup_every_sec": cleanup_every_sec,
         "http_port": http_port,
         "http_host": http_host,
+        "log_level": log_level,
+        "log_format": log_format,
+        "tracebacks": tracebacks,
         "schema": schema,
         "table_prefix": table_prefix,
         "database": database,

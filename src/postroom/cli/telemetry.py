@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,9 +25,13 @@ def telemetry(settings: Settings) -> Telemetry:
 
     Pages where there is a port. Raises `DriverMissing` where there is a port and no prometheus_client.
     """
-    from postroom.logs import structured
+    from postroom.logs import Records, structured
 
-    hooks: list[Hook] = [structured()]
+    as_json = None if settings.log_format is None else settings.log_format == "json"
+    hooks: list[Hook] = [structured(json=as_json, level=settings.log_level, tracebacks=settings.tracebacks)]
+    pythons = logging.getLogger("postroom")
+    if not pythons.hasHandlers():  # the application has not said where they go
+        pythons.addHandler(Records(json=as_json, level=settings.log_level))
     if "opentelemetry.trace" in sys.modules:
         from postroom.traces import opentelemetry
 

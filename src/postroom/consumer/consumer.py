@@ -19,6 +19,7 @@ from postroom.consumer.shift import Shift
 from postroom.consumer.transactions import Transactions
 from postroom.errors import InvalidSetting
 from postroom.inbox import Inbox
+from postroom.logs import with_tracebacks
 from postroom.relay import Relay
 from postroom.relay.background import Background
 from postroom.relay.lines import Database
@@ -194,7 +195,7 @@ class Consumer(Background):
         if not self._handlers:
             raise InvalidSetting(f"the consumer {self.name!r} has no handler: add one with @consumer.handler(topic)")
         self.report = Report()
-        hook = changes_only(all_of(self.report.count, self._user_hook))
+        hook = changes_only(all_of(self.report.count, with_tracebacks(self._user_hook, self._settings.tracebacks)))
         concurrency = self._settings.concurrency
         async with AsyncExitStack() as stack:
             store = await open_relay_store(self._settings)

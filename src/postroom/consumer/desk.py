@@ -17,7 +17,7 @@ from postroom.rules import failures
 from postroom.rules.failures import Reason
 from postroom.rules.ordering import key_hash
 from postroom.store.parking import Failed
-from postroom.telemetry import Handled
+from postroom.telemetry import Handled, Raised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,6 +123,8 @@ class Desk:
         except Outage:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+            messages = [one.message for one in received]
+            self._office.hook(Raised(handler.name, messages, error, self._office.name))
             if len(received) > 1:
                 return 0
             return await self._park(first, self._failure(handler, error), time.monotonic() - started)

@@ -15,7 +15,19 @@ from postroom.rules import failures
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure, Reason
 from postroom.rules.lifecycle import Outcome as Settlement
-from postroom.telemetry import DATABASE, Beat, Event, Handled, Hook, Lifecycle, Phase, Published, Reachability, Settled
+from postroom.telemetry import (
+    DATABASE,
+    Beat,
+    Event,
+    Handled,
+    Hook,
+    Lifecycle,
+    Phase,
+    Published,
+    Raised,
+    Reachability,
+    Settled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +73,7 @@ class Retries:
         except Outage as outage:
             return Unreached(str(outage))
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+            self._hook(Raised(handler.name, [received], error, self._consumer))
             return Refused(failures.reason_code(error, self._classifier), said(error, handler))
         fate = Fate.HANDLED if is_first else Fate.DUPLICATE
         self._hook(Handled(self._consumer, fate.value, [received], seconds=time.monotonic() - started))

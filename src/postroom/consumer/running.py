@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from postroom.consumer.tracing import continued
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.relay.lines import Outage
+from postroom.rules.failures import with_place
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import is_aborted, is_lost_connection, reason
+from postroom.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -193,6 +195,11 @@ def _those(messages: Sequence[Incoming], first: Sequence[bool]) -> list[Incoming
 
 
 def said(error: BaseException, handler: Handler) -> str:
+    """What an error says, and where in the user's code it was raised."""
+    return with_place(_said(error, handler), raised_at(error))
+
+
+def _said(error: BaseException, handler: Handler) -> str:
     """What an error says, after its class: many, as KeyError, say little without."""
     if isinstance(error, HandlerFailed):
         return str(error)

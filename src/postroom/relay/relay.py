@@ -9,7 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from postroom import wakeup
+from postroom.brokers.function import FunctionBroker
 from postroom.compose import as_broker, broker_for, check_broker, check_brokers, check_default, open_relay_store
+from postroom.logs import with_tracebacks
 from postroom.relay.background import Background
 from postroom.relay.crew import Crew
 from postroom.relay.hiring import hired
@@ -22,7 +24,7 @@ from postroom.store.operations import DEFAULT_QUEUE
 from postroom.telemetry import all_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
@@ -124,12 +126,13 @@ class Relay(Background):
     async def _crew(self) -> AsyncIterator[Crew]:
         """Everything that a run needs, opened and closed again."""
         self.report = Report()
-        hook = all_of(self.report.count, self._user_hook)
+        hook = all_of(self.report.count, with_tracebacks(self._user_hook, self._settings.tracebacks))
         async with AsyncExitStack() as stack:
             store = await open_relay_store(self._settings)
             stack.push_async_callback(store.close)
             routing = Routing(self._brokers) if self._brokers else None
             brokers = self._opened_brokers(routing, stack)
+            _listen_to_functions(brokers.values(), hook)
             crew = hired(self._settings, self._options, store, brokers, routing, hook)
             stack.push_async_callback(crew.close)
             self._running[crew] = asyncio.get_running_loop()
@@ -160,3 +163,10 @@ class Relay(Background):
         del self._running[crew]
         if not self._running:
             self._stop_asked = False
+
+
+def _listen_to_functions(brokers: Iterable[Broker], hook: Hook) -> None:
+    """Have the hook told of what the user's functions raise, where they stand for brokers."""
+    for broker in brokers:
+        if isinstance(broker, FunctionBroker):
+            broker.raised = hook

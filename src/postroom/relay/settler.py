@@ -13,6 +13,7 @@ from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, 
 from postroom.store.operating import Operating
 from postroom.telemetry import Expired as ExpiredEvent
 from postroom.telemetry import HookFailed, NotSettled, Phase, Settled
+from postroom.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -182,4 +183,4 @@ class Settler:
         try:
             on_dead(dead.claimed.message, dead.code, dead.message)
         except Exception as error:  # noqa: BLE001 - reported, and nothing else can be done
-            self._office.hook(HookFailed("on_dead", type(error).__name__))
+            self._office.hook(HookFailed("on_dead", type(error).__name__, raised_at(error)))

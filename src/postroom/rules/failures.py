@@ -124,6 +124,12 @@ def cut(text: str, limit: int = MESSAGE_LENGTH) -> str:
     return kept.encode("utf-8", "replace").decode("utf-8")
 
 
+def with_place(said: str, place: str) -> str:
+    """What an error said and, behind it, where in the code: of a text that is too long for both, less is kept."""
+    behind = f" ({place[-MESSAGE_LENGTH // 2 :]})" if place else ""
+    return said[: MESSAGE_LENGTH - len(behind)] + behind
+
+
 class DeadReason(StrEnum):
     """Why a failed send is the last one."""
 

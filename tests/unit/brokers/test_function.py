@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -61,7 +62,15 @@ async def test_what_a_function_raises_is_a_failure_or_says_that_nobody_is_there(
     def publish(_: Message) -> None:
         raise raised
 
-    assert await published(publish) == [outcome] * 5
+    outcomes = await published(publish)
+    assert len(outcomes) == 5
+    for one in outcomes:
+        if isinstance(one, Refused):
+            said, _, place = one.message.partition(" (")
+            assert Refused(one.code, said) == outcome
+            assert re.fullmatch(r"\S*test_function\.py:\d+, in publish\)", place)
+        else:
+            assert one == outcome
 
 
 async def test_R_2_a_send_that_takes_too_long_has_failed() -> None:

@@ -20,6 +20,7 @@ from postroom.rules.failures import (
     classify,
     cut,
     reason_code,
+    with_place,
 )
 
 TRANSIENT = {Reason.TIMEOUT, Reason.CONNECTION, Reason.INTERNAL_ERROR}
@@ -188,3 +189,12 @@ class TestAfterFailure:
     def test_an_unknown_class_is_a_programming_error(self) -> None:
         with pytest.raises(AssertionError):
             after_failure(1, RetryPolicy(), cast("Failure", "odd"), NO_JITTER)
+
+
+def test_L_7_a_place_behind_what_an_error_said_is_kept_whole() -> None:
+    assert with_place("KeyError: 'x'", "billing.py:14, in bill") == "KeyError: 'x' (billing.py:14, in bill)"
+    assert with_place("KeyError: 'x'", "") == "KeyError: 'x'"
+    long = with_place("x" * 1000, "billing.py:14, in bill")
+    assert len(long) == 512
+    assert long.endswith("x (billing.py:14, in bill)")
+    assert len(with_place("x" * 1000, "y" * 1000)) == 512
