@@ -41,6 +41,10 @@ class Service:
         ids = [UUID(letter.id) for letter in letters]
         self._store.run(dead_letters.requeue(self._store.names, Choice(ids=ids)))
 
+    def discard(self, *letters: DeadLetter) -> None:
+        ids = [UUID(letter.id) for letter in letters]
+        self._store.run(dead_letters.discard(self._store.names, Choice(ids=ids)))
+
     def beat(self, queue: str, broker_down: str = "") -> None:
         """A relay says that it is alive, and serves the queue."""
         self._store.run(Workers(self._store.names, queue).beat("relay", 0, 0, broker_down))

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from postroom.message import Message
 from postroom.rules.ordering import LANES
 from postroom.store.lanes import MOST_PROMOTED
 from postroom.store.leases import Claim, Claimed, Dead, Duplicate, Expired, GivenBack, Lane, Retry, Sent
+from postroom.store.operating import Operating
 from postroom.store.steps import Query
 from tests.contract.store_drivers import (
     Room,
@@ -301,3 +303,46 @@ def test_what_was_read_is_being_sent_and_what_is_blocked_is_not(room: Room) -> N
     assert room.statuses() == {dead: "dead", behind: "pending", read: "sending", unread: "pending"}
     room.advance(31)
     assert room.statuses() == {dead: "dead", behind: "pending", read: "pending", unread: "pending"}
+
+
+@pytest.mark.parametrize("renew", [True, False])
+def test_L_17_a_lane_with_something_freed_is_read_from_the_beginning_or_not_at_all(room: Room, *, renew: bool) -> None:
+    """Whoever reads behind a position would pass by what a discarded message held back."""
+    [dead, *held] = room.add(3, key=key_of_lane(0))
+    [mate] = room.add(key=key_of_lane(1))
+    lanes = room.take_lanes()
+    [first, *_, second] = room.read_lanes(lanes, 1).messages
+    room.settle(Dead(first, "CODE", "text"), Sent(second))
+    [late] = room.add(key=key_of_lane(0))
+    after = {0: held[-1], 1: mate}
+    room.run(Operating(room.deliveries).discard(room.ids([dead])))
+    claim = room.read_lanes(lanes, after=after, renew=renew)
+    assert (positions(claim.messages), list(claim.freed)) == ([], [0])
+    [other] = room.add(key=key_of_lane(1))
+    claim = room.read_lanes(lanes, after=after, renew=renew)
+    assert (positions(claim.messages), list(claim.freed)) == ([other], [0])  # other lanes are read meanwhile
+    room.run(room.deliveries.look_back(lanes))
+    claim = room.read_lanes(lanes, after={**after, 0: 0}, renew=renew)
+    assert (positions(claim.messages), list(claim.freed)) == ([*held, late, other], [])
+    assert lane_of(room, 0)[2] == (late if renew else dead)
+
+
+def test_who_takes_a_lane_with_something_freed_reads_it_at_once(room: Room) -> None:
+    [dead, held] = room.add(2, key=key_of_lane(0))
+    lanes = room.take_lanes()
+    room.settle(Dead(room.read_lanes(lanes, 1).messages[0], "CODE", "text"))
+    room.run(Operating(room.deliveries).discard(room.ids([dead])))
+    room.advance(31)
+    claim = room.read_lanes(room.take_lanes())
+    assert (positions(claim.messages), list(claim.freed)) == ([held], [])
+
+
+def test_a_read_that_is_cut_short_says_so_whatever_becomes_of_what_it_found(room: Room) -> None:
+    size = len(Message.new("t", ["x" * 100]).payload or b"")
+    room.add(2, key=key_of_lane(0), payload=["x" * 100], expires_in=60)
+    lanes = room.take_lanes(seconds=300)
+    assert not room.read_lanes(lanes, 3, 300, most_bytes=2 * size + 1).cut_short
+    room.advance(61)
+    claim = room.read_lanes(lanes, 3, 300, most_bytes=size)
+    assert (claim.messages, len(claim.settled), claim.cut_short) == ([], 1, True)
+    assert room.read_lanes(lanes, 1).cut_short

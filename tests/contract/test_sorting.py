@@ -219,6 +219,17 @@ class TestOrder:
         sort(room)
         assert read(room, PAYMENTS) == []
 
+    def test_what_is_brought_back_into_a_lane_is_not_passed_by(self, room: Room) -> None:
+        """Its reader, in another process, may have come further already."""
+        [back] = room.add(topic="payments.x", key=KEY, queue=PAYMENTS)
+        [newer] = room.add(topic="payments.x", key=KEY)
+        lanes = room.take_lanes()
+        room.run(Sorting(room.names, PAYMENTS).sort(lambda _: "default"))
+        claim = room.read_lanes(lanes, after={3: back})
+        assert (claim.messages, claim.freed) == ([], [3])
+        room.run(room.deliveries.look_back(lanes))
+        assert positions(room.read_lanes(lanes).messages) == [back, newer]
+
     def test_what_is_scheduled_and_unsorted_holds_nothing(self, room: Room) -> None:
         room.add(topic="payments.x", key=KEY, deliver_in=60)
         added = room.add(topic="payments.x", key=KEY, queue=PAYMENTS)

@@ -196,6 +196,7 @@ class StoreMachine(RuleBasedStateMachine):
         positions, ids = self.some_ids(data)
         done = self.room.run(self.operating.discard(ids, actor="operator"))
         assert done == [self.ids[position] for position in self.model.discard(positions)]
+        self.room.run(self.protocol.look_back(self.lanes))
 
     def remove_settled(self, data: st.DataObject) -> None:
         age = data.draw(st.sampled_from([0, 2 * HOUR]))

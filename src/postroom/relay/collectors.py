@@ -293,7 +293,11 @@ class Lanes(Collector):
         )
         if renew:
             self._note_at = started + NOTED_EVERY
-        self._move_cursors(held, claim, safe, each)
+        for number in claim.freed:
+            office.flight.read_again(number, 1)
+        self._move_cursors(held, claim, safe)
+        if claim.freed:
+            await self._line.attempt(office.deliveries.look_back([held[number].lane for number in claim.freed]))
         claim = self._still_held(held, claim)
         if limit == 1 and len(claim.messages) > 1:
             claim = self._only_one(claim)
@@ -301,7 +305,8 @@ class Lanes(Collector):
         def dispatch(messages: list[Claimed]) -> None:
             self._dispatch(read, messages)
 
-        return await self._hand_over(claim, started, office.options.lane_lease if renew else 0.0, dispatch)
+        collected = await self._hand_over(claim, started, office.options.lane_lease if renew else 0.0, dispatch)
+        return collected._replace(found=collected.found + len(claim.freed))
 
     async def _safe(self, held: dict[int, HeldLane]) -> Reached:
         """From where on the next read may start. Not asked before every read: to start earlier is never wrong."""
@@ -311,15 +316,16 @@ class Lanes(Collector):
         self._ask_at = time.monotonic() + ASKED_EVERY
         return self._horizon.safe(ages, held.values())
 
-    def _move_cursors(self, held: dict[int, HeldLane], claim: Claim, safe: Reached, each: int) -> None:
+    def _move_cursors(self, held: dict[int, HeldLane], claim: Claim, safe: Reached) -> None:
         furthest: dict[int, int] = {}
         for message in claim.messages:  # in the order of their positions
             furthest[message.lane] = message.position
         safe_of = {one.lane.number: position for one, position in safe if held.get(one.lane.number) is one}
-        complete = claim.found < each and sum([one.size for one in claim.messages]) < self._office.options.most_bytes
         for number, one in held.items():
             # A read that was cut short may not have come to all that is safe.
-            reached = safe_of.get(number, 0) if complete else min(safe_of.get(number, 0), furthest.get(number, 0))
+            reached = safe_of.get(number, 0)
+            if claim.cut_short:
+                reached = min(reached, furthest.get(number, 0))
             one.end_read(furthest.get(number), reached)
             if one.lane.interrupted:
                 one.lane = msgspec.structs.replace(one.lane, interrupted=False)
@@ -338,14 +344,14 @@ class Lanes(Collector):
             return claim
         self._office.drop([one for one in claim.messages if one.lane in gone and not held[one.lane].leaving])
         kept = [one for one in claim.messages if one.lane not in gone]
-        return Claim(kept, claim.settled, claim.found, alone=claim.alone)
+        return Claim(kept, claim.settled, claim.found, alone=claim.alone, freed=claim.freed)
 
     def _only_one(self, claim: Claim) -> Claim:
         """The broker is tried with one message; the others are read again."""
         first, *others = claim.messages
         for one in others:
             self._office.flight.read_again(one.lane, one.position)
-        return Claim([first], claim.settled, claim.found, alone=claim.alone)
+        return Claim([first], claim.settled, claim.found, alone=claim.alone, freed=claim.freed)
 
     def _dispatch(self, read: int, messages: list[Claimed]) -> None:
         shares: list[list[Claimed]] = [[] for _ in self._batches]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import NO_LANE
 from postroom.store.audit import audit
 from postroom.store.confirming import Confirming
 from postroom.store.dialect import ALL_LANES, whole_numbers
@@ -192,6 +193,8 @@ class DeadLetters(Walking):
         return places
 
     def _batch(self, place: Place, choice: Choice, action: str, actor: str, act: Act) -> Steps[list[DeadLetter]]:
+        if action == "discard" and place.lane != NO_LANE:  # those behind them on their keys may go
+            yield from self.begin_anew(place.queue, [place.lane])
         chosen, params = self._chosen(choice)
         found = yield Query(
             f"SELECT {self._columns} {self._from} WHERE d.state = 3 AND d.queue = :queue AND d.lane = {place.lane} "

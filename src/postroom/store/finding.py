@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.lifecycle import Stored
 from postroom.store.dialect import ALL_LANES
+from postroom.store.operations import read_up_to
 from postroom.store.rows import shown
 from postroom.store.steps import Query, Steps
 from postroom.store.walking import Walking
@@ -175,7 +176,7 @@ class Finding(Watching, Walking):
         if not found.rows:
             return None
         row = Lane(*found.rows[0])
-        return row._replace(leased_until=self.dialect.read_moment(row.leased_until))
+        return row._replace(leased_until=self.dialect.read_moment(row.leased_until), read_to=read_up_to(row.read_to))
 
     def _blocker(self, queue: str, position: int, key_hash: int | None) -> Steps[Blocker | None]:
         if key_hash is None:

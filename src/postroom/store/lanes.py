@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from postroom.store.steps import Query, Row, Steps
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+FREED = 0
+"""In place of a position, in a row that says that something has become free in a lane."""
 MOST_PROMOTED = 1000
 """Messages that come due together may be millions: more than one statement can write within a lane's lease."""
 
@@ -53,26 +56,36 @@ class Lanes(Claiming):
         Without `renew` the lanes stay as they are, and the read waits for nobody; nor is it noted how far it came.
 
         Left out is what a failed or, under `hold`, dead message of its key stands before, and what is in flight.
-        `after` starts each lane's scan behind a position. Lanes whose lease was lost give nothing. Hand a lane in as
-        interrupted only at its first read: each such read counts as a claim of the messages it gives.
+        `after` starts each lane's scan behind a position, unless something was `freed` in it that may lie before that:
+        `look_back` then, and read it from the beginning. Lanes whose lease was lost give nothing.
+        Hand a lane in as interrupted only at its first read: each such read counts as a claim of the messages it gives.
         """
         if not lanes:
             return Claim([], [], 0)
         token_of = {lane.number: lane.token for lane in lanes}
-        rows = yield from self._read_lanes(
+        found = yield from self._read_lanes(
             lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes, renew
         )
+        freed = [row[1] for row in found if row[0] == FREED]
+        rows = [row for row in found if row[0] != FREED] if freed else found
         suspicious = {lane.number for lane in lanes if lane.interrupted}
         claimed = [
             Claimed(row[0], row[1], token_of[row[1]], row[2], row[3] + (row[1] in suspicious), message, row[4])
             for row, message in zip(rows, self.reader.messages(rows), strict=True)
         ]
         claimed.sort(key=attrgetter("position"))
+        cut_short = len(rows) >= limit or sum([row[4] for row in rows]) >= most_bytes
         claim = yield from self._sift(claimed, {row[0] for row in rows if row[5]})
         suspects = [one for one in claim.messages if one.lane in suspicious]
         if suspects:
             yield from self.transaction(self._count_claims, suspects)
-        return claim
+        return replace(claim, cut_short=cut_short, freed=freed) if cut_short or freed else claim
+
+    def look_back(self, lanes: Sequence[Lane]) -> Steps[None]:
+        """Say that lanes with something `freed` are read from the beginning from now on."""
+        if lanes:
+            again = f"UPDATE {self.lane} SET read_to = -1 - read_to WHERE queue = :queue AND read_to < 0"
+            yield from self.statement(f"{again} AND ({_these(lanes)})", {"queue": self.queue})
 
     def ages(self) -> Steps[Ages]:
         """Which transactions may still commit messages at positions that lie before others which were read.
@@ -96,10 +109,9 @@ class Lanes(Claiming):
     def release(self, lanes: Sequence[Lane]) -> Steps[None]:
         """End the leases of lanes, where nobody else has them."""
         if lanes:
-            mine = " OR ".join(f"(lane = {lane.number} AND token = {lane.token})" for lane in lanes)
             yield from self.statement(
                 f"UPDATE {self.lane} SET token = 0, owner = '', leased_until = {self.dialect.never}, read_to = 0 "
-                f"WHERE queue = :queue AND ({mine})",
+                f"WHERE queue = :queue AND ({_these(lanes)})",
                 {"queue": self.queue},
             )
 
@@ -160,9 +172,12 @@ class Lanes(Claiming):
         renew: bool,  # noqa: FBT001 - as in `read_lanes`
     ) -> Steps[Sequence[Row]]:
         live = yield from self._live_lanes([lane.number for lane in lanes], lock=renew)
+        freed = {lane.number for lane in lanes if live.get(lane.lease, 0) < 0}
+        told: list[Row] = [(FREED, number) for number in freed]
         held = [lane.number for lane in lanes if lane.lease in live]
+        held = [number for number in held if number not in freed or not after.get(number)]
         if not held:
-            return []
+            return told
         busy = f"AND d.position NOT IN ({whole_numbers(in_flight)})" if in_flight else ""
         each = " UNION ALL ".join(
             f"SELECT * FROM ({self._lane_select(lane, after.get(lane, 0), busy)}) lane_{lane}" for lane in held
@@ -170,8 +185,8 @@ class Lanes(Claiming):
         found = yield Query(each, {"queue": self.queue, "limit": limit})
         rows = list(fitting_in(sorted(found.rows, key=itemgetter(0)), 4, most_bytes))
         if not renew:
-            return rows
-        furthest = {row[1]: row[0] for row in rows}
+            return [*told, *rows]
+        furthest = {row[1]: row[0] for row in rows if row[1] not in freed}
         further = "".join(f"WHEN lane = {lane} AND read_to < {to} THEN {to} " for lane, to in furthest.items())
         read_to = f"CASE {further}ELSE read_to END" if further else "read_to"
         yield Query(
@@ -179,7 +194,7 @@ class Lanes(Claiming):
             f"WHERE queue = :queue AND lane IN ({whole_numbers(held)})",
             {"queue": self.queue, "seconds": seconds},
         )
-        return rows
+        return [*told, *rows]
 
     def _lane_select(self, lane: int, after: int, busy: str) -> str:
         return (
@@ -232,3 +247,8 @@ class Lanes(Claiming):
                 {"queue": self.queue},
             )
         return {lane: min(one.position for one in due if one.lane == lane) for lane in {one.lane for one in due}}
+
+
+def _these(lanes: Sequence[Lane]) -> str:
+    """A condition that finds lanes by their leases, beside the queue."""
+    return " OR ".join(f"(lane = {lane.number} AND token = {lane.token})" for lane in lanes)

@@ -136,6 +136,10 @@ class Claim:
     """Workers may have died of the one message that is there: nothing else should be in flight with it."""
     kept_back: Sequence[Claimed] = ()
     """Of lanes: read, and neither handed out nor settled. The next read must find them."""
+    cut_short: bool = False
+    """Of lanes: it ended at a limit, whatever became of what it found. More may lie behind."""
+    freed: Sequence[int] = ()
+    """Lanes in which something has become free that reads may have passed by: not read, or from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from postroom.rules.ordering import LANES
 from postroom.store.db_errors import retrying
-from postroom.store.dialect import DIALECTS, Dialect
+from postroom.store.dialect import DIALECTS, Dialect, whole_numbers
 from postroom.store.rows import Reader, Unreadable, columns
 from postroom.store.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from postroom.message import Message
     from postroom.store.leases import Claimed
@@ -70,6 +70,19 @@ class Operations:
         yield Query(self.dialect.insert_missing(self.lane, "queue, lane", rows), {"queue": self.queue})
         return True
 
+    def begin_anew(self, queue: str, lanes: Collection[int]) -> Steps[None]:
+        """Have whoever reads these lanes read them from the beginning, before anything else of them.
+
+        To be called in the transaction that lets something go, or brings something in, that reads may have passed by;
+        and as its first act, because workers too lock a lane before what is in it. What a lane was read to is kept,
+        below zero.
+        """
+        these = f"queue = :queue AND lane IN ({whole_numbers(sorted(lanes))})"
+        yield Query(
+            f"SELECT lane FROM {self.lane} WHERE {these} ORDER BY lane{self.dialect.for_update}", {"queue": queue}
+        )
+        yield Query(f"UPDATE {self.lane} SET read_to = -1 - read_to WHERE {these} AND read_to >= 0", {"queue": queue})
+
     def places(self, deliveries: Iterable[HasPlace]) -> str:
         """A condition that finds these deliveries by the primary key, beside state and queue."""
         lanes: dict[int, list[int]] = {}
@@ -94,6 +107,11 @@ def _single(query: Query) -> Steps[Sequence[Row]]:
 
 
 UNBOUNDED = 2**62
+
+
+def read_up_to(stored: int) -> int:
+    """How far a lane was read, also where it is to be read from the beginning: see `Operations.begin_anew`."""
+    return stored if stored >= 0 else -1 - stored
 
 
 def fitting_in(rows: Iterable[Row], size: int, most_bytes: int) -> Iterator[Row]:

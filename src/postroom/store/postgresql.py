@@ -8,8 +8,9 @@ from postroom.rules.ordering import NO_LANE
 from postroom.rules.routing import is_sorted
 from postroom.store.db_errors import is_duplicate_entry
 from postroom.store.deliveries import Deliveries
-from postroom.store.lanes import MOST_PROMOTED
+from postroom.store.lanes import FREED, MOST_PROMOTED
 from postroom.store.leases import Ages, Claimed, Failure, GivenBack, Lane, Lease, Receipt, Refiled, Settlement
+from postroom.store.operations import UNBOUNDED
 from postroom.store.settling import failure_fields, receipt_fields, refiled_by_queue
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ class PostgreSQLDeliveries(Deliveries):
         written = (
             f"""renewed AS (
                 UPDATE {self.lane} l
-                SET leased_until = {self.dialect.later(":seconds")}, read_to = greatest(l.read_to, furthest.position)
+                SET leased_until = {self.dialect.later(":seconds")},
+                    read_to = CASE WHEN l.read_to < 0 THEN l.read_to ELSE greatest(l.read_to, furthest.position) END
                 FROM held LEFT JOIN (
                     SELECT lane, max(position) AS position FROM next GROUP BY lane
                 ) furthest USING (lane)
@@ -107,7 +109,8 @@ class PostgreSQLDeliveries(Deliveries):
                 SELECT * FROM unnest(:lanes::text::smallint[], :tokens::text::bigint[], :after::text::bigint[])
                     AS given (lane, token, after)
             ), held AS (
-                SELECT l.lane, given.after
+                SELECT l.lane, l.read_to < 0 AS freed,
+                    CASE WHEN l.read_to < 0 AND given.after > 0 THEN {UNBOUNDED} ELSE given.after END AS after
                 FROM {self.lane} l JOIN given ON l.lane = given.lane AND l.token = given.token
                 WHERE l.queue = :queue AND l.leased_until > {self.now} {lock}
             ), ready AS (
@@ -122,6 +125,7 @@ class PostgreSQLDeliveries(Deliveries):
                 ) d
             ), next AS (
                 SELECT * FROM ready WHERE before < :most_bytes
+                UNION ALL SELECT lane, {FREED}, 0, 0, 0, 0 FROM held WHERE freed
             ), {written}
             SELECT d.position, d.lane, d.attempts, d.claims, d.size, coalesce(m.expires_at <= {self.now}, false),
                 {self.columns}

@@ -123,16 +123,16 @@ class Settling(Operations):
             and ((one.lane, one.token) in live_lanes if one.ordered else rows[one.position] == (one.token, True))
         }
 
-    def _live_lanes(self, lanes: Sequence[int], *, lock: bool = True) -> Steps[set[Lease]]:
-        """Lock the lanes; returns the leases on them that have not ended."""
+    def _live_lanes(self, lanes: Sequence[int], *, lock: bool = True) -> Steps[dict[Lease, int]]:
+        """Lock the lanes; returns the leases on them that have not ended, each with its `read_to`."""
         if not lanes:
-            return set()
+            return {}
         found = yield Query(
-            f"SELECT lane, token FROM {self.lane} WHERE queue = :queue AND lane IN ({whole_numbers(lanes)}) "
+            f"SELECT lane, token, read_to FROM {self.lane} WHERE queue = :queue AND lane IN ({whole_numbers(lanes)}) "
             f"AND leased_until > {self.now} ORDER BY lane{self.dialect.for_update if lock else ''}",
             {"queue": self.queue},
         )
-        return {(lane, token) for lane, token in found.rows}
+        return {(lane, token): read_to for lane, token, read_to in found.rows}
 
     def _write_receipts(self, receipts: Sequence[Receipt]) -> Steps[None]:
         params: dict[str, object] = {}

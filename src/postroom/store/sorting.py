@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
+from postroom.rules.routing import is_sorted
 from postroom.store.dialect import whole_numbers
 from postroom.store.operations import CHUNK, Operations, Place, chunks
 from postroom.store.steps import Query, Steps
@@ -125,6 +126,9 @@ class Sorting(Operations):
             if queue != self.queue:
                 queues.setdefault(queue, []).append(place)
         for queue, strangers in queues.items():
+            lanes = {place.lane for place in strangers} - {NO_LANE}
+            if lanes and not is_sorted(queue):  # those that are sorted into are always read from the beginning
+                yield from self.begin_anew(queue, lanes)
             for some in chunks(strangers):
                 yield self._moving(state, queue, some)
         yield from self._tell(queues)

@@ -1,0 +1,113 @@
+"""Order by key, whatever frees a message that was held back, and whatever cuts a read short."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from postroom import Message, Relay, RetryPolicy
+from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, Refused
+from postroom.rules.ordering import key_hash, lane_of
+from tests.acceptance.service import Service
+from tests.acceptance.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.conftest import FreshDatabase
+
+SELDOM = 600.0
+"""Seconds between two looks from the beginning: in these tests, too late."""
+KEY, LANE_MATE = [key for key in map(str, range(200)) if lane_of(key_hash(key)) == 0][:2]
+
+every_database = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+
+
+@pytest.fixture
+def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(fresh_database(kind))) as service:
+        yield service
+
+
+class Choosy:
+    """A broker that refuses some messages for good, and keeps the others."""
+
+    name = "choosy"
+    capabilities = Capabilities(ordered_prefix=False)
+
+    def __init__(self, refuses: Callable[[object], bool]) -> None:
+        self._refuses = refuses
+        self.kept: list[Message] = []
+
+    async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        del timeout
+        refused = [self._refuses(message.json()) for message in messages]
+        self.kept += [message for message, no in zip(messages, refused, strict=True) if not no]
+        return [Refused("MESSAGE_TOO_LARGE", "no") if no else ACCEPTED for no in refused]
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def has_kept(self, count: int) -> bool:
+        return len(self.kept) >= count
+
+    def of(self, key: str) -> list[object]:
+        return [message.json() for message in self.kept if message.key == key]
+
+
+async def pass_by(service: Service, broker: Choosy, times: int = 6) -> None:
+    """Have the relay read on in the lane, one message after another, until what is held lies behind it."""
+    for n in range(times):
+        sent = len(broker.kept)
+        service.commit(Message.new("t", 100 + n, key=LANE_MATE))
+        await wait_for(partial(broker.has_kept, sent + 1))
+        await asyncio.sleep(0.03)  # so that it asks anew how far is safe
+
+
+@every_database
+async def test_L_17_a_discarded_message_lets_its_followers_go_in_order(service: Service) -> None:
+    service.commit(Message.new("t", 1, key=KEY), Message.new("t", 2, key=KEY), Message.new("t", 3, key=KEY))
+    broker = Choosy(lambda payload: payload == 1)
+    async with Relay(service.url, broker, poll_interval_sec=SELDOM):
+        await wait_for(lambda: len(service.dead()) == 1)
+        await pass_by(service, broker)
+        service.discard(*service.dead())
+        service.commit(Message.new("t", 4, key=KEY))
+        await wait_for(lambda: len(broker.of(KEY)) == 3)
+    assert broker.of(KEY) == [2, 3, 4]
+
+
+@every_database
+async def test_L_16_expired_messages_that_fill_a_read_do_not_let_others_overtake(service: Service) -> None:
+    """A read that ends at its limit of bytes has not come to what lies behind, whatever became of what it found."""
+    tried: list[object] = []
+
+    class Broker(Choosy):
+        async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+            for message in messages:
+                if message.json() == 1:
+                    tried.append(1)
+                    if len(tried) == 1:
+                        return [Refused("TIMEOUT", "not now")] * len(messages)
+            outcomes = await super().publish(messages, timeout)
+            if any(message.json() == 1 for message in messages):
+                service.commit(*[Message.new("t", n, key=KEY) for n in range(21, 26)])
+            return outcomes
+
+    service.commit(Message.new("t", 1, key=KEY))
+    broker = Broker(lambda _: False)
+    policy = RetryPolicy.table((3.0,), max_attempts=5)
+    relay = Relay(service.url, broker, policy=policy, poll_interval_sec=1.0, max_in_flight_bytes=1000)
+    async with relay:
+        await wait_for(lambda: len(tried) == 1 and service.status().waiting == 1)
+        service.commit(
+            Message.new("t", ["x" * 1200], key=KEY, type="late"), *[Message.new("t", n, key=KEY) for n in range(2, 21)]
+        )
+        service.execute(f"UPDATE {service.table('outbox')} SET expires_at = created_at WHERE type = 'late'")
+        await pass_by(service, broker)
+        await wait_for(lambda: len(broker.of(KEY)) == 25)
+    assert broker.of(KEY) == list(range(1, 26))
