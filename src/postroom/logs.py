@@ -8,6 +8,7 @@ import os
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO, assert_never
 
 from postroom.rules.lifecycle import Outcome, State
@@ -39,6 +40,7 @@ from postroom.tracebacks import raised_at, without_credentials, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
+    from uuid import UUID
 
     from postroom.incoming import Incoming
     from postroom.message import Message
@@ -153,8 +155,8 @@ def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR
         case Handled(fate="handled" | "skipped"):
             yield _handled_batch(event)
         case Handled():
-            for received in event.messages:
-                yield _handled(event, received)
+            for received, outbox_id in zip_longest(event.messages, event.outbox_ids):
+                yield _handled(event, received, outbox_id)
         case HookFailed():
             where = {"where": event.where} if event.where else {}
             yield (
@@ -233,8 +235,11 @@ def _handled_batch(event: Handled) -> Line:
     return "info", f"message_{event.fate}", {**fields, "handler_ms": round(event.seconds * 1000, 1)}
 
 
-def _handled(event: Handled, message: Incoming) -> Line:
-    fields: dict[str, Any] = {"consumer": event.consumer, "message_id": message.id, "topic": message.topic}
+def _handled(event: Handled, message: Incoming, outbox_id: UUID | None) -> Line:
+    fields: dict[str, Any] = {"consumer": event.consumer, "message_id": message.id}
+    if outbox_id is not None:
+        fields["outbox_id"] = str(outbox_id)
+    fields["topic"] = message.topic
     if event.attempts:
         fields["attempts"] = event.attempts
     if event.code:

@@ -13,6 +13,7 @@ from postroom.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from uuid import UUID
 
     from postroom.incoming import Incoming
     from postroom.message import Message
@@ -162,6 +163,8 @@ class Handled:
     """How long the handler took."""
     attempts: int = 0
     """Failed ones so far, of a message that was parked before."""
+    outbox_ids: Sequence[UUID] = ()
+    """Of parked and dead ones, the ids by which the service's own outbox has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,10 @@ async def test_I_2_a_failing_handler_s_traceback_is_logged_where_it_is_asked_for
     assert failed["exception"].splitlines()[-1] == "RuntimeError: secret-payload"
     assert "postroom/consumer" not in failed["exception"]
     assert parked["event"] == "message_parked"
+    command = [sys.executable, "-m", "postroom", "messages", "show", parked["outbox_id"], "--json"]
+    found = subprocess.run([*command, "--database", shop.database], capture_output=True, text=True, check=True)  # noqa: ASYNC221 - a test waits
+    shown = json.loads(found.stdout)
+    assert (shown["id"], shown["queue"]) == (parked["outbox_id"], "handler:billing")
 
 
 async def test_I_2_on_a_terminal_a_failing_handler_s_traceback_is_shown(shop: Shop) -> None:

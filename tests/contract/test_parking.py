@@ -23,7 +23,7 @@ def parking(room: Room, order: Order = Order.HOLD) -> Parking:
 
 @pytest.mark.parametrize("key", ["k", None], ids=["keyed", "unkeyed"])
 def test_I_4_a_failed_message_waits_for_its_next_attempt(room: Room, key: str | None) -> None:
-    assert room.run(parking(room).park(parked(key), Failed("OOPS", "x" * 1000, 60.0)))
+    assert room.run(parking(room).park(parked(key), Failed("OOPS", "x" * 1000, 60.0))).is_new
     [(position,)] = room.select("SELECT position FROM {outbox}")
     delivery = room.delivery(position)
     assert (delivery.state, delivery.queue, delivery.attempts, delivery.claims) == (2, QUEUE, 1, 0)
@@ -37,15 +37,15 @@ def test_I_4_a_failed_message_waits_for_its_next_attempt(room: Room, key: str | 
 
 
 def test_I_4_without_another_attempt_it_is_dead(room: Room) -> None:
-    assert room.run(parking(room).park(parked(), Failed("OOPS", "no", None)))
+    assert room.run(parking(room).park(parked(), Failed("OOPS", "no", None))).is_new
     [(position,)] = room.select("SELECT position FROM {outbox}")
     assert (room.delivery(position).state, room.delivery(position).attempts) == (3, 1)
 
 
 def test_what_is_parked_is_parked_once(room: Room) -> None:
     store = parking(room)
-    assert room.run(store.park(parked(), Failed("OOPS", "no", 60.0)))
-    assert not room.run(store.park(parked(), Failed("OOPS", "no", None)))
+    assert room.run(store.park(parked(), Failed("OOPS", "no", 60.0))).is_new
+    assert not room.run(store.park(parked(), Failed("OOPS", "no", None))).is_new
     assert room.select("SELECT count(*) FROM {delivery}") == [(1,)]
     assert room.select("SELECT state FROM {delivery}") == [(2,)]
 
@@ -55,10 +55,10 @@ def test_what_others_hold_the_key_of_is_parked_all_the_same(room: Room, failed: 
     """Whoever holds it: the same contents in another queue, other contents in this one."""
     store = parking(room)
     room.add_messages([parked()])
-    assert room.run(store.park(parked(), failed))
+    assert room.run(store.park(parked(), failed)).is_new
     room.run(store.park(parked(identity="2"), failed))
     other = Message.new("other", {"n": 2}, idempotency_key="parked:2")
-    assert room.run(store.park(other, failed))
+    assert room.run(store.park(other, failed)).is_new
     assert room.select("SELECT topic, count(*) FROM {outbox} WHERE queue <> 'default' GROUP BY topic ORDER BY 1") == [
         ("orders", 2),
         ("other", 1),

@@ -21,6 +21,7 @@ from postroom.telemetry import Handled, Raised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from uuid import UUID
 
     from postroom.consumer.handlers import Handler
     from postroom.consumer.office import Office
@@ -144,19 +145,26 @@ class Desk:
 
     async def _park(self, received: Received, failed: Failed | None, seconds: float = 0.0) -> int:
         office, message = self._office, received.message
-        await office.line.attempt(office.parking.park(as_parked(office.name, message), failed))
+        parked = await office.line.attempt(office.parking.park(as_parked(office.name, message), failed))
         if message.key is not None:
             office.parked_keys.add(hash_of(message.key))
         fate = Fate.DEAD if failed is not None and failed.delay is None else Fate.PARKED
-        self._finish([received], fate, seconds, failed.code if failed else "")
+        self._finish([received], fate, seconds, failed.code if failed else "", [parked.id])
         if fate is Fate.PARKED:
             office.wake()
         return 1
 
-    def _finish(self, received: Sequence[Received], fate: Fate, seconds: float = 0.0, code: str = "") -> None:
+    def _finish(
+        self,
+        received: Sequence[Received],
+        fate: Fate,
+        seconds: float = 0.0,
+        code: str = "",
+        outbox_ids: Sequence[UUID] = (),
+    ) -> None:
         if received:
             messages = [one.message for one in received]
-            self._office.hook(Handled(self._office.name, fate.value, messages, code, seconds))
+            self._office.hook(Handled(self._office.name, fate.value, messages, code, seconds, outbox_ids=outbox_ids))
             self._done(received, fate)
 
 

@@ -92,7 +92,8 @@ class Retries:
                 case Settled(outcome=Settlement.RETRY | Settlement.DEAD as outcome):
                     fate = Fate.DEAD if outcome is Settlement.DEAD else Fate.PARKED
                     received = [as_received(one) for one in event.messages]
-                    hook(Handled(self._consumer, fate.value, received, event.code, event.seconds, event.attempts))
+                    ids = [one.id for one in event.messages]
+                    hook(Handled(self._consumer, fate.value, received, event.code, event.seconds, event.attempts, ids))
                 case Settled() | Phase() | Published() | Lifecycle():
                     pass
                 case Reachability() if event.what != DATABASE:

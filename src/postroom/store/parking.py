@@ -20,6 +20,7 @@ from postroom.store.writing import WRITERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from uuid import UUID
 
     from postroom.message import Message
     from postroom.store.names import Names
@@ -34,6 +35,15 @@ class Failed(NamedTuple):
     """Seconds until the next attempt; None if there is none, and the message is dead."""
 
 
+class Parked(NamedTuple):
+    """A message that is kept."""
+
+    id: UUID
+    """By which it is found in the outbox."""
+    is_new: bool
+    """False if it was kept before."""
+
+
 class Parking(Operations):
     """Keeps messages in a queue of their own, where a relay that has the handlers finds them."""
 
@@ -42,29 +52,29 @@ class Parking(Operations):
         self._order = order
         self._writer = WRITERS[names.dialect](names, queue)
 
-    def park(self, message: Message, failed: Failed | None = None) -> Steps[bool]:
-        """Keep a message, with its failure, or behind others of its key. False if it is kept already.
+    def park(self, message: Message, failed: Failed | None = None) -> Steps[Parked]:
+        """Keep a message, with its failure, or behind others of its key, unless it is kept already.
 
         It has an idempotency key, by which that is told. Where something else stands under that key, it is kept
         without one: a repetition is then kept twice, and the inbox has it handled once.
         """
         return (yield from self.transaction(self._park, message, failed))
 
-    def _park(self, message: Message, failed: Failed | None) -> Steps[bool]:
+    def _park(self, message: Message, failed: Failed | None) -> Steps[Parked]:
         try:
             [recorded] = yield from self._writer.add([message])
         except (IdempotencyConflict, DuplicateMessage):
             kept = None
         else:
             if recorded.duplicate and (yield from self._is_parked(recorded)):
-                return False
+                return Parked(recorded.id, is_new=False)
             kept = None if recorded.duplicate else message
         if kept is None:
             kept = msgspec.structs.replace(message, id=uuid7(), idempotency_key=None)
             yield from self._writer.add([kept])
         if failed is not None:
             yield self._failure(kept, failed)
-        return True
+        return Parked(kept.id, is_new=True)
 
     def _is_parked(self, recorded: Message) -> Steps[bool]:
         """Whether what is there, with the same key and the same contents, was parked here, and not added by others."""
