@@ -6,6 +6,7 @@
     ├── InvalidMessage          (ValueError)  a field of a message is wrong; nothing was written
     │   ├── PayloadTooLarge                   the payload exceeds the size limit
     │   └── PayloadNotEncodable               the payload cannot become JSON
+    ├── PayloadNotDecodable     (ValueError)  a payload is not JSON, or not what the handler expects
     ├── IdempotencyConflict                   the idempotency key belongs to another message
     ├── DuplicateMessage                      a message with this id is already there
     ├── InvalidEntry            (ValueError)  a ledger entry's key, scope, digest or response is wrong
@@ -44,6 +45,10 @@ class PayloadTooLarge(InvalidMessage):
 
 class PayloadNotEncodable(InvalidMessage):
     """The payload cannot become JSON. Nothing was written."""
+
+
+class PayloadNotDecodable(PostroomError, ValueError):
+    """A message's payload is not JSON, or not of the class that it is to be. No retry mends that."""
 
 
 class IdempotencyConflict(PostroomError):

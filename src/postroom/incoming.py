@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from postroom.decoding import decode
 from postroom.rules.naming import origin
 
 T = TypeVar("T")
@@ -48,12 +49,16 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.parked_as or origin(self.source, self.id, self.topic)
 
     def json(self) -> Any:
-        """The payload decoded from JSON."""
-        return msgspec.json.decode(self.payload or b"null")
+        """The payload decoded from JSON. Raises `PayloadNotDecodable`."""
+        return decode(self.payload)
 
     def decode(self, kind: Class[T]) -> T:
-        """The payload decoded from JSON, and checked to be of this type: a dataclass, a msgspec Struct, a dict."""
-        return msgspec.json.decode(self.payload or b"null", type=kind)
+        """The payload decoded from JSON, and checked to be of this type.
+
+        A dataclass, a msgspec Struct, a TypedDict, a pydantic model, a list of them. Raises `PayloadNotDecodable`.
+        """
+        decoded: T = decode(self.payload, kind)
+        return decoded
 
     @property
     def size(self) -> int:

@@ -7,12 +7,13 @@ import sys
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 import uuid_utils.compat
 
 from postroom import encoding
+from postroom.decoding import decode
 from postroom.errors import InvalidMessage
 from postroom.rules.naming import RESERVED
 from postroom.rules.replay import Entry
@@ -24,6 +25,10 @@ LEDGER = "postroom-ledger"
 """The header of a message that belongs to a ledger entry: scope, key and digest, as JSON. It is not sent."""
 
 Key = str | int | uuid.UUID
+
+T = TypeVar("T")
+Class: TypeAlias = type[T]
+"""A class, where `type` is the name of a field."""
 
 
 class Fields(TypedDict, total=False):
@@ -134,8 +139,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return len(self.payload or b"") + headers
 
     def json(self) -> Any:
-        """The payload decoded from JSON."""
-        return msgspec.json.decode(self.payload or b"null")
+        """The payload decoded from JSON. Raises `PayloadNotDecodable`."""
+        return decode(self.payload)
+
+    def decode(self, kind: Class[T]) -> T:
+        """The payload decoded from JSON, and checked to be of this type, as `Incoming.decode` does."""
+        decoded: T = decode(self.payload, kind)
+        return decoded
 
     def __hash__(self) -> int:
         """By the id: headers are a dict, which has no hash."""

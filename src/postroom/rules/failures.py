@@ -6,6 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias, assert_never
 
+from postroom.errors import PayloadNotDecodable
 from postroom.rules.backoff import RetryPolicy
 
 CODE_LENGTH = 64
@@ -55,10 +56,14 @@ _CODES: Mapping[str, Failure] = MappingProxyType(
     }
 )
 
-# Decoding errors are left out on purpose: a handler also gets one when a proxy answers
-# with an error page, and that passes. Whoever decodes the payload says UNDECODABLE_PAYLOAD.
+# Decoding errors of libraries are left out on purpose: a handler also gets one when a proxy answers
+# with an error page, and that passes. Of a message's own payload, `message.json()` and `decode()` say it.
 _EXCEPTIONS: Mapping[type[Exception], str] = MappingProxyType(
-    {TimeoutError: Reason.TIMEOUT, ConnectionError: Reason.CONNECTION}
+    {
+        TimeoutError: Reason.TIMEOUT,
+        ConnectionError: Reason.CONNECTION,
+        PayloadNotDecodable: Reason.UNDECODABLE_PAYLOAD,
+    }
 )
 
 

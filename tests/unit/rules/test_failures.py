@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroom.errors import PayloadNotDecodable
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import (
     CODE_LENGTH,
@@ -198,3 +199,9 @@ def test_L_7_a_place_behind_what_an_error_said_is_kept_whole() -> None:
     assert len(long) == 512
     assert long.endswith("x (billing.py:14, in bill)")
     assert len(with_place("x" * 1000, "y" * 1000)) == 512
+
+
+def test_L_9_a_payload_that_cannot_be_decoded_is_dead_at_once_and_others_decoding_errors_are_not() -> None:
+    assert reason_code(PayloadNotDecodable("no")) == Reason.UNDECODABLE_PAYLOAD
+    assert classify(PayloadNotDecodable("no")) is Failure.PERMANENT
+    assert classify(ValueError("an error page is no JSON")) is Failure.TRANSIENT
