@@ -15,14 +15,11 @@ import uuid_utils.compat
 from postroom import encoding
 from postroom.decoding import decode
 from postroom.errors import InvalidMessage
-from postroom.rules.naming import RESERVED
+from postroom.rules.naming import LEDGER, RESERVED, is_ledger_header
 from postroom.rules.replay import Entry
 
 MAX_TEXT = 255
 """The longest topic, type, key, aggregate or idempotency key, in characters."""
-
-LEDGER = "postroom-ledger"
-"""The header of a message that belongs to a ledger entry: scope, key and digest, as JSON. It is not sent."""
 
 Key = str | int | uuid.UUID
 
@@ -243,8 +240,8 @@ def _headers(given: object) -> dict[str, str]:
         plain_name = _text("a header's name", name)
         if not isinstance(value, str):
             raise InvalidMessage(f"header {plain_name!r} must be a str, not {type(value).__name__}")
-        if plain_name == LEDGER:
-            raise InvalidMessage(f"header {LEDGER!r} is Postroom's own: give the entry as ledger=… instead")
+        if is_ledger_header(plain_name):
+            raise InvalidMessage(f"header {plain_name!r} is Postroom's own: give the entry as ledger=… instead")
         headers[plain_name] = _storable(f"header {plain_name!r}", value, control_characters=False)
     return headers
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url, text
 
 from postroom.store import migrations
+from postroom.store.guards import checks, triggers
 from postroom.store.migrations import check, current_version, upgrade
 from postroom.store.names import Names
 from postroom.store.schema import metadata
@@ -67,9 +68,19 @@ def assert_complete(engine: Engine, names: Names) -> None:
         for table in metadata(names).tables.values():
             there = {index["name"] for index in inspector.get_indexes(table.name, schema=names.schema)}
             assert {index.name for index in table.indexes} <= there
+    assert_guarded(engine, names)
     assert count(engine, names.table("outbox_lane")) == 16
     assert count(engine, names.table("outbox_status")) == 0
     assert count(engine, names.table("schema_version")) == 1
+
+
+def assert_guarded(engine: Engine, names: Names) -> None:
+    for table in ("outbox", "outbox_delivery"):
+        assert checks_of(engine, names, table) >= set(checks(names, table))
+    if names.dialect == "sqlite":
+        with engine.connect() as connection:
+            found = connection.scalars(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).all()
+        assert {names.bare("outbox_check"), names.bare("outbox_delivery_check")} <= set(found)
 
 
 def without_guards(url: str) -> None:
@@ -77,16 +88,22 @@ def without_guards(url: str) -> None:
     names = names_for(url)
     with engine_for(url) as engine:
         init(engine, names)
-        found = inspect(engine)
-        for table in ("outbox", "outbox_delivery"):
-            checks = found.get_check_constraints(names.bare(table), schema=names.schema)
-            if names.dialect != "sqlite":
-                drops = [f"ALTER TABLE {names.table(table)} DROP CONSTRAINT {check['name']}" for check in checks]
-                execute(engine, *drops)
-        if names.dialect == "sqlite":
-            with engine.connect() as connection:
-                triggers = connection.scalars(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).all()
-            execute(engine, *(f"DROP TRIGGER {trigger}" for trigger in triggers))
+        take_guards(engine, names)
+
+
+def take_guards(engine: Engine, names: Names) -> None:
+    """Let the tables take anything."""
+    if names.dialect == "sqlite":
+        execute(engine, *(statement for statement in triggers(names) if statement.startswith("DROP")))
+        return
+    for table in ("outbox", "outbox_delivery"):
+        drop = f"ALTER TABLE {names.table(table)} DROP CONSTRAINT"
+        execute(engine, *(f"{drop} {names.quoted(check)}" for check in checks_of(engine, names, table)))
+
+
+def checks_of(engine: Engine, names: Names, table: str) -> set[str]:
+    found = inspect(engine).get_check_constraints(names.bare(table), schema=names.schema)
+    return {str(check["name"]) for check in found}
 
 
 def cut_off(engine: Engine, names: Names, after: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -184,7 +185,22 @@ def test_O_3_a_key_that_another_transaction_is_using_is_waited_for(url: str, con
         ({"idempotency_key": ""}, "idempotency_key has 0 characters"),
         ({"headers": "[]"}, "headers are not a JSON object of strings"),
         ({"headers": '{"a": 1}'}, "headers are not a JSON object of strings"),
+        ({"headers": '{"": "a"}'}, 'header "" has a name of 0 characters'),
+        ({"headers": '{"a": "b", "c\\n": "d"}'}, "holds a control character"),
+        ({"headers": '{"a": "b\\u0085"}'}, 'header "a" holds a control character'),
+        ({"headers": json.dumps({"x" * 256: "a"})}, "has a name of 256 characters"),
+        *(
+            ({"headers": json.dumps({"a": "b", name: "[]"})}, f'header "{name}" is one of Postroom\'s own')
+            for name in ("postroom-ledger", "Postroom-Ledger", " POSTROOM_LEDGER ", "postroom-received-id")
+        ),
+        ({"idempotency_key": "postroom:parked:7:billing:1"}, "idempotency_key begins with postroom:"),
+        ({"idempotency_key": "k "}, "or ends with a space"),
         ({"deliver_at": "2999-01-02", "expires_at": "2999-01-01"}, "is not after deliver_at"),
+        *(
+            ({name: moment}, f"{name} .* is outside the years 1000 to 9998")
+            for name in ("deliver_at", "expires_at")
+            for moment in ("infinity", "-infinity", "20000-01-01", "4000-01-01 BC", "0999-12-31", "9999-01-02")
+        ),
     ],
 )
 def test_O_4_bad_input_is_refused_with_what_to_do(connection: Connection, wrong: dict[str, Any], problem: str) -> None:

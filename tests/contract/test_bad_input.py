@@ -88,6 +88,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "line break in a header": ({"headers": {"n": f"{SECRET}\r\nx: y"}}, r"header 'n' holds the character '\\r'"),
     "line break in a header's name": ({"headers": {"n\n": "x"}}, r"a header's name holds the character '\\n'"),
     "surrogate in a header": ({"headers": {"n": f"{SECRET}\ud800"}}, r"header 'n' holds the character '\\ud800'"),
+    "the ledger's header": ({"headers": {"Postroom_Ledger": SECRET}}, "header 'Postroom_Ledger' is Postroom's own"),
     "headers that are none": ({"headers": SECRET}, "headers must be a mapping of str to str, not str"),
     "naive deliver_at": ({"deliver_at": datetime(2030, 1, 2)}, r"deliver_at 2030-01-02T.* no time zone: use"),  # noqa: DTZ001 - that is what is bad
     "naive expires_at": ({"expires_at": datetime(2030, 1, 2)}, r"expires_at 2030-01-02T.* no time zone: use"),  # noqa: DTZ001 - that is what is bad

@@ -7,17 +7,29 @@ import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, inspect, text
-from sqlalchemy.exc import InvalidRequestError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, ProgrammingError
 
 from postroom.errors import SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
 from postroom.store import ddl, migrations
 from postroom.store.ddl import schema_statements
 from postroom.store.migrations import current_version, upgrade
 from postroom.store.schema import metadata
-from tests.contract.schema_support import assert_complete, checked, count, cut_off, engine_for, execute, init, names_for
+from tests.contract.schema_support import (
+    assert_complete,
+    assert_guarded,
+    checked,
+    count,
+    cut_off,
+    engine_for,
+    execute,
+    init,
+    names_for,
+    take_guards,
+)
 from tests.services.databases import KINDS
 
 if TYPE_CHECKING:
@@ -49,7 +61,7 @@ def engine(url: str) -> Iterator[Engine]:
 
 @every_database
 def test_init_creates_everything(engine: Engine, names: Names) -> None:
-    assert init(engine, names) == (None, 1)
+    assert init(engine, names) == (None, 2)
     assert_complete(engine, names)
 
 
@@ -57,7 +69,7 @@ def test_init_creates_everything(engine: Engine, names: Names) -> None:
 def test_init_again_changes_nothing(engine: Engine, names: Names) -> None:
     init(engine, names)
     execute(engine, f"DELETE FROM {names.table('outbox_lane')} WHERE lane = 3")
-    assert init(engine, names) == (1, 1)
+    assert init(engine, names) == (2, 2)
     assert count(engine, names.table("outbox_lane")) == 15
 
 
@@ -97,7 +109,7 @@ def test_two_processes_may_run_init_at_once(url: str, engine: Engine, names: Nam
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
-        assert sorted(answer(process, "") for process in processes) == ["(1, 1)", "(None, 1)"]
+        assert sorted(answer(process, "") for process in processes) == ["(2, 2)", "(None, 2)"]
     finally:
         for process in processes:
             process.communicate()
@@ -112,7 +124,7 @@ def test_an_init_that_was_cut_off_anywhere_is_made_good_by_the_next(engine: Engi
             break
         with pytest.raises(SchemaMissing, match="run `postroom init`"):
             checked(engine, names)
-        assert init(engine, names) == (None, 1)
+        assert init(engine, names) == (None, 2)
         assert_complete(engine, names)
         drop_everything(engine, names)
     assert statements > 10
@@ -139,7 +151,7 @@ def make_tables_as_alembic_does(engine: Engine, names: Names) -> None:
 def test_tables_made_by_alembic_are_adopted(engine: Engine, names: Names) -> None:
     make_tables_as_alembic_does(engine, names)
     checked(engine, names)
-    assert init(engine, names) == (None, 1)
+    assert init(engine, names) == (None, 2)
     assert_complete(engine, names)
 
 
@@ -178,7 +190,7 @@ def test_a_newer_schema_is_left_alone(engine: Engine, names: Names) -> None:
     init(engine, names)
     execute(engine, f"INSERT INTO {names.table('schema_version')} (version) VALUES (99)")
     for act in (checked, init):
-        with pytest.raises(SchemaNewer, match=r"version 99 .*knows versions up to 1: upgrade postroom"):
+        with pytest.raises(SchemaNewer, match=r"version 99 .*knows versions up to 2: upgrade postroom"):
             act(engine, names)
 
 
@@ -188,14 +200,14 @@ def test_an_older_schema_is_upgraded_step_by_step(
 ) -> None:
     init(engine, names)
     steps: list[int] = []
-    release_version_3(monkeypatch, lambda *_: steps.append(2), lambda *_: steps.append(3))
-    with pytest.raises(SchemaOutdated, match=r"at version 1 .*needs version 3: run `postroom init`"):
+    release_version_4(monkeypatch, lambda *_: steps.append(3), lambda *_: steps.append(4))
+    with pytest.raises(SchemaOutdated, match=r"at version 2 .*needs version 4: run `postroom init`"):
         checked(engine, names)
-    assert init(engine, names) == (1, 3)
-    assert steps == [2, 3]
+    assert init(engine, names) == (2, 4)
+    assert steps == [3, 4]
     checked(engine, names)
-    assert init(engine, names) == (3, 3)
-    assert steps == [2, 3]
+    assert init(engine, names) == (4, 4)
+    assert steps == [3, 4]
 
 
 @every_database
@@ -203,9 +215,9 @@ def test_an_upgrade_that_was_cut_off_anywhere_is_made_good_by_the_next(
     engine: Engine, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     init(engine, names)
-    release_version_3(monkeypatch, lambda *_: None, lambda *_: None)
+    release_version_4(monkeypatch, lambda *_: None, lambda *_: None)
     for statements in itertools.count():
-        execute(engine, f"DELETE FROM {names.table('schema_version')} WHERE version > 1")
+        execute(engine, f"DELETE FROM {names.table('schema_version')} WHERE version > 2")
         execute(engine, f"DROP VIEW {names.table('outbox_status')}")
         if not cut_off(engine, names, after=statements):
             break
@@ -216,16 +228,54 @@ def test_an_upgrade_that_was_cut_off_anywhere_is_made_good_by_the_next(
     assert statements > 3
 
 
-def release_version_3(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Connection, Names], None]) -> None:
-    monkeypatch.setattr(migrations, "UPGRADES", list(steps))
-    monkeypatch.setattr(migrations, "LATEST", 3)
-    monkeypatch.setattr(ddl, "VERSION", 3)
+def release_version_4(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Connection, Names], None]) -> None:
+    monkeypatch.setattr(migrations, "UPGRADES", [*migrations.UPGRADES, *steps])
+    monkeypatch.setattr(migrations, "LATEST", 4)
+    monkeypatch.setattr(ddl, "VERSION", 4)
+
+
+def made_by_version_1(engine: Engine, names: Names) -> None:
+    """Tables as they were before they refused anything."""
+    init(engine, names)
+    take_guards(engine, names)
+    execute(engine, f"UPDATE {names.table('schema_version')} SET version = 1")
+
+
+@every_database
+def test_version_2_refuses_bad_rows_and_keeps_those_that_are_there(engine: Engine, names: Names) -> None:
+    made_by_version_1(engine, names)
+    outbox, delivery = names.table("outbox"), names.table("outbox_delivery")
+    bad = f"INSERT INTO {outbox} (id, topic, content_type) VALUES ('{{}}', '', 'text/plain')"
+    worse = f"INSERT INTO {delivery} (state, lane, key_hash, position, size) VALUES (0, 99, {{}}, {{}}, -7)"
+    execute(engine, bad.format(uuid4()), worse.format("NULL", 1), worse.format(21, 2))
+    assert init(engine, names) == (1, 2)
+    assert_guarded(engine, names)
+    assert count(engine, outbox) == 1
+    with engine.connect() as connection:
+        repaired = connection.execute(text(f"SELECT lane, size FROM {delivery} ORDER BY position")).all()
+    assert list(map(tuple, repaired)) == [(-1, 0), (5, 0)]
+    execute(engine, f"UPDATE {delivery} SET claims = claims + 1")
+    for statement in (bad.format(uuid4()), worse.format("NULL", 3)):
+        with pytest.raises(DBAPIError, match=r"check|postroom: (topic|lane)|CONSTRAINT"):
+            execute(engine, statement)
+
+
+@every_database
+def test_a_version_2_that_was_cut_off_anywhere_is_made_good_by_the_next(engine: Engine, names: Names) -> None:
+    for statements in itertools.count():
+        made_by_version_1(engine, names)
+        if not cut_off(engine, names, after=statements):
+            break
+        assert init(engine, names) == (1, 2)
+        assert_guarded(engine, names)
+        drop_everything(engine, names)
+    assert statements > 3
 
 
 @every_database
 def test_names_may_be_keywords_and_in_mixed_case(engine: Engine, url: str) -> None:
     names = names_for(url, "Order" if url.startswith("postgresql") else None, "Select_")
-    assert init(engine, names) == (None, 1)
+    assert init(engine, names) == (None, 2)
     assert_complete(engine, names)
 
 
@@ -234,7 +284,7 @@ def test_one_database_holds_several_sets_of_tables(engine: Engine, url: str) -> 
     schema = "public" if url.startswith("postgresql") else None
     several = [names_for(url), names_for(url, schema, "a_"), names_for(url, schema, "b_")]
     for names in several:
-        assert init(engine, names) == (None, 1)
+        assert init(engine, names) == (None, 2)
     for names in several:
         assert_complete(engine, names)
 
@@ -258,7 +308,7 @@ def test_init_gives_up_when_another_is_at_it_for_too_long(
         other.execute(text("SELECT get_lock(concat('postroom init ', md5(database())), 0)"))
         with pytest.raises(SchemaError, match="another process"):
             init(engine, names)
-    assert init(engine, names) == (None, 1)
+    assert init(engine, names) == (None, 2)
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])
@@ -272,7 +322,7 @@ def test_a_role_that_owns_the_schema_needs_no_right_on_the_database(engine: Engi
             with pytest.raises(ProgrammingError, match="permission denied"):
                 connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS postroom")
             connection.rollback()
-            assert upgrade(connection, names) == (None, 1)
+            assert upgrade(connection, names) == (None, 2)
         assert_complete(engine, names)
     finally:
         execute(engine, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")

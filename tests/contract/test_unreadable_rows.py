@@ -244,6 +244,49 @@ def is_uuid(text: str) -> bool:
         return False
 
 
+@pytest.fixture
+def guarded(driver: Driver, contract_database: Callable[[str], str]) -> Iterator[Room]:
+    """Tables as they are made now."""
+    url = contract_database(driver.kind)
+    with closing(driver.open(url)) as store, closing(Store(url)) as producer:
+        room = Room(store, driver, producer)
+        room.empty()
+        yield room
+
+
+REFUSED = {
+    "postgresql": EVERYWHERE.keys() - {"line break in a header", "line break in the content type"},
+    "mysql": {"no UUID", "no JSON", "headers that are empty", "headers as an array", "headers as a text"}
+    | {"empty topic", "empty type", "empty content type", "empty key", "empty aggregate id"},
+    "sqlite": (EVERYWHERE | LOOSE | SQLITE).keys()
+    - {"line break in a header", "line break in the topic", "line break in the content type", "NUL in the key"}
+    - {"topic that is no UTF-8", "header that is no UTF-8"},
+}
+
+
+@only_on("sqlite3", "psycopg", "pymysql")
+def test_O_4_the_tables_refuse_what_they_can(guarded: Room) -> None:
+    """And what they cannot is dead: the same rows as above, whoever catches them."""
+    for name, (message, _) in bad_rows(guarded).items():
+        if name in REFUSED[guarded.names.dialect]:
+            with pytest.raises(Exception, match=r"check constraint|postroom: |CONSTRAINT"):
+                write(guarded, None, literal(guarded, message))
+        else:
+            write(guarded, None, literal(guarded, message))
+    assert send_all(guarded) == []
+
+
+BAD_DELIVERIES = [{"size": "-1"}, {"lane": "16"}, {"lane": "-2"}, {"state": "7"}]
+
+
+@only_on("sqlite3", "psycopg", "pymysql")
+def test_O_4_deliveries_out_of_range_are_refused(guarded: Room) -> None:
+    moments = {"postgresql": ["'infinity'", "'20000-01-01'"], "sqlite": ["'tomorrow'", "7"], "mysql": []}
+    for wrong in [*BAD_DELIVERIES, *({"due": moment} for moment in moments[guarded.names.dialect])]:
+        with pytest.raises(Exception, match=r"check constraint|postroom: |CONSTRAINT"):
+            write(guarded, None, {}, wrong)
+
+
 @pytest.mark.parametrize("moment", ["'infinity'", "'-infinity'", "'20000-01-01'", "'4000-01-01 BC'"])
 @only_on("postgresql")
 def test_moments_that_python_does_not_know_break_no_question(room: Room, moment: str) -> None:

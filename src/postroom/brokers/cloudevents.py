@@ -14,8 +14,7 @@ import msgspec
 from postroom.encoding import BINARY
 from postroom.errors import InvalidMessage
 from postroom.incoming import Incoming
-from postroom.message import LEDGER
-from postroom.rules.naming import OURS
+from postroom.rules.naming import LEDGER, OURS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

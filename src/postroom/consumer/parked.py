@@ -7,8 +7,8 @@ from datetime import datetime
 import msgspec
 
 from postroom.incoming import Incoming
-from postroom.message import LEDGER, Message
-from postroom.rules.naming import identity, label, line, parked_key
+from postroom.message import Message
+from postroom.rules.naming import LEDGER, identity, label, line, parked_key
 
 _ID = "postroom-received-id"
 _SOURCE = "postroom-received-from"

@@ -4,6 +4,10 @@ import hashlib
 import re
 
 LONGEST = 255
+LEDGER = "postroom-ledger"
+"""The header of a message that belongs to a ledger entry: scope, key and digest, as JSON. It is not sent."""
+RESERVED_HEADERS = "postroom-"
+"""How the headers begin that Postroom makes itself. Programs in plain SQL can give none that does."""
 RESERVED = "postroom:"
 """How the idempotency keys begin that Postroom makes itself; nobody else may give one that does."""
 OURS = "postroom"
@@ -41,6 +45,11 @@ def parked_key(consumer: str, known_as: str) -> str:
     rest = f"{length}:{consumer}:{known_as}"
     key = f"{PARKED}{rest}"
     return key if identity(key) == key else f"{PARKED}{_hash(rest)}"
+
+
+def is_ledger_header(name: str) -> bool:
+    """Whether a header would be taken for the ledger's by anyone who does not mind case, spaces and underscores."""
+    return name.strip().casefold().replace("_", "-") == LEDGER
 
 
 def label(text: str) -> str | None:

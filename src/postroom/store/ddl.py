@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
+from postroom.rules.naming import RESERVED, RESERVED_HEADERS
 from postroom.rules.ordering import LANES, NO_LANE
-from postroom.store.dialect import DIALECTS
+from postroom.store.dialect import DIALECTS, EARLIEST, LATEST
+from postroom.store.guards import triggers
 from postroom.store.leases import Order
 from postroom.store.names import Names, dialect_of
 from postroom.store.operations import DEFAULT_QUEUE
@@ -55,12 +57,13 @@ def indexes_of(table: Table) -> list[Index]:
 
 
 def completing_statements(names: Names) -> list[str]:
-    """What MetaData cannot hold: storage parameters, view, function and first rows. May be run again at any time.
+    """What MetaData cannot hold: storage parameters, triggers, view, function and first rows.
 
+    May be run again at any time.
     A project whose Alembic makes the tables can run these in its migration with ``op.execute``.
     """
-    postgresql_only = [_storage(names), add_function(names)] if names.dialect == "postgresql" else []
-    return [*postgresql_only, *status_view(names), first_lanes(names), version_row(names, VERSION)]
+    postgresql_only = [_storage(names), *add_function(names)] if names.dialect == "postgresql" else []
+    return [*postgresql_only, *triggers(names), *status_view(names), first_lanes(names), version_row(names, VERSION)]
 
 
 def version_row(names: Names, version: int) -> str:
@@ -108,10 +111,28 @@ def status_view(names: Names) -> list[str]:
     return [f"CREATE OR REPLACE VIEW {view} AS\n{select}"]
 
 
-def add_function(names: Names) -> str:
-    """PostgreSQL's function `add`, by which programs in any language record a message in their transaction."""
-    return _ADD.format(**names.mapping(), add=names.table("add"), no_lane=NO_LANE, lane_mask=LANES - 1)
+def add_function(names: Names) -> list[str]:
+    """PostgreSQL's function `add`, by which programs in any language record a message in their transaction.
 
+    It writes with the rights of the tables' owner, so that a role which may do nothing but call it can record messages,
+    and cannot write what the function refuses. Nobody may call it but those to whom that is granted.
+    """
+    add = names.table("add")
+    function = _ADD.format(
+        **names.mapping(),
+        add=add,
+        no_lane=NO_LANE,
+        lane_mask=LANES - 1,
+        reserved=RESERVED,
+        control=CONTROL,
+        reserved_headers=RESERVED_HEADERS,
+        earliest=EARLIEST,
+        latest=LATEST,
+    )
+    return [function, f"REVOKE ALL ON FUNCTION {add} FROM PUBLIC"]
+
+
+CONTROL = r"[\x01-\x1F\x7F-\x9F]"
 
 _STATUS = """\
 SELECT m.position, m.id, d.queue, m.topic, m.type, m.ordering_key AS {key},
@@ -151,7 +172,7 @@ CREATE OR REPLACE FUNCTION {add}(
     deliver_at timestamptz DEFAULT NULL,
     expires_at timestamptz DEFAULT NULL,
     id uuid DEFAULT NULL
-) RETURNS uuid LANGUAGE plpgsql AS $postroom$
+) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $postroom$
 #variable_conflict use_column
 DECLARE
     new_id uuid := coalesce(id, encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid()) PLACING
@@ -173,7 +194,7 @@ BEGIN
     FROM (VALUES ('topic', coalesce(topic, '')), ('type', type), ('aggregate_type', aggregate_type),
         ('aggregate_id', aggregate_id), ('key', key), ('idempotency_key', idempotency_key)) AS field (name, value)
     WHERE length(field.value) NOT BETWEEN 1 AND 255
-        OR field.name IN ('topic', 'type', 'aggregate_type') AND field.value ~ '[[:cntrl:]]'
+        OR field.name IN ('topic', 'type', 'aggregate_type') AND field.value ~ '{control}'
     LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
@@ -188,6 +209,30 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'postroom: headers are not a JSON object of strings',
             HINT = 'Give headers like this: jsonb_build_object(''name'', ''value'')';
+    END IF;
+    SELECT left(h.key, 60) AS name, CASE
+        WHEN length(h.key) NOT BETWEEN 1 AND 255 THEN 'has a name of ' || length(h.key) || ' characters'
+        WHEN h.key ~ '{control}' OR h.value ~ '{control}' THEN 'holds a control character'
+        WHEN starts_with(lower(replace(btrim(h.key), '_', '-')), '{reserved_headers}') THEN 'is one of Postroom''s own'
+    END AS problem INTO wrong FROM jsonb_each_text(headers) h ORDER BY problem LIMIT 1;
+    IF wrong.problem IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'postroom: header "' || wrong.name || '" ' || wrong.problem,
+            HINT = 'Names have 1 to 255 characters and do not begin with {reserved_headers}; '
+                'control characters are not allowed.';
+    END IF;
+    IF starts_with(idempotency_key, '{reserved}') OR right(idempotency_key, 1) = ' ' THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'postroom: idempotency_key begins with {reserved} or ends with a space',
+            HINT = 'The former are Postroom''s own; the latter not every database tells from keys without it.';
+    END IF;
+    SELECT field.name, field.value INTO wrong
+    FROM (VALUES ('deliver_at', deliver_at), ('expires_at', expires_at)) AS field (name, value)
+    WHERE NOT (field.value >= '{earliest}' AND field.value < '{latest}') LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'postroom: ' || wrong.name || ' ' || wrong.value || ' is outside the years 1000 to 9998',
+            HINT = 'Leave it out for a message that never expires, or is to leave at once.';
     END IF;
     IF expires_at <= deliver_at THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from postroom.message import LEDGER, Message
 from postroom.rules.answers import EXPIRED, SUCCEEDED, UNKNOWN, http_status
 from postroom.rules.failures import CODE_LENGTH, cut
+from postroom.rules.naming import LEDGER
 from postroom.rules.replay import Response
 from postroom.store.confirming import Confirmation
 from postroom.store.leases import Claimed, Dead, Duplicate, Expired, Sent, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from postroom.message import Message
 
 _Place = tuple[
     Annotated[str, msgspec.Meta(max_length=255)],

@@ -16,6 +16,7 @@ from sqlalchemy.schema import CreateTable
 from postroom.errors import SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
 from postroom.store.ddl import completing_statements, indexes_of, schema_statements, version_row
 from postroom.store.schema import VERSION, metadata
+from postroom.store.upgrades import guard_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 LATEST = VERSION
 """The version that this Postroom works with."""
 
-UPGRADES: list[Callable[[Connection, Names], None]] = []
+UPGRADES: list[Callable[[Connection, Names], None]] = [guard_tables]
 """``UPGRADES[n - 1]`` turns version n into n + 1. It must bear being run again after it was cut off in the middle,
 because MySQL commits at every DDL statement; what it changed in view or function is brought up to date by itself."""
 

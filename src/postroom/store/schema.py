@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, postgresql
 
 from postroom.store.dialect import DIALECTS
+from postroom.store.guards import constraints
 from postroom.store.names import Names
 from postroom.store.operations import DEFAULT_QUEUE
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
     from sqlalchemy.types import TypeEngine
 
-VERSION = 1
+VERSION = 2
 """The version of the tables described here. A change of them raises it and adds a step in `migrations`."""
 
 STORAGE = {
@@ -115,7 +116,7 @@ _TYPES = {
 def metadata(names: Names) -> MetaData:
     """All tables with their indexes, for the database and the places that the names are for.
 
-    The view, the function on PostgreSQL, storage parameters and first rows are not in it: see `ddl`.
+    The view, PostgreSQL's function, SQLite's triggers, storage parameters and first rows are not in it: see `ddl`.
     """
     tables = MetaData(schema=names.schema)
     types = _TYPES[names.dialect]
@@ -163,6 +164,7 @@ def _outbox(tables: MetaData, names: Names, types: _Types) -> Table:
             postgresql_where=given,
             sqlite_where=given,
         ),
+        *constraints(names, "outbox"),
         sqlite_autoincrement=True,  # positions of deleted messages must not come again
     )
 
@@ -188,6 +190,7 @@ def _delivery(tables: MetaData, names: Names, types: _Types) -> Table:
         _words("error_code", 64),
         _words("error_message", 512),
         *_delivery_indexes(names),
+        *constraints(names, "outbox_delivery"),
         sqlite_with_rowid=False,
     )
 

@@ -26,9 +26,9 @@ def add(topic: str, payload: object = None, **fields: str) -> None:
 
 
 def test_init_says_what_it_did(postroom: Command) -> None:
-    assert postroom("init", *DATABASE) == (0, "created version 1 of Postroom's tables\n", "")
-    assert postroom("init", *DATABASE) == (0, "already at version 1: nothing to do\n", "")
-    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 1, "version": 1}
+    assert postroom("init", *DATABASE) == (0, "created version 2 of Postroom's tables\n", "")
+    assert postroom("init", *DATABASE) == (0, "already at version 2: nothing to do\n", "")
+    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 2, "version": 2}
 
 
 def test_init_tells_an_upgrade_from_a_creation() -> None:
@@ -64,7 +64,7 @@ def test_tables_of_another_version_are_a_clear_error(
     missing = postroom(*command, *DATABASE)
     postroom("init", *DATABASE)
     with monkeypatch.context() as newer_postroom:
-        newer_postroom.setattr(migrations, "LATEST", 2)
+        newer_postroom.setattr(migrations, "LATEST", 3)
         outdated = postroom(*command, *DATABASE)
     with closing(sqlite3.connect("app.db")) as connection, connection:
         connection.execute("INSERT INTO postroom_schema_version (version) VALUES (99)")
@@ -147,4 +147,4 @@ def test_schema_as_json_is_the_list_of_statements(postroom: Command) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         for statement in statements:
             connection.execute(statement)
-        assert connection.execute("SELECT version FROM postroom_schema_version").fetchall() == [(1,)]
+        assert connection.execute("SELECT version FROM postroom_schema_version").fetchall() == [(2,)]

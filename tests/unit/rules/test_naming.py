@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.rules.naming import LONGEST, RESERVED, identity, label, line, origin, parked_key
+from postroom.rules.naming import LEDGER, LONGEST, RESERVED, identity, is_ledger_header, label, line, origin, parked_key
 
 ANY = st.text(st.characters(), max_size=400)
 
@@ -64,3 +64,8 @@ def test_keys_of_parked_messages_are_of_our_own_and_fit(consumer: str, known_as:
     assert key.startswith(RESERVED)
     assert identity(key) == key
     assert parked_key("a:b", "c") != parked_key("a", "b:c")
+
+
+def test_the_ledgers_header_is_known_in_any_spelling() -> None:
+    assert all(map(is_ledger_header, (LEDGER, "Postroom-Ledger", " POSTROOM_LEDGER ", "po\u017ftroom-ledger")))
+    assert not any(map(is_ledger_header, ("postroom-ledgers", "ledger", "x-postroom-ledger", "")))
