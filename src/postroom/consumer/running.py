@@ -1,23 +1,22 @@
-"""Running a handler: a transaction with the inbox's mark and the handler's own writes, or neither."""
+"""Running a handler: in a thread if it is sync, within its time, and again where a connection proves to be stale."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from postroom.consumer.tracing import continued
+from postroom.consumer.calling import Calls, HandlerFailed
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.relay.lines import Outage
 from postroom.rules.failures import with_place
 from postroom.store.connections import async_kind, sync_kind
-from postroom.store.db_errors import is_aborted, is_lost_connection, reason
+from postroom.store.db_errors import is_lost_connection, reason
 from postroom.tracebacks import raised_at
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from opentelemetry.trace import Tracer
 
@@ -32,20 +31,6 @@ STALE = 3
 """Connections that may prove to be lost one after another: a pool keeps some from before a server's restart."""
 
 
-ABORTED = (
-    "the handler went on after a statement had failed, and PostgreSQL undoes such a transaction: let the error out, or "
-    "have a savepoint around the statement"
-)
-ENDED = "the handler has rolled back its transaction, and the mark with it: leave its end to the consumer"
-
-
-class HandlerFailed(Exception):
-    """What a handler raised that is no exception of a program's own: an exit, or a cancellation.
-
-    Or it returned, and had undone its transaction.
-    """
-
-
 class Runner:
     """Runs handlers, sync ones in threads. Each call is one transaction."""
 
@@ -57,10 +42,9 @@ class Runner:
         database_answers: Callable[[], Awaitable[bool]],
         tracer: Tracer | None = None,
     ) -> None:
-        self._inbox = inbox
         self._database_answers = database_answers
         self._transactions = transactions
-        self._tracer = tracer
+        self._calls = Calls(inbox, transactions, tracer)
         self._threads = ThreadPoolExecutor(threads, THREADS)
 
     async def run(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
@@ -87,7 +71,7 @@ class Runner:
         try:
             if handler.is_async:
                 async with asyncio.timeout(handler.timeout):
-                    return await self._wait(handler, messages)
+                    return await self._calls.wait(handler, messages)
             return await self._in_thread(handler, messages)
         except Exception:
             raise
@@ -121,18 +105,6 @@ class Runner:
         """End the threads that are idle."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _wait(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
-        async with self._transactions.waiting() as connection:
-            first = await self._inbox.afirst_times(connection, _ids(messages))
-            fresh = _those(messages, first)
-            if fresh:
-                with continued(fresh, self._inbox.consumer, self._tracer):
-                    await handler.call(connection, fresh)
-                if handler.takes_connection:
-                    with _told():
-                        _see(is_there=await self._inbox.ais_marked(connection, fresh[0].known_as))
-        return first
-
     async def _in_thread(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
         too_late = threading.Event()
         work = asyncio.get_running_loop().run_in_executor(self._threads, self._block, handler, messages, too_late)
@@ -153,45 +125,9 @@ class Runner:
         try:
             if too_late.is_set():
                 raise TimeoutError  # noqa: TRY301 - it waited for a thread until its time was up
-            with self._transactions.blocking() as connection:
-                first = self._inbox.first_times(connection, _ids(messages))
-                fresh = _those(messages, first)
-                if fresh:
-                    with continued(fresh, self._inbox.consumer, self._tracer):
-                        handler.call(connection, fresh)
-                    if handler.takes_connection:
-                        with _told():
-                            _see(is_there=self._inbox.is_marked(connection, fresh[0].known_as))
-                if too_late.is_set():
-                    raise TimeoutError  # noqa: TRY301 - what makes the transaction roll back
+            return self._calls.block(handler, messages, too_late.is_set), None
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
             return [], error
-        return first, None
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """A handler may have swallowed an error, and PostgreSQL would then answer a commit with a rollback, in silence."""
-    try:
-        yield
-    except Exception as error:
-        if is_aborted(error):
-            raise HandlerFailed(ABORTED) from error
-        raise
-
-
-def _see(*, is_there: bool) -> None:
-    """A mark that the handler's transaction no longer sees is undone, and so is what the handler wrote before."""
-    if not is_there:
-        raise HandlerFailed(ENDED)
-
-
-def _ids(messages: Sequence[Incoming]) -> list[str]:
-    return [one.known_as for one in messages]
-
-
-def _those(messages: Sequence[Incoming], first: Sequence[bool]) -> list[Incoming]:
-    return [one for one, is_first in zip(messages, first, strict=True) if is_first]
 
 
 def said(error: BaseException, handler: Handler) -> str:
