@@ -183,13 +183,17 @@ class Link:
                     end = start + FRAME_HEAD + int.from_bytes(buffer[start + 3 : start + FRAME_HEAD]) + 1
                     if len(buffer) < end:
                         break
-                    _, channel, found = frame.unmarshal(bytes(buffer[start:end]))
-                    self._arrived(channel, found)
+                    self._arrived(*self._unmarshal(bytes(buffer[start:end])))
                     start = end
                 del buffer[:start]
             self.lose("the connection is lost")
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing more is heard
             self.lose(str(error) or type(error).__name__)
+
+    def _unmarshal(self, raw: bytes) -> tuple[int, Any]:
+        """Channel and content of a frame."""
+        _, channel, found = frame.unmarshal(raw)
+        return channel, found
 
     def _arrived(self, channel: int, found: Any) -> None:
         match found:

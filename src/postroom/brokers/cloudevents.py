@@ -14,10 +14,10 @@ import msgspec
 from postroom.encoding import BINARY
 from postroom.errors import InvalidMessage
 from postroom.incoming import Incoming
-from postroom.rules.naming import LEDGER, OURS
+from postroom.rules.naming import LEDGER, OURS, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from postroom.message import Message
 
@@ -211,11 +211,18 @@ def _add_own(event: dict[str, str], message: Message, wire: Wire) -> None:
 
 
 def incoming(
-    wire: Wire, headers: Mapping[str, str], body: bytes | None, *, id: str, topic: str, key: str | None = None
+    wire: Wire,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    *,
+    id: str | Callable[[], str],
+    topic: str,
+    key: str | None = None,
 ) -> Incoming:
     """What a protocol carried as a message: a CloudEvent in either mode, or a plain one.
 
-    `id`, `topic` and `key` are what the protocol itself says; a CloudEvent's own attributes come before them.
+    `id`, `topic` and `key` are what the protocol itself says; a CloudEvent's own attributes come before them. Bytes of
+    header values that are no UTF-8 are lone surrogates in them.
     """
     try:
         return decode(wire, headers, body, topic=topic, key=key)
@@ -225,13 +232,13 @@ def incoming(
         content_type = lower.get(CONTENT_TYPE)
         meant = f"{wire.prefix}specversion" in lower or _is_structured(content_type)
         return Incoming(
-            id=lower.get(f"{wire.prefix}id") or id,
+            id=readable(lower.get(f"{wire.prefix}id") or (id if isinstance(id, str) else id())),
             topic=topic,
             payload=body,
-            content_type=content_type or BINARY,
+            content_type=readable(content_type or BINARY),
             key=key,
             headers=users,
-            problem=str(error) if meant else None,
+            problem=readable(str(error)) if meant else None,
         )
 
 
@@ -246,18 +253,30 @@ def decode(
     if _is_structured(content_type):
         return _event(*_opened(body or b""), users, topic, key)
     event = {
-        name[len(wire.prefix) :]: unquote(value) if wire.ascii_only else value
+        name[len(wire.prefix) :]: _attribute(name, value, wire)
         for name, value in headers.items()
         if name.lower().startswith(wire.prefix)
     }
     if content_type is not None:
-        event["datacontenttype"] = wire.user_header("", content_type)[1]
+        event["datacontenttype"] = wire.user_header("", readable(content_type))[1]
     return _event(event, (body or b"") if content_type is not None else body or None, users, topic, key)
+
+
+def _attribute(name: str, value: str, wire: Wire) -> str:
+    """Two ids, or two sources, that are no text must not become the same."""
+    try:
+        found = unquote(value, errors="strict") if wire.ascii_only else value
+        found.encode()
+    except UnicodeError:
+        raise InvalidMessage(f"this is not a CloudEvent: {name} is not UTF-8") from None
+    return found
 
 
 def _users(wire: Wire, headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that are neither the protocol's nor ours: a stranger could name an entry of our ledger."""
-    users = dict(wire.user_header(name, value) for name, value in headers.items() if not wire.is_reserved(name))
+    users = dict(
+        wire.user_header(name, readable(value)) for name, value in headers.items() if not wire.is_reserved(name)
+    )
     users.pop(LEDGER, None)
     return users
 

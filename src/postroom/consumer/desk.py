@@ -109,13 +109,13 @@ class Desk:
         """
         first = received[0]
         message = first.message
+        if message.problem is not None:
+            failed = Failed(Reason.UNDECODABLE, message.problem, None)
+            return await self._park(first, failed)
         handler = self._office.handler_for(message)
         if handler is None:
             self._finish([first], Fate.SKIPPED)
             return 1
-        if message.problem is not None:
-            failed = Failed(Reason.UNDECODABLE, message.problem, None)
-            return await self._park(first, failed)
         if self._stands_behind(message):
             return await self._park(first, None)
         started = time.monotonic()

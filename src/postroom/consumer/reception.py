@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import logging
+import time
 from typing import TYPE_CHECKING
 
 from postroom.consumer.desk import Desk, hash_of
 from postroom.consumer.outcomes import Fate
 from postroom.errors import BrokerUnavailable
 from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
-from postroom.rules.ordering import key_hash
 from postroom.sources.port import Received
 from postroom.telemetry import Reachability
 
@@ -72,6 +72,9 @@ class Reception:
         except BrokerUnavailable as error:
             self._report(str(error))
             raise
+        except Exception as error:
+            self._report(f"{self._source.name}: {type(error).__name__}: {error}")
+            raise BrokerUnavailable(str(self._down)) from error
         self._report(None)
         if received and await self._ask_for_parked([one.message for one in received]):
             for one in received:
@@ -80,6 +83,15 @@ class Reception:
             self._to_give_back.extend(received)
             self._unsettled.set()
         return len(received)
+
+    def is_behind(self, deadline: float) -> bool:
+        """Whether the source has not been given all that is there. Raises `BrokerUnavailable` when it is too late."""
+        source = self._source
+        if not getattr(source, "is_behind", False):
+            return False
+        if source is not None and time.monotonic() > deadline:
+            raise BrokerUnavailable(f"{source.name}: the consumer was not let in, or is not given what is there")
+        return True
 
     async def handle(self, message: Incoming) -> Fate:
         """Handle one message that came another way; returns when it is done, or the consumer stops."""
@@ -108,11 +120,15 @@ class Reception:
         undone, self._to_give_back = self._to_give_back, []
         if self._source is None:
             return
-        if undone:
-            await self._source.give_back(undone)
-        if done:
-            with suppress(BrokerUnavailable):  # they come again, and are known; `receive` will tell that it is away
+        try:
+            if undone:
+                await self._source.give_back(undone)
+            if done:
                 await self._source.acknowledge(done)
+        except BrokerUnavailable:
+            pass  # they come again, and are known; `receive` will tell that it is away
+        except Exception as error:  # noqa: BLE001 - so do these, and the consumer goes on
+            logging.getLogger("postroom").warning("%s: settling raised %s", self._source.name, type(error).__name__)
 
     async def wait_until_idle(self) -> None:
         """Return when nothing is in flight."""
@@ -130,7 +146,7 @@ class Reception:
     def _desk_for(self, message: Incoming) -> Desk:
         if message.key is None:
             return min(self.desks, key=lambda one: one.load)
-        return self.desks[key_hash(message.key) % len(self.desks)]
+        return self.desks[hash_of(message.key) % len(self.desks)]
 
     async def _ask_for_parked(self, messages: Sequence[Incoming]) -> bool:
         """Learn which keys have messages parked. False if the consumer stops before the database has said."""

@@ -61,12 +61,12 @@ class Retries:
     async def deliver(self, message: Message) -> Outcome:
         """Run the handler; the broker of the relay, as it were."""
         received = as_received(message)
+        if received.problem is not None:
+            return Refused(Reason.UNDECODABLE, received.problem, Failure.PERMANENT)
         handler = self._handler_for(received)
         if handler is None:
             problem = "there is no handler for its topic and type any more: requeue it when there is"
             return Refused(NO_HANDLER, problem, Failure.PERMANENT)
-        if received.problem is not None:
-            return Refused(Reason.UNDECODABLE, received.problem, Failure.PERMANENT)
         started = time.monotonic()
         try:
             [is_first] = await self._runner.run(handler, [received])

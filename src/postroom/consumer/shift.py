@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 AT_HAND = 0.2
 """Seconds in which a broker gives what it has."""
+JOINING = 100.0
+"""Seconds in which a source is let in: a group waits that long for a member that is gone."""
 
 
 class Shift:
@@ -48,8 +51,10 @@ class Shift:
     async def work_once(self) -> None:
         """Handle what the broker has at hand, and what is parked and due."""
         async with self._at_work():
-            while not self._office.stopping.is_set() and await self.reception.receive_some(AT_HAND):
-                pass
+            deadline = time.monotonic() + JOINING
+            while not self._office.stopping.is_set():
+                if not await self.reception.receive_some(AT_HAND) and not self.reception.is_behind(deadline):
+                    break
             await self.reception.wait_until_idle()
             if not self._office.stopping.is_set():
                 await self._relay.run_once()

@@ -57,6 +57,15 @@ def label(text: str) -> str | None:
     return _UNSTORABLE.sub("", text)[:LONGEST] or None
 
 
+def readable(text: str) -> str:
+    """Return a text with the bytes in it that were no UTF-8, and are lone surrogates, in hexadecimal."""
+    try:
+        raw = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # surrogates that never were bytes
+        raw = text.encode("utf-8", "surrogatepass")
+    return raw.decode("utf-8", "backslashreplace")
+
+
 def line(text: str) -> str:
     """Return a header's value without what cannot be stored."""
     return _UNSTORABLE.sub("", text)

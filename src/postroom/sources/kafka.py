@@ -34,9 +34,17 @@ class KafkaSource:
         self._suspect = False
         """Whether the servers were gone when last heard of."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there may be more at hand than was received: until the group has let us in, nothing is."""
+        return self._link is None or self._link.is_behind
+
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
         """Up to `most` messages. Raises `BrokerUnavailable`; what is out comes again then."""
         link = self._link or await self._open()
+        if link.ended is not None:
+            self._link = None
+            raise BrokerUnavailable(f"{self.name}: {link.ended}")
         if self._suspect:
             try:
                 await link.check()
@@ -94,4 +102,5 @@ class KafkaSource:
             "heartbeat.interval.ms": min(MOST_BETWEEN_BEATS_MS, session // 3),
             "socket.timeout.ms": SERVER_SILENT_MS,
             "topic.metadata.refresh.interval.ms": NEW_TOPICS_MS,
+            "enable.partition.eof": True,
         }

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from postroom.brokers.cloudevents import KAFKA, incoming
 from postroom.errors import BrokerUnavailable
 from postroom.rules.routing import expression
-from postroom.sources.offsets import Offsets
+from postroom.sources.kafka_records import Partition, received
 from postroom.sources.patterns import is_pattern
-from postroom.sources.port import Received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from logging import Logger
+
+    from postroom.sources.port import Received
 
 GLANCE, IDLE_GLANCE = 0.02, 0.1
 """Seconds after which the thread looks whether it has orders: while messages are out, and else."""
@@ -38,33 +38,6 @@ NO_TOPIC = "__postroom"
 _END_OF_PARTITION = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's public name for it, as all with an underscore
 _GONE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._FATAL})  # noqa: SLF001 - as above
 Key = tuple[str, int]
-
-
-class Partition:
-    """One partition, for as long as it is assigned to us."""
-
-    def __init__(self, topic: str, number: int) -> None:
-        self.topic = topic
-        self.number = number
-        self.offsets = Offsets()
-        self.committed: int | None = None
-        self.back_to: int | None = None
-        """Where to read on; what is polled before that is done is dropped."""
-        self.turn = 0
-        """How often it was put back: what was received in an earlier turn cannot be given back any more."""
-
-    def put_back(self, offset: int) -> None:
-        """Read again from this offset."""
-        self.offsets.rewind(offset)
-        self.back_to = offset if self.back_to is None else min(offset, self.back_to)
-        self.turn += 1
-
-    def to_commit(self) -> TopicPartition | None:
-        """How far it is done, where that has not been committed."""
-        reached = self.offsets.reached
-        if reached is None or reached == self.committed:
-            return None
-        return TopicPartition(self.topic, self.number, reached)
 
 
 class Link:
@@ -92,6 +65,9 @@ class Link:
         self._news = asyncio.Event()
         self.trouble: str | None = None
         """What the client has complained of since it was last asked."""
+        self.ended: str | None = None
+        """Why its thread polls no more."""
+        self._assigned_at_all = False
 
     async def open(self) -> None:
         """Ask for the topics, then join the group. Raises `BrokerUnavailable`."""
@@ -107,6 +83,12 @@ class Link:
             on_lost=self._lost,
         )
         self._thread.start()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the group has assigned nothing yet, or a partition's end has not been seen."""
+        with self._lock:
+            return not self._assigned_at_all or not all(one.at_end for one in self._partitions.values())
 
     async def check(self) -> None:
         """See that a server answers, and has the topics. Raises `BrokerUnavailable`."""
@@ -143,7 +125,7 @@ class Link:
         """What has been polled; or, with trouble, nothing."""
         self._most = max(self._most, most)
         self._news.clear()
-        if not self._waiting and not self.trouble:
+        if not self._waiting and not self.trouble and not self.ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._news.wait()
@@ -189,7 +171,7 @@ class Link:
         self._ending.set()
         self._space.set()
         if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join, FAREWELL)
+            await asyncio.to_thread(self._thread.join, 2 * FAREWELL)
 
     def _is_ours(self, partition: Partition) -> bool:
         return self._partitions.get((partition.topic, partition.number)) is partition
@@ -213,17 +195,34 @@ class Link:
         return future
 
     def _run(self) -> None:
-        while not self._ending.is_set():
-            self._obey()
-            self._seek()
-            if len(self._waiting) < self._most:
-                self._full_since = None
-                self._pause(pause=False)
-                self._poll(self._glance())
-            else:
-                self._stay()
-        self._consumer.close()  # which commits, since it gives up the partitions
-        self._refuse_orders()
+        try:
+            while not self._ending.is_set():
+                self._work()
+            self._become_known()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the source is told, and begins anew
+            self.ended = f"the thread that polls has ended: {type(error).__name__}: {error}"
+        finally:
+            with contextlib.suppress(Exception):
+                self._consumer.close()  # which commits, since it gives up the partitions
+            self.ended = self.ended or "the connection is closed"
+            self._refuse_orders()
+            self._wake()
+
+    def _work(self) -> None:
+        self._obey()
+        self._seek()
+        if len(self._waiting) < self._most:
+            self._full_since = None
+            self._pause(pause=False)
+            self._poll(self._glance())
+        else:
+            self._stay()
+
+    def _become_known(self) -> None:
+        """Wait until the group has told us who we are: who leaves before that stays in it, until it counts as dead."""
+        deadline = time.monotonic() + FAREWELL
+        while not self._consumer.memberid() and not self.trouble and time.monotonic() < deadline:
+            self._consumer.poll(IDLE_GLANCE)
 
     def _glance(self) -> float:
         is_out = any(partition.offsets.lowest is not None for partition in self._partitions.values())
@@ -275,15 +274,24 @@ class Link:
                 error = record.error()
                 if error is None:
                     self._arrived(record)
-                elif error.code() != _END_OF_PARTITION:
+                elif error.code() == _END_OF_PARTITION:
+                    self._ended(record)
+                else:
                     self.trouble = error.str()
-        self._wake()
+        if self._waiting or self.trouble:
+            self._wake()
 
     def _arrived(self, record: Any) -> None:
         partition = self._partitions.get((record.topic(), record.partition()))
         if partition is not None and partition.back_to is None:
+            partition.at_end = False
             partition.offsets.deliver(record.offset())
-            self._waiting.append(_received(partition, record))
+            self._waiting.append(received(partition, record))
+
+    def _ended(self, record: Any) -> None:
+        partition = self._partitions.get((record.topic(), record.partition()))
+        if partition is not None and partition.back_to is None:
+            partition.at_end = True
 
     def _seek(self) -> None:
         for partition in list(self._partitions.values()):
@@ -324,6 +332,7 @@ class Link:
         with self._lock:
             for place in places:
                 self._partitions[place.topic, place.partition] = Partition(place.topic, place.partition)
+        self._assigned_at_all = True
         self._paused = False  # those that are new are not: all are paused again if need be
 
     def _revoked(self, consumer: Any, places: Sequence[TopicPartition]) -> None:
@@ -348,21 +357,3 @@ class Link:
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop may have ended
             self._loop.call_soon_threadsafe(self._news.set)
-
-
-def _received(partition: Partition, record: Any) -> Received:
-    headers = {name: _text(value) for name, value in record.headers() or ()}
-    topic, number, offset, key = partition.topic, partition.number, record.offset(), record.key()
-    message = incoming(
-        KAFKA,
-        headers,
-        record.value(),
-        id=f"{topic}/{number}/{offset}",
-        topic=topic,
-        key=None if key is None else _text(key),
-    )
-    return Received(message, (partition, offset, partition.turn))
-
-
-def _text(value: bytes | str | None) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

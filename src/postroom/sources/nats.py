@@ -14,17 +14,17 @@ from postroom.brokers import nats as publisher
 from postroom.brokers.cloudevents import NATS, incoming
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.sources import patterns
+from postroom.sources.nats_frames import Frame, RawClient, head_of
 from postroom.sources.nats_setup import ALL, durable_name, ensure_consumer, filters_of, find_stream
 from postroom.sources.port import Received
+from postroom.sources.reading import text, undecodable
 
 import nats.errors  # isort: skip - after the publisher, which says what is missing
 import nats.js.errors  # isort: skip
-from nats.aio.client import Client  # isort: skip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nats.aio.msg import Msg
     from nats.js.api import ConsumerConfig
 
 PATIENCE = 5.0
@@ -51,7 +51,7 @@ class _Pull:
 class _Link:
     """One connection, for as long as it lasts, and what came by it."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: RawClient) -> None:
         self.client = client
         self._inbox = client.new_inbox()
         self._numbers = count()
@@ -69,12 +69,11 @@ class _Link:
     async def listen(self, stream: str, durable: str, config: ConsumerConfig) -> None:
         """Be ready to pull."""
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
-        unlimited = 0
-        await self.client.subscribe(
-            f"{self._inbox}.*", cb=self._arrived, pending_msgs_limit=unlimited, pending_bytes_limit=unlimited
-        )
+        await self.client.take(f"{self._inbox}.*", self._arrived)
         patience = min([config.ack_wait or PATIENCE, *(config.backoff or [])])
         self._tasks = [asyncio.create_task(self._keep(patience / 3)), asyncio.create_task(self._watch())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
 
     async def pull(self, batch: int, seconds: float = 0.0) -> None:
         """Have up to so many put to `waiting`; without seconds those that are there. Raises `BrokerUnavailable`."""
@@ -127,6 +126,12 @@ class _Link:
         self.lose("the connection is closed")
         await self.client.close()
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Without one of its tasks a connection is of no use: the next one has them again."""
+        if not task.cancelled():
+            error = task.exception()
+            self.lose(self.complaint or (f"{type(error).__name__}: {error}" if error else "the connection is lost"))
+
     async def _keep(self, seconds: float) -> None:
         """Ask for more time for all that is out, again and again."""
         with contextlib.suppress(nats.errors.Error, OSError):
@@ -141,15 +146,16 @@ class _Link:
             await asyncio.sleep(GLANCE)
         self.lose(self.complaint or "the connection is lost")
 
-    async def _arrived(self, message: Msg) -> None:
+    def _arrived(self, frame: Frame) -> None:
         pull = self._pull
-        if message.subject.startswith(self._inbox):
-            if pull is not None and pull.subject == message.subject:
-                pull.trouble = _trouble(message.headers or {})
+        if frame.subject.startswith(self._inbox.encode()):
+            if pull is not None and pull.subject == text(frame.subject):
+                pull.trouble = _trouble(frame.head)
                 pull.over.set()
             return
-        self.waiting.append(_received(message))
-        self.out[message.reply] = None
+        received = _received(frame)
+        self.waiting.append(received)
+        self.out[received.receipt] = None
         if pull is not None:
             pull.missing -= 1
             if not pull.missing:
@@ -208,8 +214,10 @@ class NatsSource:
         if self._link is not None and not self._link.lost:
             return self._link
         if self._link is not None:
+            reason = self._link.lost
             await self._drop(self._link)
-        link = _Link(Client())
+            raise BrokerUnavailable(f"{self.name}: {reason}")
+        link = _Link(RawClient())
         reasons: list[str] = []
 
         async def complain(error: Exception) -> None:
@@ -250,22 +258,33 @@ class NatsSource:
         await link.close()
 
 
-def _received(message: Msg) -> Received:
-    headers = message.headers or {}
-    id = headers.get("Nats-Msg-Id") or _place(message.reply)  # noqa: A001 - what it is called everywhere
-    return Received(incoming(NATS, headers, message.data, id=id, topic=message.subject), message.reply)
+def _received(frame: Frame) -> Received:
+    reply = text(frame.reply)
+    try:
+        headers, topic = head_of(frame.head).headers, frame.subject.decode()
+        message = incoming(NATS, headers, frame.body, id=headers.get("Nats-Msg-Id") or _place(reply), topic=topic)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's fault alone
+        message = undecodable(text(frame.subject), frame.body, error, id=_place(reply), headers=frame.head)
+    return Received(message, reply)
 
 
 def _place(reply: str) -> str:
-    """Stream and sequence, as the place to acknowledge at has them: `$JS.ACK.[domain.account.]stream.consumer…`."""
+    """Stream, sequence and time, as the place to acknowledge at has them.
+
+    That is `$JS.ACK.[domain.account.]stream.consumer.delivered.sequence.sequence.time…`. The time is when the server
+    stored the message: a stream that is made anew gives out the same sequences again, but not at the same nanosecond.
+    """
     tokens = reply.split(".")
     first = 2 if len(tokens) == 9 else 4  # noqa: PLR2004 - the short form has nine
-    return f"{tokens[first]}:{tokens[first + 3]}"
+    return f"{tokens[first]}:{tokens[first + 3]}:{tokens[first + 5]}"
 
 
-def _trouble(headers: dict[str, str]) -> str | None:
+def _trouble(raw: bytes) -> str | None:
     """Why the server ends a request, where that is not for want of messages."""
-    status, description = headers.get("Status"), headers.get("Description", "")
+    try:
+        status, description, _ = head_of(raw)
+    except ValueError:
+        return "the server's answer cannot be read"
     if status in (NO_MESSAGES, EXPIRED) or description == COMPLETED:
         return None
     return "there is no such consumer any more" if status == NO_RESPONDERS else description or f"status {status}"

@@ -28,6 +28,8 @@ class Source(Protocol):
     """
 
     name: str
+    """A source may also have an attribute `is_behind`: whether it has not yet been given all that the broker has, as
+    while it waits to be let into a group. Who wants what is at hand, and no more, goes on until it is not."""
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
         """Up to `most` messages, in the broker's order. Waits for the first so long, and not for more than are there.

@@ -15,9 +15,12 @@ from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.sources import patterns
 from postroom.sources.port import Received
 from postroom.sources.rabbitmq_link import Delivery, Inbound
+from postroom.sources.reading import text, undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from postroom.incoming import Incoming
 
 PATIENCE = 10.0
 """Seconds that the server has to let us in, and for each answer."""
@@ -93,7 +96,9 @@ class RabbitSource:
         if self._link is not None and not self._link.lost:
             return self._link
         if self._link is not None:
+            reason = self._link.lost
             await self._drop(self._link)
+            raise BrokerUnavailable(f"{self.name}: {reason}")
         link: Inbound | None = None
         try:
             async with asyncio.timeout(PATIENCE):
@@ -146,18 +151,32 @@ def _tags(link: Inbound, received: Sequence[Received]) -> set[int]:
 
 
 def _received(link: Inbound, delivery: Delivery) -> Received:
-    properties = delivery.properties
-    headers = {name: _text(value) for name, value in (properties.headers or {}).items()}
-    if properties.content_type:
-        headers[CONTENT_TYPE] = properties.content_type
-    message = incoming(
-        AMQP, headers, delivery.payload, id=properties.message_id or str(uuid4()), topic=delivery.routing_key
-    )
-    return Received(message, (link, delivery.tag))
+    try:
+        message = _read(delivery)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's fault alone
+        message = _unread(delivery, f"it cannot be read: {type(error).__name__}")
+    return Received(message, (link, delivery.start.tag))
+
+
+def _read(delivery: Delivery) -> Incoming:
+    start, properties = delivery.start, delivery.properties
+    if problem := start.problem or properties.problem:
+        return _unread(delivery, problem)
+    known = properties.known
+    headers = {name: _text(value) for name, value in (known.headers or {}).items()}
+    if known.content_type:
+        headers[CONTENT_TYPE] = known.content_type
+    return incoming(AMQP, headers, delivery.payload, id=known.message_id or str(uuid4()), topic=start.routing_key)
+
+
+def _unread(delivery: Delivery, problem: str) -> Incoming:
+    start, properties = delivery.start, delivery.properties
+    raw = properties.raw or (properties.known.marshal() if properties.known else b"")
+    return undecodable(start.routing_key, delivery.payload, problem, id=str(uuid4()), headers=raw)
 
 
 def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, (bytes, bytearray)) else str(value)
+    return text(bytes(value)) if isinstance(value, (bytes, bytearray)) else str(value)
 
 
 def _why(error: Exception) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pamqp import body, commands, frame, header
 
 from postroom.brokers.amqp import CAPABILITIES, FAREWELL, HEARTBEAT, PUBLISHING, Closed, Link
+from postroom.sources.rabbitmq_frames import Properties, Start, unmarshal
 
 if TYPE_CHECKING:
     import ssl
@@ -25,9 +26,8 @@ ABILITIES: Any = {**CAPABILITIES, "consumer_cancel_notify": True}
 class Delivery(NamedTuple):
     """A message as it came in."""
 
-    tag: int
-    routing_key: str
-    properties: commands.Basic.Properties
+    start: Start
+    properties: Properties
     payload: bytes
 
 
@@ -42,8 +42,8 @@ class Inbound(Link):
         self._out: dict[int, None] = {}  # in the order in which they came
         self._prefetch = 0
         self._consumers: list[str] = []
-        self._started: Any = None
-        self._properties: Any = None
+        self._started = Start(0, "")
+        self._properties = Properties(0, None)
         self._size = 0
         self._parts: list[bytes] = []
         self._heard = time.monotonic()
@@ -143,11 +143,13 @@ class Inbound(Link):
         self._heard = time.monotonic()
         match found:
             case commands.Basic.Deliver():
-                self._started, self._size = found, 0
+                self._started = Start(found.delivery_tag or 0, found.routing_key or "")
+            case Start():
+                self._started = found
             case header.ContentHeader():
-                self._properties, self._size = found.properties, found.body_size
-                self._parts = []
-                self._complete()
+                self._begin(Properties(found.body_size, found.properties))
+            case Properties():
+                self._begin(found)
             case body.ContentBody():
                 self._parts.append(found.value)
                 self._size -= len(found.value)
@@ -157,11 +159,17 @@ class Inbound(Link):
             case _:
                 super()._arrived(channel, found)
 
+    def _unmarshal(self, raw: bytes) -> tuple[int, Any]:
+        return unmarshal(raw)
+
+    def _begin(self, properties: Properties) -> None:
+        self._properties, self._size, self._parts = properties, properties.size, []
+        self._complete()
+
     def _complete(self) -> None:
         if self._size == 0:
-            tag = self._started.delivery_tag
-            self._out[tag] = None
-            self.waiting.append(Delivery(tag, self._started.routing_key, self._properties, b"".join(self._parts)))
+            self._out[self._started.tag] = None
+            self.waiting.append(Delivery(self._started, self._properties, b"".join(self._parts)))
             self.news.set()
 
     def lose(self, reason: str, code: int = 0) -> None:

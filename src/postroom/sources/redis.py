@@ -21,6 +21,7 @@ from postroom.brokers.redis import RedisBroker
 from postroom.errors import BrokerUnavailable
 from postroom.sources import patterns
 from postroom.sources.port import Received
+from postroom.sources.reading import fingerprint, text, undecodable
 
 from redis.exceptions import RedisError, ResponseError  # isort: skip - after the publisher, which says what is missing
 
@@ -70,6 +71,7 @@ class RedisSource:
         Raises `BrokerUnavailable`; what is out comes again then.
         """
         try:
+            self._look_after_keeping()
             if not self._joined:
                 await self._join()
             if not self._waiting:
@@ -79,6 +81,13 @@ class RedisSource:
             self._forget()
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+
+    def _look_after_keeping(self) -> None:
+        """What is out is nobody's when it is not kept: it comes again, and the task with the next attempt."""
+        if self._keeping is not None and self._keeping.done():
+            keeping, self._keeping = self._keeping, None
+            error = None if keeping.cancelled() else keeping.exception()
+            raise OSError(f"the task that keeps what is out has ended: {type(error).__name__}: {error}")
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
         """Acknowledge all in one round trip. Raises `BrokerUnavailable`."""
@@ -109,7 +118,7 @@ class RedisSource:
         """Return what is pending, leave the group, and end the connections."""
         if self._keeping is not None:
             self._leaving.set()  # not cancelled: the client may swallow that
-            await self._keeping
+            await asyncio.wait([self._keeping])
             self._keeping = None
         self._forget()
         if self._joined:
@@ -234,10 +243,24 @@ def _by_stream(places: Iterable[Place]) -> Iterator[tuple[str, list[bytes]]]:
 
 def _received(place: Place, topic: str, fields: Mapping[bytes, bytes]) -> Received:
     stream, entry = place
-    headers = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()}
-    headers.pop("data", None)
-    id = f"{stream}:{entry.decode()}"  # noqa: A001 - what it is called everywhere
-    return Received(incoming(REDIS, headers, fields.get(b"data"), id=id, topic=topic), place)
+    body = fields.get(b"data")
+
+    def where() -> str:
+        """Place and contents: who gives ids of his own to entries may give them again when the stream is made anew."""
+        return f"{stream}:{entry.decode()}:{fingerprint(part for field in fields.items() for part in field)}"
+
+    try:
+        headers = {name.decode(): text(value) for name, value in fields.items() if name != b"data"}
+        message = incoming(REDIS, headers, body, id=where, topic=topic)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this entry's fault alone
+        message = undecodable(topic, body, error, id=where(), headers=_raw(fields))
+    return Received(message, place)
+
+
+def _raw(fields: Mapping[bytes, bytes]) -> bytes:
+    """All fields but the payload, as they stand on the wire."""
+    parts = (part for name, value in fields.items() if name != b"data" for part in (name, value))
+    return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
 def _why(error: Exception) -> str:

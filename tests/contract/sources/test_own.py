@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
 import aio_pika
@@ -18,7 +18,7 @@ from postroom import Message
 from postroom.brokers.memory import MemoryBroker
 from postroom.errors import BrokerUnavailable
 from postroom.sources.memory import MemorySource
-from tests.contract.sources.desks import KafkaDesk, NatsDesk, RabbitDesk, RedisDesk, ServerDesk
+from tests.contract.sources.desks import SERVERS, KafkaDesk, NatsDesk, RabbitDesk, RedisDesk, ServerDesk
 from tests.contract.sources.receiving import GLANCE, consume, ids, receive
 
 if TYPE_CHECKING:
@@ -192,3 +192,86 @@ async def test_memory_gives_every_consumer_every_message() -> None:
         assert ids(received) == [str(message.id) for message in messages]
         await source.give_back([received[2], received[0]])
         assert ids(await source.receive(10, 0)) == [received[0].message.id, received[2].message.id]
+
+
+async def send_first(desk: ServerDesk, topic: str, body: bytes) -> None:
+    """Send what is no event, and has no id of its sender's, to the first place of a stream that is made for it."""
+    if isinstance(desk, NatsDesk):
+        await desk.declare(topic)
+        await desk.send_plain(topic, body, {})
+        return
+    async with redis.Redis(port=desk.rig.server.port) as client:
+        await client.xadd(topic, {"data": body}, id="1-1")
+
+
+async def remove(desk: ServerDesk, topic: str) -> None:
+    if isinstance(desk, NatsDesk):
+        connection = await nats.connect(f"nats://127.0.0.1:{desk.rig.server.port}")
+        await connection.jetstream().delete_stream(topic)
+        await connection.close()
+        return
+    async with redis.Redis(port=desk.rig.server.port) as client:
+        await client.delete(topic)
+
+
+@pytest.mark.parametrize("kind", [NatsDesk, RedisDesk], ids=lambda kind: kind.name)
+async def test_I_5_what_comes_to_the_same_place_of_a_stream_made_anew_is_a_new_message(
+    kind: type[ServerDesk], topic: str, stack: AsyncExitStack
+) -> None:
+    desk = kind()
+    seen: list[str] = []
+    for body in (b"first", b"second"):
+        await send_first(desk, topic, body)
+        source = opened(stack, desk.source(f"c{topic}", topic, **desk.hasty))
+        [one] = await receive(source, 1)
+        await source.give_back([one])
+        [again] = await receive(source, 1)
+        assert (again.message.payload, again.message.known_as) == (body, one.message.known_as)
+        seen.append(one.message.known_as)
+        await source.close()
+        await remove(desk, topic)
+    first, second = (known_as.split(":")[:2] for known_as in seen)
+    assert first == second
+    assert seen[0] != seen[1]
+
+
+class Broken(dict[str, None]):
+    def __iter__(self) -> Any:
+        flaw()
+
+
+def flaw(*_: object) -> NoReturn:
+    raise ZeroDivisionError("a flaw")
+
+
+async def until_it_raises(source: Source) -> None:
+    async with asyncio.timeout(20):
+        while not await source.receive(1, GLANCE):
+            pass
+
+
+@pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.name)
+async def test_a_thread_or_task_of_a_source_that_ends_is_said_and_begins_anew(
+    kind: type[ServerDesk], topic: str, stack: AsyncExitStack
+) -> None:
+    desk = kind()
+    await desk.declare(topic)
+    source: Any = opened(stack, desk.source(f"c{topic}", topic, **desk.hasty))
+    assert await source.receive(1, GLANCE) == []
+    expected: list[str] = []
+    match desk:
+        case KafkaDesk():
+            source._link._seek = flaw
+        case NatsDesk():
+            source._link.out = Broken()
+        case RedisDesk():
+            source._claim = flaw
+        case _:
+            source._link._arrived = flaw
+            expected = await sent(desk, topic)
+    with pytest.raises(BrokerUnavailable, match="flaw"):
+        await until_it_raises(source)
+    if kind is RedisDesk:
+        del source._claim
+    expected = expected or await sent(desk, topic)
+    assert ids(await receive(source, 1)) == expected

@@ -5,7 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.rules.naming import LEDGER, LONGEST, RESERVED, identity, is_ledger_header, label, line, origin, parked_key
+from postroom.rules.naming import (
+    LEDGER,
+    LONGEST,
+    RESERVED,
+    identity,
+    is_ledger_header,
+    label,
+    line,
+    origin,
+    parked_key,
+    readable,
+)
 
 ANY = st.text(st.characters(), max_size=400)
 
@@ -69,3 +80,14 @@ def test_keys_of_parked_messages_are_of_our_own_and_fit(consumer: str, known_as:
 def test_the_ledgers_header_is_known_in_any_spelling() -> None:
     assert all(map(is_ledger_header, (LEDGER, "Postroom-Ledger", " POSTROOM_LEDGER ", "po\u017ftroom-ledger")))
     assert not any(map(is_ledger_header, ("postroom-ledgers", "ledger", "x-postroom-ledger", "")))
+
+
+@given(st.binary(max_size=20))
+def test_bytes_that_are_no_text_are_shown_and_the_rest_is_left(raw: bytes) -> None:
+    shown = readable(raw.decode("utf-8", "surrogateescape"))
+    assert shown == raw.decode("utf-8", "backslashreplace")
+    shown.encode()
+
+
+def test_surrogates_that_never_were_bytes_are_shown_too() -> None:
+    assert readable("a\ud800") == "a\\xed\\xa0\\x80"
