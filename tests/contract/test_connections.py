@@ -8,9 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from postroom import Inbox, Message, Outbox
+from postroom import Consumer, Inbox, Incoming, Message, Outbox
 from postroom.errors import IdempotencyConflict
 from postroom.store.connections import ASYNC_KINDS, SYNC_KINDS
+from postroom.testing import InMemoryConsumer
 from tests.contract.connection_kinds import KINDS, Kind
 from tests.contract.write_support import Database, business_row
 
@@ -223,3 +224,45 @@ def test_I_1_of_many_messages_each_is_new_once(caller: Caller, database: Databas
     assert caller.first_times(INBOX, []) == []
     caller.commit()
     assert all(database.has_mark("billing", one) for one in (known, others[0], others[-1]))
+
+
+class Failing(Exception):
+    pass
+
+
+def handling(caller: Caller) -> InMemoryConsumer:
+    """A consumer with a handler that fails after it has written, on this connection."""
+    consumer = Consumer("billing")
+
+    def bill(connection: object, message: Incoming) -> None:
+        OUTBOX.add(connection, "bills.written", {}, id=message.json()["bill"])
+        if message.json()["fails"]:
+            raise Failing
+
+    async def abill(connection: object, message: Incoming) -> None:
+        await OUTBOX.aadd(connection, "bills.written", {}, id=message.json()["bill"])
+        if message.json()["fails"]:
+            raise Failing
+
+    consumer.handler("orders.created")(abill if caller.runner else bill)
+    return InMemoryConsumer(consumer, caller.connection, catch=True)
+
+
+@each_kind
+def test_I_1_a_test_can_call_handlers_in_its_own_transaction(caller: Caller, database: Database) -> None:
+    def handled(*messages: Message) -> list[str]:
+        handler = handling(caller)
+        return list(caller.wait((handler.ahandle if caller.runner else handler.handle)(*messages)))
+
+    bills = [Message.new("bills.written", {}) for _ in range(3)]
+    failed, kept, undone = (
+        Message.new("orders.created", {"bill": str(bill.id), "fails": bill is bills[0]}) for bill in bills
+    )
+    assert handled(failed, kept, kept) == ["parked", "handled", "duplicate"]
+    assert database.stored(bills) == 0, "it is the test that commits"
+    caller.commit()
+    assert [database.stored([bill]) for bill in bills] == [0, 1, 0]
+    caller.begin()
+    assert handled(undone) == ["handled"]
+    caller.rollback()
+    assert database.stored([bills[2]]) == 0

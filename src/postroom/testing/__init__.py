@@ -1,4 +1,4 @@
-"""What your own tests need: an outbox that remembers, and a relay that delivers when it is told to."""
+"""What your own tests need: an outbox that remembers; a relay and a consumer that work when they are told."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from postroom.testing.consuming import InMemoryConsumer
     from postroom.testing.delivering import InMemoryRelay
     from postroom.testing.recording import RecordingOutbox
 
-__all__ = ["InMemoryRelay", "RecordingOutbox"]
+__all__ = ["InMemoryConsumer", "InMemoryRelay", "RecordingOutbox"]
 
 _HOMES = {
+    "InMemoryConsumer": "postroom.testing.consuming",
     "InMemoryRelay": "postroom.testing.delivering",
     "RecordingOutbox": "postroom.testing.recording",
 }

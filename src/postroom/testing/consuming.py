@@ -1,0 +1,222 @@
+"""InMemoryConsumer: hands messages to a consumer's own handlers, in the thread and the transaction of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, Unpack
+
+from postroom.brokers.cloudevents import KAFKA, Envelope, incoming
+from postroom.consumer.calling import Calls
+from postroom.consumer.outcomes import Fate
+from postroom.consumer.running import said
+from postroom.consumer.transactions import Transactions
+from postroom.incoming import Incoming
+from postroom.message import Fields, Message
+from postroom.rules import failures
+from postroom.rules.failures import Reason
+from postroom.testing.savepoints import savepoints
+
+if TYPE_CHECKING:
+    from postroom.consumer import Consumer
+    from postroom.consumer.handlers import Handler
+
+_ENVELOPE = Envelope(KAFKA)
+_NO_JITTER = 0.5
+T = TypeVar("T")
+
+Call = tuple["Handler", Sequence[Incoming]]
+Work = Generator[Call, list[bool] | Exception, T]
+"""Calls of handlers to make, each answered with what came of it. One loop serves sync tests, another async ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A message that is to be tried again, or is dead."""
+
+    message: Incoming
+    attempts: int = 0
+    """Calls of its handler so far. None, of one that stands behind another of its key."""
+    code: str = ""
+    """The reason code."""
+    said: str = ""
+    """What its dead letter says: the error, and where in your code it was raised."""
+    error: Exception | None = None
+    """What the handler raised."""
+    delay: float | None = None
+    """Seconds after which a consumer would try it again; None of one that is dead, or stands behind another."""
+
+
+class InMemoryConsumer:
+    """Hands messages to the handlers of a `Consumer` as a running one does: inbox, handler, one transaction.
+
+    There is no broker, no thread and no process. With a ``connection``, of any kind that the outbox takes, each call is
+    a savepoint in its open transaction, which the test ends as it likes; that database has Postroom's tables. Without
+    one, it is a transaction of the consumer's own, which is committed.
+
+    What a handler raises reaches the test. With ``catch`` it is treated as a consumer does: the message is in `parked`,
+    and `retry` tries it again at once, until it is in `dead`. Time limits count for async handlers only.
+    """
+
+    def __init__(self, consumer: Consumer, connection: object = None, *, catch: bool = False) -> None:
+        # What a consumer is made of: this is one of its own kind.
+        self._handlers = consumer._handlers  # noqa: SLF001
+        self._batch = consumer._batch  # noqa: SLF001
+        self._classifier = consumer._classifier  # noqa: SLF001
+        self._holds = consumer._settings.order == "hold"  # noqa: SLF001
+        own = consumer._transactions  # noqa: SLF001
+        transactions = own if connection is None else Transactions(savepoints(connection), None)
+        self._calls = Calls(consumer._inbox, transactions)  # noqa: SLF001
+        self._catch = catch
+        self.handled: list[Incoming] = []
+        """What handlers have taken so far, in order."""
+        self.parked: list[Undone] = []
+        """What is to be tried again, in order."""
+        self.dead: list[Undone] = []
+        """What was given up."""
+
+    def receive(self, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Fate:
+        """Hand over a message with these fields, as `Outbox.add` takes them; returns what became of it."""
+        return self.handle(Message.new(topic, payload, **fields))[0]
+
+    async def areceive(self, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Fate:
+        """`receive` for async tests."""
+        return (await self.ahandle(Message.new(topic, payload, **fields)))[0]
+
+    def handle(self, *messages: Message | Incoming) -> list[Fate]:
+        """Hand over messages, those that were published or ones that you made; returns what became of each.
+
+        Those that stand side by side go together to a handler that takes several.
+        """
+        return self._drive(self._handle([_received(one) for one in messages]))
+
+    async def ahandle(self, *messages: Message | Incoming) -> list[Fate]:
+        """`handle` for async tests. Handlers may be sync."""
+        return await self._adrive(self._handle([_received(one) for one in messages]))
+
+    def retry(self) -> list[Fate]:
+        """Try once more what is parked, without waiting for its time; returns what became of each."""
+        return self._drive(self._retry())
+
+    async def aretry(self) -> list[Fate]:
+        """`retry` for async tests."""
+        return await self._adrive(self._retry())
+
+    def _drive(self, work: Work[T]) -> T:
+        answer: list[bool] | Exception | None = None
+        while True:
+            try:
+                handler, messages = next(work) if answer is None else work.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # StopIteration is not generic
+            if handler.is_async:
+                raise RuntimeError(
+                    f"the handler {handler.name} is async: use `await` with ahandle, areceive and aretry"
+                )
+            answer = self._block(handler, messages)
+
+    async def _adrive(self, work: Work[T]) -> T:
+        answer: list[bool] | Exception | None = None
+        while True:
+            try:
+                handler, messages = next(work) if answer is None else work.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # as in _drive
+            answer = await self._wait(handler, messages) if handler.is_async else self._block(handler, messages)
+
+    def _block(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool] | Exception:
+        try:
+            return self._calls.block(handler, messages)
+        except Exception as error:  # noqa: BLE001 - raised where the test looks, or kept
+            return error
+
+    async def _wait(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool] | Exception:
+        try:
+            async with asyncio.timeout(handler.timeout):
+                return await self._calls.wait(handler, messages)
+        except Exception as error:  # noqa: BLE001 - as in _block
+            return error
+
+    def _handle(self, messages: list[Incoming]) -> Work[list[Fate]]:
+        fates: list[Fate] = []
+        while len(fates) < len(messages):
+            group = self._next(messages[len(fates) :])
+            done = yield from self._attempt(group)
+            if not done:  # one of them is at fault: each for itself
+                for one in group:
+                    done += yield from self._attempt([one])
+            fates += done
+        return fates
+
+    def _next(self, waiting: Sequence[Incoming]) -> list[Incoming]:
+        """The first, and those behind it, as far as one handler takes them together."""
+        first, *others = waiting
+        handler = self._handler_for(first)
+        group = [first]
+        if handler is not None and handler.takes_batch and not self._stops(first):
+            for other in others[: self._batch - 1]:
+                if self._handler_for(other) is not handler or self._stops(other):
+                    break
+                group.append(other)
+        return group
+
+    def _stops(self, message: Incoming) -> bool:
+        return message.problem is not None or self._stands_behind(message, self.parked)
+
+    def _attempt(self, group: Sequence[Incoming], before: int = 0) -> Work[list[Fate]]:
+        """What became of these; nothing, if a call with several failed."""
+        message = group[0]
+        handler = self._handler_for(message)
+        if message.problem is not None:
+            self.dead.append(Undone(message, before, Reason.UNDECODABLE, message.problem))
+            return [Fate.DEAD]
+        if handler is None:
+            return [Fate.SKIPPED]
+        if self._stands_behind(message, self.parked):
+            self.parked.append(Undone(message))
+            return [Fate.PARKED]
+        answer = yield handler, group
+        if not isinstance(answer, Exception):
+            self.handled += [one for one, is_first in zip(group, answer, strict=True) if is_first]
+            return [Fate.HANDLED if is_first else Fate.DUPLICATE for is_first in answer]
+        if not self._catch:
+            raise answer
+        return [] if len(group) > 1 else [self._failed(handler, message, before + 1, answer)]
+
+    def _failed(self, handler: Handler, message: Incoming, attempts: int, error: Exception) -> Fate:
+        code = failures.reason_code(error, self._classifier)
+        failure = failures.classify(code, self._classifier)
+        next_one = failures.after_failure(attempts, handler.policy, failure, _NO_JITTER)
+        delay = next_one.delay if isinstance(next_one, failures.Retry) else None
+        undone = Undone(message, attempts, code, said(error, handler), error, delay)
+        (self.dead if delay is None else self.parked).append(undone)
+        return Fate.DEAD if delay is None else Fate.PARKED
+
+    def _retry(self) -> Work[list[Fate]]:
+        waiting, self.parked = self.parked, []
+        fates: list[Fate] = []
+        while waiting:
+            one = waiting[0]
+            try:
+                fates += yield from self._attempt([one.message], one.attempts)
+            except BaseException:
+                self.parked += waiting  # what the test is told of is still to be tried
+                raise
+            waiting.pop(0)
+        return fates
+
+    def _stands_behind(self, message: Incoming, parked: Sequence[Undone]) -> bool:
+        blockers = [*parked, *(self.dead if self._holds else ())]
+        return message.key is not None and any(one.message.key == message.key for one in blockers)
+
+    def _handler_for(self, message: Incoming) -> Handler | None:
+        return next((handler for handler in self._handlers if handler.fits(message)), None)
+
+
+def _received(message: Message | Incoming) -> Incoming:
+    """The message as it comes out of a broker."""
+    if isinstance(message, Incoming):
+        return message
+    headers, body = _ENVELOPE.seal(message)
+    return incoming(KAFKA, headers, body, id=str(message.id), topic=message.topic)

@@ -1,0 +1,88 @@
+"""Savepoints: a handler's transaction inside that of a test, so that the test ends it as it likes."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from typing import TYPE_CHECKING, Any
+
+from postroom.store.async_connections import AsyncKind
+from postroom.store.connections import async_kind, driver_kind, sync_kind
+from postroom.store.steps import Query
+from postroom.store.sync_connections import Django
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+_METHOD = "InMemoryConsumer"
+_BEGIN = Query("BEGIN", {})
+_SAVE = Query("SAVEPOINT postroom_test", {})
+_UNDO = Query("ROLLBACK TO SAVEPOINT postroom_test", {})
+_RELEASE = Query("RELEASE SAVEPOINT postroom_test", {})
+
+
+def savepoints(connection: Any) -> Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]:
+    """A function that opens savepoints on the connection: what is done in one is undone where it is left by an error.
+
+    Raises `UnsupportedConnection`.
+    """
+    is_async = isinstance(driver_kind(connection), AsyncKind)
+    return lambda: _asavepoint(connection) if is_async else _savepoint(connection)
+
+
+@contextmanager
+def _savepoint(connection: Any) -> Iterator[Any]:
+    kind = sync_kind(connection, _METHOD)
+    if kind.dialect == "sqlite":
+        with suppress(Exception):  # there is a transaction
+            kind.execute(_BEGIN)  # or the savepoint would be the transaction, and its release a commit
+    own = _own(connection, kind)
+    if own is not None:
+        with own:
+            yield connection
+        return
+    kind.execute(_SAVE)
+    try:
+        yield connection
+    except BaseException:
+        with suppress(Exception):  # a handler that has ended the transaction is told so by what is raised
+            kind.execute(_UNDO)
+            kind.execute(_RELEASE)
+        raise
+    kind.execute(_RELEASE)
+
+
+def _own(connection: Any, kind: Any) -> AbstractContextManager[Any] | None:
+    """The library's own savepoint, where it keeps track of them."""
+    if isinstance(kind, Django):
+        found: AbstractContextManager[Any] = sys.modules["django.db"].transaction.atomic(using=connection.alias)
+        return found
+    nested: Callable[[], AbstractContextManager[Any]] | None = getattr(connection, "begin_nested", None)
+    return nested() if nested else None
+
+
+@asynccontextmanager
+async def _asavepoint(connection: Any) -> AsyncIterator[Any]:
+    kind = await async_kind(connection, f"a{_METHOD}")
+    if kind.dialect == "sqlite":
+        with suppress(Exception):  # as in _savepoint
+            await kind.execute(_BEGIN)
+    if hasattr(connection, "begin_nested"):
+        async with connection.begin_nested():
+            yield connection
+        return
+    await kind.execute(_SAVE)
+    try:
+        yield connection
+    except BaseException:
+        with suppress(Exception):  # as in _savepoint
+            await kind.execute(_UNDO)
+            await kind.execute(_RELEASE)
+        raise
+    await kind.execute(_RELEASE)
