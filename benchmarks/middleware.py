@@ -109,7 +109,7 @@ async def _client(app: Any, keys: Keys, left: Iterator[int]) -> None:
         key = keys()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(BODY)).encode())]
         if key is not None:
-            headers.append((b"idempotency-key", key.encode()))
+            headers += [(b"idempotency-key", key.encode()), (b"authorization", b"Bearer a")]
         await _request(app, headers)
 
 

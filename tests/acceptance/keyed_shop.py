@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 LARGE = 3000
-KEY = {"idempotency-key": "7f9c"}
+WHO = {"authorization": "Bearer a"}
+KEY = {"idempotency-key": "7f9c", **WHO}
 
 
 @asynccontextmanager
@@ -32,7 +33,7 @@ async def served(app: Callable[..., Any]) -> AsyncIterator[httpx.AsyncClient]:
     try:
         await wait_for(lambda: server.started)
         [port] = {socket.getsockname()[1] for one in server.servers for socket in one.sockets}
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, headers=WHO) as client:
             yield client
     finally:
         server.should_exit = True
@@ -71,14 +72,16 @@ class KeyedShop:
         """Requests to it. Its errors come out as 500, as from a server."""
         transport = httpx.ASGITransport(self.middleware, raise_app_exceptions=False)
         try:
-            async with httpx.AsyncClient(transport=transport, base_url="http://shop", timeout=30) as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://shop", timeout=30, headers=WHO
+            ) as client:
                 yield client
         finally:
             await self.middleware.close()
 
     async def order(self, request: Request) -> Response:
         number = await self._do(request)
-        headers = {"location": f"/orders/{number}", "Set-Cookie": "session=1", "Authorization": "x", "X-Kind": "order"}
+        headers = {"location": f"/orders/{number}", "Set-Cookie": "theme=dark", "Authorization": "x", "X-Kind": "order"}
         return JSONResponse({"order": number}, 201, headers=headers)
 
     async def large(self, request: Request) -> Response:

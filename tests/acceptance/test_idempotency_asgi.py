@@ -65,7 +65,7 @@ async def test_K_2_the_same_request_runs_once_and_is_answered_the_same_again(ser
     assert again.headers["location"] == "/orders/1"
     assert again.headers["x-kind"] == "order"
     assert not {"set-cookie", "authorization"} & set(again.headers)
-    assert first.headers["set-cookie"] == "session=1"
+    assert first.headers["set-cookie"] == "theme=dark"
     assert len(shop.effects) == 1
 
 
@@ -139,14 +139,40 @@ async def test_a_key_that_cannot_be_one_is_refused(service: Service, key: str) -
     assert not shop.effects
 
 
-async def test_a_key_belongs_to_the_credentials_that_came_with_it(service: Service) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("authorization", "Bearer {}"),
+        ("x-api-key", "{}"),
+        ("cookie", "theme=dark; sessionid={}"),
+        ("x-forwarded-client-cert", "Hash={}"),
+        ("x-auth-request-user", "{}"),
+    ],
+)
+async def test_K_4_a_key_belongs_to_the_credentials_that_came_with_it(service: Service, name: str, value: str) -> None:
     shop = KeyedShop(service.url)
     async with shop.client() as client:
-        for tenant, order in (("a", 1), ("b", 2), ("a", 1), ("b", 2)):
-            answer = await client.post("/orders", headers={**KEY, "authorization": f"Bearer {tenant}"})
+        del client.headers["authorization"]
+        key = {"idempotency-key": "7f9c"}
+        for tenant, order in (("alice", 1), ("bob", 2), ("alice", 1), ("bob", 2)):
+            client.cookies.clear()
+            answer = await client.post("/orders", headers={**key, name: value.format(tenant)})
             assert answer.json() == {"order": order}
-        assert (await client.post("/orders", headers=KEY)).json() == {"order": 3}
-    assert "Bearer" not in str(service.rows(f"SELECT scope FROM {service.table('idempotency')}"))
+        client.cookies.clear()
+        assert told(await client.post("/orders", headers=key)) == (400, "sender-unknown")
+    assert len(shop.effects) == 2
+    assert "alice" not in str(service.rows(f"SELECT scope FROM {service.table('idempotency')}"))
+
+
+async def test_K_4_a_login_by_a_cookie_beside_another_credential_has_to_be_the_same(service: Service) -> None:
+    shop = KeyedShop(service.url)
+    async with shop.client() as client:
+        for cookies in ("sessionid=a; _ga=1", "_ga=2; sessionid=a"):
+            answer = await client.post("/orders", headers={**KEY, "cookie": cookies})
+            assert (answer.status_code, answer.json()) == (201, {"order": 1})
+        for cookies in ("sessionid=b", "theme=dark"):
+            assert told(await client.post("/orders", headers={**KEY, "cookie": cookies})) == (422, "key-reused")
+    assert len(shop.effects) == 1
 
 
 async def test_scope_and_operation_can_be_chosen(service: Service) -> None:
@@ -397,7 +423,12 @@ async def test_an_application_is_told_that_the_client_has_gone_only_when_it_has_
         raise OSError("the client has gone")
 
     middleware = IdempotencyMiddleware(app, database=service.url)
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": [(b"idempotency-key", b"k")]}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/x",
+        "headers": [(b"idempotency-key", b"k"), (b"authorization", b"a")],
+    }
     await middleware(scope, receive, send)
     assert told_gone == ["http.disconnect"]
     sent: list[Any] = []
@@ -417,7 +448,12 @@ async def test_a_request_that_breaks_off_is_not_begun(service: Service) -> None:
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    scope = {"type": "http", "method": "POST", "path": "/orders", "headers": [(b"idempotency-key", b"k")]}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/orders",
+        "headers": [(b"idempotency-key", b"k"), (b"authorization", b"a")],
+    }
     await shop.middleware(scope, receive, None)  # type: ignore[arg-type]  # nobody to send to
     assert shop.begun == 0
 
@@ -556,7 +592,7 @@ async def test_it_is_added_to_fastapi_with_one_line_and_works_behind_a_server(se
         orders.append(item)
         return {"order": len(orders)}
 
-    app.add_middleware(IdempotencyMiddleware, database=service.url)
+    app.add_middleware(IdempotencyMiddleware, database=service.url, scope=lambda _: "")
     async with served(app) as client:
         answers = [await client.post("/orders/book", headers=KEY) for _ in range(2)]
         assert [answer.json() for answer in answers] == [{"order": 1}] * 2
@@ -660,7 +696,9 @@ async def test_litestars_routes_are_known_with_and_without_a_slash_at_the_end(se
         runs += 1
         return {"payment": runs}
 
-    app = IdempotencyMiddleware(Litestar([pay, payments]), database=service.url, required=["POST /payments"])
+    app = IdempotencyMiddleware(
+        Litestar([pay, payments]), database=service.url, required=["POST /payments"], scope=lambda _: ""
+    )
     async with served(app) as client:
         for path in ("/payments", "/payments/"):
             assert told(await client.post(path)) == (400, "key-missing")
@@ -680,7 +718,7 @@ async def test_what_is_not_http_is_none_of_its_business(service: Service) -> Non
     async def app(scope: Any, _receive: Any, _send: Any) -> None:
         seen.append(scope)
 
-    scope = {"type": "websocket", "path": "/", "headers": [(b"idempotency-key", b"k")]}
+    scope = {"type": "websocket", "path": "/", "headers": [(b"idempotency-key", b"k"), (b"authorization", b"a")]}
     await IdempotencyMiddleware(app, database=service.url)(scope, None, None)  # type: ignore[arg-type]  # not called
     assert seen == [scope]
 
@@ -694,7 +732,7 @@ async def test_a_route_that_the_framework_has_chosen_is_taken_as_it_is(service: 
     async def within(scope: Any, receive: Any, send: Any) -> None:  # as Litestar calls its middleware
         await middleware({**scope, "path_template": "/orders/{id:int}"}, receive, send)
 
-    middleware = IdempotencyMiddleware(app, database=service.url)
+    middleware = IdempotencyMiddleware(app, database=service.url, scope=lambda _: "")
     async with served(within) as client:
         assert (await client.post("/orders/7", headers=KEY)).text == "/POST %2Forders%2F{id:int}"
     await middleware.close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import FreshDatabase
 
 NOT_KEPT = "urn:postroom:idempotency:response-not-kept"
-SCOPE = {"type": "http", "method": "POST", "headers": [(b"idempotency-key", b"7f9c")]}
+SCOPE = {"type": "http", "method": "POST", "headers": [(b"idempotency-key", b"7f9c"), (b"authorization", b"Bearer a")]}
 
 
 @pytest.fixture

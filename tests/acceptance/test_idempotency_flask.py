@@ -17,7 +17,7 @@ from sqlalchemy import text
 from postroom.errors import InvalidEntry
 from postroom.web.flask import Idempotency
 from postroom.web.wsgi import IdempotencyMiddleware
-from tests.acceptance.keyed_shop import KEY
+from tests.acceptance.keyed_shop import KEY, WHO
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class FlaskShop:
         self.keyed = Idempotency(self.app, database=service.url, **{"max_response_bytes": 2000, **options})
 
     def post(self, path: str, data: Any = b"", headers: Any = KEY) -> TestResponse:
-        return self.app.test_client().post(path, data=data, headers=headers)
+        return self.app.test_client().post(path, data=data, headers={**WHO, **headers})
 
     def close(self) -> None:
         self.keyed.close()
@@ -69,7 +69,7 @@ class FlaskShop:
     def order(self, item: str) -> Any:
         self._do()
         answer = jsonify(order=len(self.effects), item=item)
-        answer.set_cookie("session", "1")
+        answer.set_cookie("theme", "dark")
         return answer, 201
 
     def stream(self) -> Response:
@@ -265,6 +265,7 @@ def test_a_large_request_of_unknown_length_is_refused_or_passed_on_whole(service
             "wsgi.input_terminated": True,
             "wsgi.input": io.BytesIO(b"x" * 30),
             "HTTP_IDEMPOTENCY_KEY": "k",
+            "HTTP_AUTHORIZATION": "a",
         }
         with closing(IdempotencyMiddleware(app, database=service.url, max_body_bytes=10, **options)) as middleware:
             list(middleware(environ, lambda status, _: started.append(status)))
@@ -316,6 +317,7 @@ def test_any_wsgi_application_will_do(service: Service) -> None:
                 "wsgi.input_terminated": True,
                 "wsgi.input": (stream := io.BytesIO(b"body")),
                 "HTTP_IDEMPOTENCY_KEY": "k",
+                "HTTP_AUTHORIZATION": "a",
             }
             body = middleware(environ, lambda *told, kept=started: kept.append(told))
             assert b"".join(body) == b"old and new"

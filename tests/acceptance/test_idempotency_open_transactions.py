@@ -105,7 +105,10 @@ def bills(service: Service) -> int:
 @EACH
 async def test_K_3_a_response_that_is_recorded_in_an_open_transaction_is_not_waited_for(service: Service) -> None:
     async with billing(service) as (shop, client):
-        keys = [{"idempotency-key": str(number)} for number in range(1 if service.url.startswith("sqlite") else 8)]
+        keys = [
+            {"idempotency-key": str(number), "authorization": "a"}
+            for number in range(1 if service.url.startswith("sqlite") else 8)
+        ]
         firsts = await asyncio.gather(*(client.post("/joined", headers=key) for key in keys))
         again = await asyncio.gather(*(client.post("/joined", headers=key) for key in keys))
         assert {answer.status_code for answer in [*firsts, *again]} == {201}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Application = Callable[[Environ, Any], Iterable[bytes]]
 
 LARGE = 3000
-KEYED = {"HTTP_IDEMPOTENCY_KEY": "7f9c"}
+KEYED = {"HTTP_IDEMPOTENCY_KEY": "7f9c", "HTTP_AUTHORIZATION": "Bearer a"}
 
 
 class Answer(NamedTuple):
@@ -133,7 +133,7 @@ def test_a_client_that_closes_its_connection_midway_may_send_the_request_again(u
 def _ask(port: int, body: bytes, length: int) -> bytes:
     """The first line of the answer. The client sends the body, of the length that it announces or not, and no more."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        head = f"POST / HTTP/1.0\r\nIdempotency-Key: 7f9c\r\nContent-Length: {length}\r\n\r\n"
+        head = f"POST / HTTP/1.0\r\nIdempotency-Key: 7f9c\r\nAuthorization: a\r\nContent-Length: {length}\r\n\r\n"
         connection.sendall(head.encode() + body)
         connection.shutdown(socket.SHUT_WR)
         return connection.makefile("rb").readline()

@@ -160,7 +160,7 @@ def test_threads_do_not_wait_for_a_database_that_hangs_either(wire: Wire, *, was
         return [b"done"]
 
     def ask(key: str) -> None:
-        environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "HTTP_IDEMPOTENCY_KEY": key}
+        environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "HTTP_IDEMPOTENCY_KEY": key, "HTTP_AUTHORIZATION": "a"}
         told: list[str] = []
         list(middleware({**environ, "wsgi.input": io.BytesIO()}, lambda status, _: told.append(status)))
         answers[key] = told[0]

@@ -40,7 +40,7 @@ class Server:
         """Requests to it, as soon as it listens."""
         wait_until(self._listens, "the server listens")
         url = f"http://127.0.0.1:{self._port.read_text()}"
-        return httpx.Client(base_url=url, headers={"idempotency-key": "7f9c"}, timeout=30)
+        return httpx.Client(base_url=url, headers={"idempotency-key": "7f9c", "authorization": "a"}, timeout=30)
 
     def _listens(self) -> bool:
         self.worker.check()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from postroom.rules.replay import Response
-from postroom.web.asgi_routes import route_of
+from postroom.web.asgi_routes import paths_of, route_of
 from postroom.web.client import Client
 from postroom.web.desks import AsyncDesk, Setup
 from postroom.web.exchange import Exchange, respond
@@ -141,17 +142,25 @@ class _Read(NamedTuple):
 
 
 def _request(scope: Scope, app: Application) -> Request:
-    path: str = scope["path"]
-    raw = scope.get("raw_path") or path.encode(errors="surrogatepass")
+    path, *others = paths_of(scope)
+    raw = scope.get("raw_path") or scope["path"].encode(errors="surrogatepass")
     return Request(
         method=scope["method"].upper(),
-        path=path.removeprefix(scope.get("root_path", "")) or "/",
+        path=path,
         target=raw.decode("latin-1"),
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]),
         raw=scope,
-        find_route=lambda: route_of(scope, app),
+        find_route=cache(lambda: route_of(scope, app)),
+        other_paths=tuple(others),
+        told_by_server=_told(scope),
     )
+
+
+def _told(scope: Scope) -> tuple[tuple[str, str], ...]:
+    """The client's certificate, where the server tells of it (the TLS extension of ASGI)."""
+    tls = (scope.get("extensions") or {}).get("tls") or {}
+    return tuple(("client-cert", str(certificate)) for certificate in tls.get("client_cert_chain") or ())
 
 
 async def _read(receive: Receive, most: int) -> _Read | None:

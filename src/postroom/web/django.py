@@ -10,6 +10,7 @@ Put it behind the middleware that authenticates.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -27,6 +28,7 @@ from postroom.web.options import Options
 from postroom.web.policy import Refused
 from postroom.web.requests import Request
 from postroom.web.run import KeyedRun
+from postroom.web.wsgi import told_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,7 +157,8 @@ def _request(request: Any) -> Request:
         query=query,
         headers=tuple((name.lower(), value) for name, value in request.headers.items()),
         raw=request,
-        find_route=lambda: _route(request),
+        find_route=cache(lambda: _route(request)),
+        told_by_server=told_by(request.META),
     )
 
 

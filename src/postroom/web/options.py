@@ -61,7 +61,7 @@ class Options:
     optional: Choice = ("POST", "PATCH")
     """Requests whose key is made use of where they have one."""
     scope: Callable[[Request], str | int | UUID] | None = None
-    """Whose key it is. By default it belongs to the Authorization header, of which a hash is kept."""
+    """Whose key it is. By default its credentials tell, of which a hash is kept; without any it is refused."""
     operation: Callable[[Request], str | int] | None = None
     """What the key is for. By default the pattern's or the framework's route, else method and path."""
     body_field: str | None = "idempotency_key"

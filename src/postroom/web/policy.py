@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from postroom import encoding
 from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
+from postroom.rules.credentials import cookies, credentials, logins
+from postroom.rules.spelling import plain
 from postroom.web import problems, responses
 from postroom.web.forms import without_boundary
 from postroom.web.keys import InvalidKey, key_in_body, key_in_header, may_hold_key
 from postroom.web.option_checks import as_text
-from postroom.web.routes import Need, Route, Routes, plain
+from postroom.web.routes import Need, Route, Routes
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Entry, Response
@@ -79,7 +81,7 @@ class Policy:
                 return None
             content = without_boundary(request.header("content-type") or "", body)
             digest = digest_of(request.method, request.target, request.query, content)
-            return entry_of(self._scope(asked), key, digest)
+            return entry_of(self._scope(asked), key, self._with_login(request, digest))
         except InvalidEntry as error:
             raise Refused(problems.invalid_key(_without_value(error))) from None
 
@@ -113,11 +115,20 @@ class Policy:
         """Tenant and operation; a hash of them where they are longer than a scope or hold what cannot be seen."""
         request = asked.request
         given = self._options.scope
-        tenant = _credentials(request) if given is None else as_text("scope", given(request))
+        tenant = _sender(request) if given is None else as_text("scope", given(request))
         scope = scope_of(tenant, self._operation(asked))
         if len(scope) <= MOST_CHARACTERS and scope.isprintable() and scope == scope.strip():
             return scope
         return f"sha256:{encoding.digest(scope.encode(errors='surrogatepass'))}"
+
+    def _with_login(self, request: Request, digest: str) -> str:
+        """The digest of the request together with a cookie that may tell whose it is, beside another credential.
+
+        It is no part of the scope: such cookies are renewed, and with a new one the request would run again. So it is
+        refused instead, as another one's, unless the application names the scope.
+        """
+        found = logins(cookies(request.headers)) if self._options.scope is None and _credentials(request) else []
+        return encoding.digest(digest, *found) if found else digest
 
     def _operation(self, asked: Asked) -> str:
         request = asked.request
@@ -137,19 +148,43 @@ class Asked:
         self.key = key
 
 
-def _credentials(request: Request) -> str:
-    sent = request.header("authorization")
-    if sent is None and request.header("cookie") is not None:
+def _sender(request: Request) -> str:
+    """A hash of every credential that the request carries; of its cookies, where it has no other.
+
+    Raises `Refused` where it has none.
+    """
+    found, sent = _credentials(request), cookies(request.headers)
+    if {name for name, _ in found} == {"authorization"}:
+        return encoding.digest(request.header("authorization"))[:32]
+    if not found and not sent:
+        _warn_of_nobody()
+        raise Refused(problems.sender_unknown())
+    if not found:
         _warn_of_cookies()
-    return "" if sent is None else encoding.digest(sent)[:32]
+        found = [("cookie", one) for one in sent]
+    return encoding.digest(*(part for pair in found for part in pair))[:32]
+
+
+def _credentials(request: Request) -> list[tuple[str, str]]:
+    told = [(f"server: {name}", value) for name, value in request.told_by_server]  # which no client can send
+    return [*credentials(request.headers), *told]
+
+
+@cache
+def _warn_of_nobody() -> None:
+    """Once in a process."""
+    _log.warning(
+        "a request with an Idempotency-Key was refused, since it has no credential that tells whose it is: give the "
+        "idempotency middleware a function `scope` that tells, or returns one text where all may share their responses"
+    )
 
 
 @cache
 def _warn_of_cookies() -> None:
-    """Once in a process. Cookies are no part of the tenant: they change between two attempts, which would both run."""
+    """Once in a process."""
     _log.warning(
-        "a request with an Idempotency-Key has cookies and no Authorization header: if a cookie tells who it is, give "
-        "the idempotency middleware a function `scope`, else two users with the same key get the same response"
+        "a request with an Idempotency-Key has cookies, and no other credential that tells whose it is: if one of them "
+        "changes between two attempts, both will run, so give the idempotency middleware a function `scope`"
     )
 
 

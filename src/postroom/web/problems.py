@@ -34,6 +34,17 @@ def invalid_key(reason: str) -> Response:
     )
 
 
+def sender_unknown() -> Response:
+    """Nothing tells whose key it is."""
+    return problem(
+        HTTPStatus.BAD_REQUEST,
+        "sender-unknown",
+        "The Idempotency-Key cannot be used: the request has no credential that tells whose it is.",
+        detail="Send the request with its credentials, such as an Authorization header. Where the application knows "
+        "its clients otherwise, it has to tell the idempotency middleware how, by the option scope.",
+    )
+
+
 def request_too_large(most: int) -> Response:
     """The body exceeds what is read of a keyed request."""
     return problem(

@@ -29,6 +29,10 @@ class Request:
     """The ASGI scope, the WSGI environ or Django's request."""
     find_route: Callable[[], str] = field(default=_no_route, repr=False)
     """Asks the framework for the path's template, as ``/orders/{id}``; empty where it is not known."""
+    other_paths: tuple[str, ...] = ()
+    """What else the framework may take for the path, where it is not clear where the application is mounted."""
+    told_by_server: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Names and values by which the server itself tells whose request it is, such as its client's certificate."""
 
     def values(self, name: str) -> list[str]:
         """The values of a header, one for each time that it was sent."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from http import HTTPMethod
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qs
 
 from postroom.errors import InvalidSetting
+from postroom.rules.spelling import plain, spellings
 
 if TYPE_CHECKING:
     from postroom.web.requests import Request
@@ -17,13 +20,15 @@ Choice = Sequence[str] | Callable[["Request"], bool]
 """Patterns, or a function that tells.
 
 A pattern is a method (``POST``), a path (``/orders/{id}``) or both (``POST /orders/{id}``). ``{id}`` stands for one
-segment of a path, a ``*`` at its end for any rest. A slash at the end of a request's path does not count: some
-frameworks treat it as if it were not there, and a required key must not be got round.
+segment of a path, a ``*`` at its end for any rest. A required key must not be got round, so a pattern matches whatever
+the path may be read as, in capital letters too, and the route that the framework will choose; ``GET`` matches
+``HEAD``, which frameworks answer alike; and a method is also one that a header or the query puts in its place.
 """
 
 METHODS = frozenset(HTTPMethod) | {"QUERY", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK"}
 _PATTERN = re.compile(r"(?:([A-Z]+)(?: +|$))?(/\S*)?")
 _PART = re.compile(r"\{\w*\}|\*$")
+_OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
 _MISTAKEN = re.compile(r"[{}<>*?#]")
 """What means something in other patterns, and would here only match itself."""
 
@@ -62,11 +67,6 @@ class Routes:
 Matcher = Callable[["Request"], str | None]
 
 
-def plain(path: str) -> str:
-    """The path without a slash at its end, which frameworks do not tell apart."""
-    return path.rstrip("/") or "/"
-
-
 def _matcher(choice: Choice) -> Matcher:
     if callable(choice):
         return lambda request: "" if choice(request) else None
@@ -86,17 +86,32 @@ def _pattern(text: str) -> Matcher:
     method, path = parts[1], parts[2] and plain(parts[2])
     if method is not None and method not in METHODS:
         raise InvalidSetting(f"{text!r} is not a pattern, as {method} is no method of HTTP: use a function for others")
-    expression = None if path is None else re.compile(_expression(text, path), re.DOTALL)
+    expression = None if path is None else re.compile(_expression(text, path), re.DOTALL | re.IGNORECASE)
     is_template = path is not None and not path.endswith("*")
 
     def match(request: Request) -> str | None:
-        if method is not None and request.method != method:
+        if method is not None and method not in methods_of(request):
             return None
-        if expression is not None and not any(map(expression.fullmatch, (request.path, plain(request.path)))):
+        if expression is not None and not any(map(expression.fullmatch, _paths_of(request))):
             return None
         return f"{request.method} {path}" if is_template else ""
 
     return match
+
+
+def methods_of(request: Request) -> set[str]:
+    """The request's method, and those that a framework may call its handler for."""
+    replaced = {value.strip().upper() for name in _OVERRIDES for value in request.values(name)}
+    in_query = {value.upper() for value in parse_qs(request.query).get("_method", [])} if request.query else set()
+    return {request.method, *replaced, *in_query, *({"GET"} if request.method == "HEAD" else ())}
+
+
+def _paths_of(request: Request) -> Iterator[str]:
+    """What its path may be read as, and last, because it costs most, the framework's route."""
+    yield from chain.from_iterable(map(spellings, (request.path, *request.other_paths)))
+    route = request.find_route()
+    if route:
+        yield plain("/" + re.sub(r"[\^$]|\\Z|\\A", "", route).lstrip("/"))
 
 
 def _expression(text: str, path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Unpack
@@ -18,13 +19,16 @@ from postroom.web.responses import is_endless, sized
 from postroom.web.run import KeyedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from postroom.web.options import Given
 
     Environ = dict[str, Any]
     StartResponse = Callable[..., Any]
     Application = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+_SERVERS_OWN = ("REMOTE_USER", "SSL_CLIENT_CERT", "SSL_CLIENT_S_DN", "SSL_CLIENT_M_SERIAL")
 
 
 class IdempotencyMiddleware:
@@ -109,8 +113,14 @@ def _request(environ: Environ, find_route: Callable[[], str]) -> Request:
         query=environ.get("QUERY_STRING", ""),
         headers=tuple(headers.items()),
         raw=environ,
-        find_route=find_route,
+        find_route=cache(find_route),
+        told_by_server=told_by(environ),
     )
+
+
+def told_by(environ: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Whose request it is, as the server itself has found out: by a login of its own, or a certificate."""
+    return tuple((name.lower().replace("_", "-"), str(environ[name])) for name in _SERVERS_OWN if environ.get(name))
 
 
 def _text(value: str) -> str:

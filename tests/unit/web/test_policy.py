@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from postroom.errors import InvalidEntry, InvalidSetting
 from postroom.rules.replay import Replay, Response
 from postroom.web.options import Options
-from postroom.web.policy import Policy, Refused, _warn_of_cookies
+from postroom.web.policy import Policy, Refused, _warn_of_cookies, _warn_of_nobody
 from postroom.web.requests import Request
 from postroom.web.responses import as_response, given_again, is_endless, kept, not_kept, sized
 
@@ -22,6 +23,10 @@ ANYTHING = st.text(st.characters(exclude_categories=()), max_size=400)
 
 def request(path: str = "/orders", *headers: tuple[str, str], route: str = "") -> Request:
     return Request("POST", path, "/orders", "", (("idempotency-key", "k"), *headers), None, lambda: route)
+
+
+def everyone(_request: Request) -> str:
+    return ""
 
 
 def scope_of(policy: Policy, asked: Request) -> str:
@@ -38,10 +43,10 @@ def policy(**options: Any) -> Policy:
 
 def test_the_operation_is_the_pattern_else_the_route_else_the_path() -> None:
     asked = request("/orders/7", route="/orders/{id}")
-    assert scope_of(policy(optional=["/orders/{number}"]), asked) == "/POST %2Forders%2F{number}"
-    assert scope_of(policy(), asked) == "/POST %2Forders%2F{id}"
-    assert scope_of(policy(), request("/orders/7")) == "/POST %2Forders%2F7"
-    assert scope_of(policy(operation=lambda _: "order"), asked) == "/order"
+    assert scope_of(policy(scope=everyone, optional=["/orders/{number}"]), asked) == "/POST %2Forders%2F{number}"
+    assert scope_of(policy(scope=everyone), asked) == "/POST %2Forders%2F{id}"
+    assert scope_of(policy(scope=everyone), request("/orders/7")) == "/POST %2Forders%2F7"
+    assert scope_of(policy(scope=everyone, operation=lambda _: "order"), asked) == "/order"
 
 
 def test_the_tenant_is_a_hash_of_the_credentials_unless_told_otherwise() -> None:
@@ -150,14 +155,14 @@ def test_a_number_that_tells_whose_key_it_is_is_taken_as_text() -> None:
 @pytest.mark.parametrize("value", [None, True, b"acme", object()])
 def test_anything_else_is_a_mistake_in_the_setup_and_none_is_nobodys_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidSetting, match=f"the function {name} returned .*'anonymous'"):
-        scope_of(policy(**{name: lambda _: value}), request())
+        scope_of(policy(**{"scope": everyone, name: lambda _: value}), request())
 
 
 def test_who_may_be_told_apart_by_a_cookie_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     _warn_of_cookies.cache_clear()
     cookie, login = ("cookie", "session=a"), ("authorization", "Bearer a")
-    scope_of(policy(), request("/"))
     scope_of(policy(), request("/", cookie, login))
+    scope_of(policy(), request("/", ("cookie", "_ga=1"), login))
     scope_of(policy(scope=lambda _: "acme"), request("/", cookie))
     assert not caplog.messages
     for _ in range(2):
@@ -167,10 +172,63 @@ def test_who_may_be_told_apart_by_a_cookie_is_warned_of_once(caplog: pytest.LogC
     assert "session" not in warning
 
 
+def test_K_4_the_scope_covers_every_credential() -> None:
+    key, other = ("x-api-key", "k"), ("x-api-key", "l")
+    login, cookie, other_cookie = ("authorization", "Bearer a"), ("cookie", "sid=a"), ("cookie", "sid=b")
+    sent = [
+        (login,),
+        (login, key),
+        (login, other),
+        (key,),
+        (other,),
+        (cookie,),
+        (other_cookie,),
+        (key, key),
+        (key, other),
+    ]
+    assert len({scope_of(policy(), request("/", *headers)) for headers in sent}) == len(sent)
+    assert scope_of(policy(), request("/", key, login)) == scope_of(policy(), request("/", login, key))
+    assert scope_of(policy(), request("/", login)).startswith(
+        "e58d500765ee604770bc71828a265a48/"
+    )  # as entries have it that are there already
+
+
+def test_K_4_what_the_server_tells_is_a_credential_that_nobody_else_can_send() -> None:
+    def told(*pairs: tuple[str, str]) -> Request:
+        return replace(request("/"), told_by_server=pairs)
+
+    scopes = [scope_of(policy(), told(("remote-user", name))) for name in "ab"]
+    assert len({*scopes, scope_of(policy(), request("/", ("remote-user", "a")))}) == 3
+
+
+def test_K_4_a_key_of_nobody_is_refused_and_the_log_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    _warn_of_nobody.cache_clear()
+    for headers in ((), (("cookie", "csrftoken=x; _ga=1"),), (("x-csrf-token", "x"), ("user-agent", "curl"))):
+        with pytest.raises(Refused) as refused:
+            scope_of(policy(), request("/", *headers))
+        assert (refused.value.response.status, b"sender-unknown" in refused.value.response.body) == (400, True)
+    [warning] = caplog.messages
+    assert "give the idempotency middleware a function `scope`" in warning
+
+
+def test_K_4_a_login_cookie_beside_another_credential_makes_another_request_of_it() -> None:
+    def digest(*cookies: str, **options: Any) -> str:
+        sent = (("authorization", "a"), *(("cookie", cookie) for cookie in cookies))
+        found = policy(**options).look_at(request("/", *sent))
+        assert found is not None
+        entry = policy(**options).entry(found, b"")
+        assert entry is not None
+        return entry.digest
+
+    assert digest() == digest("_ga=1; theme=dark") == digest("_ga=2") == digest("session=a", scope=everyone)
+    assert len({digest(), digest("session=a"), digest("session=b"), digest("session=a; jwt=c")}) == 4
+    assert digest("session=a; jwt=c") == digest("jwt=c;session=a") == digest("jwt=c", "session=a")
+
+
 def test_a_slash_at_the_end_makes_no_other_operation() -> None:
     for path, route in (("/orders/", ""), ("/orders", ""), ("/o", "/orders/"), ("/o", "/orders")):
-        assert scope_of(policy(), request(path, route=route)) == "/POST %2Forders"
-    assert scope_of(policy(), request("/")) == "/POST %2F"
+        assert scope_of(policy(scope=everyone), request(path, route=route)) == "/POST %2Forders"
+    assert scope_of(policy(scope=everyone), request("/")) == "/POST %2F"
 
 
 HEADERS = (
