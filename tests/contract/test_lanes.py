@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -346,3 +347,13 @@ def test_a_read_that_is_cut_short_says_so_whatever_becomes_of_what_it_found(room
     claim = room.read_lanes(lanes, 3, 300, most_bytes=size)
     assert (claim.messages, len(claim.settled), claim.cut_short) == ([], 1, True)
     assert room.read_lanes(lanes, 1).cut_short
+
+
+def test_strangers_are_those_in_whose_place_is_another_message_or_none(room: Room) -> None:
+    """As after the promotion of a standby that lagged, which gives positions out again."""
+    room.add(3, key=key_of_lane(0))
+    first, second, third = room.read_lanes(room.take_lanes()).messages
+    assert room.run(room.deliveries.strangers([first, second, third])) == []
+    room.select("DELETE FROM {outbox} WHERE position = :position", position=second.position)
+    room.select("UPDATE {outbox} SET id = :id WHERE position = :position", id=str(uuid4()), position=third.position)
+    assert room.run(room.deliveries.strangers([first, second, third])) == [second, third]

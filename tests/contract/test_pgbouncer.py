@@ -15,13 +15,15 @@ from postroom.store.migrations import upgrade
 from postroom.store.steps import Query, run
 from postroom.store.stores import AsyncStore, BridgedStore, Store
 from tests.contract.store_drivers import DRIVERS, Driver, Room, single
+from tests.services.databases import need
+from tests.services.pgbouncer import PgBouncer
+from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from postroom.store.stores import BlockingStore
     from tests.conftest import FreshDatabase
-    from tests.services.pgbouncer import PgBouncer
 
 ON_POSTGRESQL = [
     *(driver for driver in DRIVERS if driver.kind == "postgresql"),
@@ -154,3 +156,27 @@ def worker(room: Room, url: str, name: str) -> Sequence[Claimed]:
             assert store.run(protocol.settle([Sent(one) for one in (*claimed, *read)])) == []
             sent += [*claimed, *read]
     return sent
+
+
+async def test_another_server_behind_the_pooler_is_found_out() -> None:
+    """The pooler keeps its clients when servers change: nobody would know that what they remember is void."""
+    with (
+        closing(need(PostgreSQL, PostgreSQL())) as server,
+        closing(need(PgBouncer, PgBouncer(server))) as pooler,
+    ):
+        store = AsyncStore(pooler.url("postgres"))
+
+        async def ask_twice(meanwhile: Callable[[], None]) -> None:
+            async with store.line() as run_steps:
+                await run_steps(single("SELECT 1"))
+                meanwhile()
+                await run_steps(single("SELECT 1"))
+
+        def restart() -> None:
+            server.stop()
+            server.start()
+
+        with pytest.raises(Exception, match="another_server_answers"):
+            await ask_twice(restart)
+        await ask_twice(lambda: None)
+        await store.close()

@@ -43,6 +43,11 @@ class Wire:
         """The next request that holds these bytes arrives; then the connection breaks."""
         self._fatal = fatal
 
+    def lead_to(self, url: str) -> None:
+        """New connections end there."""
+        parsed = make_url(url)
+        self._to = (str(parsed.host), int(parsed.port or 0))
+
     def close(self) -> None:
         """Take no further connections; those that are there end with one of their ends."""
         self._flows.set()
@@ -52,7 +57,12 @@ class Wire:
         with self._listening, suppress(OSError):  # closed
             while True:
                 near, _ = self._listening.accept()
-                _Line(near, socket.create_connection(self._to), self)
+                try:
+                    far = socket.create_connection(self._to)
+                except OSError:  # the server is away
+                    near.close()
+                else:
+                    _Line(near, far, self)
 
     def forward(self, data: bytes, target: socket.socket) -> bool:
         """Send it on; returns whether the answer is to be lost."""

@@ -56,13 +56,16 @@ class PostgreSQL(DatabaseService):
     def prepare(self) -> None:
         if self.user is not None:
             self._hand_over(self.user)
+        self._make_data()
+        settings = f"port = {self.port}\nunix_socket_directories = '{self.directory}'\n{SETTINGS}"
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write(settings if self._durable else settings + NOT_DURABLE)
+
+    def _make_data(self) -> None:
         self.run(
             *(self._install / "bin" / "initdb", "--pgdata", self._data, "--username", "postgres", "--auth", "trust"),
             *("--encoding", "UTF8", "--no-locale", "--no-sync", "--no-instructions"),
         )
-        settings = f"port = {self.port}\nunix_socket_directories = '{self.directory}'\n{SETTINGS}"
-        with (self._data / "postgresql.conf").open("a") as file:
-            file.write(settings if self._durable else settings + NOT_DURABLE)
 
     def command(self) -> list[str | Path]:
         return [self._install / "bin" / "postgres", "-D", self._data]
@@ -105,3 +108,41 @@ class PostgreSQL(DatabaseService):
     def _execute(self, statement: LiteralString, name: str) -> None:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
+
+
+class Standby(PostgreSQL):
+    """A server that follows another one, until it is told to follow no more, and then to be the primary."""
+
+    title = "PostgreSQL's standby"
+
+    def __init__(self, primary: PostgreSQL) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def has_caught_up(self) -> bool:
+        """Whether it has all that the primary has now."""
+        with psycopg.connect(self._primary.url("postgres")) as primary, psycopg.connect(self.url("postgres")) as own:
+            [written] = primary.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("",)
+            found = own.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (written,)).fetchone()
+            return found == (True,)
+
+    def follow_no_more(self) -> None:
+        """Get nothing new from the primary, as if the network between them were cut."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def is_following(self) -> bool:
+        with psycopg.connect(self.url("postgres")) as connection:
+            return connection.execute("SELECT 1 FROM pg_stat_wal_receiver").fetchone() is not None
+
+    def promote(self) -> None:
+        """Return when it takes writes."""
+        with psycopg.connect(self.url("postgres")) as connection:
+            connection.execute("SELECT pg_promote()")
+
+    def _make_data(self) -> None:
+        self.run(
+            *(self._install / "bin" / "pg_basebackup", "--pgdata", self._data, "--write-recovery-conf", "--no-sync"),
+            *("--checkpoint", "fast", "--dbname", self._primary.url("postgres")),
+        )

@@ -6,7 +6,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from postroom.relay.lines import Line
     from postroom.relay.office import Office
     from postroom.relay.settler import Settler
+    from postroom.store.steps import Steps
+
+T = TypeVar("T")
 
 QUICKEST_POLL = 0.005
 NOTED_EVERY = 1.0
@@ -56,6 +59,8 @@ class Collector(ABC):
         self._bell = asyncio.Event()
         self._pause = QUICKEST_POLL
         self._due_at = 0.0
+        self._connection: int | None = None
+        """The only one on which what this collector remembers is true; None where nothing depends on it."""
         office.bells.setdefault(self.kind, []).append(self._bell)
 
     async def run(self) -> None:
@@ -101,6 +106,9 @@ class Collector(ABC):
     @abstractmethod
     async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
         """Claim and hand over."""
+
+    async def _ask(self, steps: Steps[T]) -> T:
+        return await self._line.attempt(steps, self._connection)
 
     async def _hand_over(
         self, claim: Claim, started: float, lease: float, dispatch: Callable[[list[Claimed]], None]
@@ -152,7 +160,7 @@ class Collector(ABC):
         """What is left to send, and how many wait for a twin that is in flight."""
         office = self._office
         in_flight = {(one.message.topic, one.message.digest) for one in office.flight.messages.values()}
-        sorted_out = await self._line.attempt(office.deliveries.deduplicate(messages, in_flight))
+        sorted_out = await self._ask(office.deliveries.deduplicate(messages, in_flight))
         self._settler.report(sorted_out.duplicates)
         for one in sorted_out.later:
             office.flight.read_again(one.lane, one.position)
@@ -255,13 +263,14 @@ class Lanes(Collector):
 
     async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
         office = self._office
+        await self._trust_connection()
         mine = {number: one for number, one in office.flight.lanes.items() if number % self.READERS == self._reader}
         held = {number: one for number, one in mine.items() if not one.leaving}
         if not held:
             return Collected(0, 0)
         lanes = [one.lane for one in held.values()]
         if due:
-            for number, position in (await self._line.attempt(office.deliveries.promote(lanes))).items():
+            for number, position in (await self._ask(office.deliveries.promote(lanes))).items():
                 office.flight.read_again(number, position)
         for one in held.values():
             one.begin_read()
@@ -273,6 +282,16 @@ class Lanes(Collector):
         finally:
             office.failed_keys.carried(read)
 
+    async def _trust_connection(self) -> None:
+        """On a new connection all is forgotten: a failover or a restore moves positions and transactions back."""
+        office = self._office
+        connection = await office.continuity.on(self._line)
+        if connection != self._connection:
+            self._connection = connection
+            self._horizon, self._ask_at = Horizon(), 0.0
+            mine = [one for number, one in office.flight.lanes.items() if number % self.READERS == self._reader]
+            office.flight.forget_reads(mine)
+
     async def _read(self, read: int, held: dict[int, HeldLane], limit: int) -> Collected:
         office = self._office
         safe = await self._safe(held)
@@ -280,7 +299,7 @@ class Lanes(Collector):
         each = max(1, limit // self._busy)
         # The heart renews the lanes. A read does it now and then, because it also notes how far it has come.
         renew = started >= self._note_at
-        claim = await self._line.attempt(
+        claim = await self._ask(
             office.deliveries.read_lanes(
                 [one.lane for one in held.values()],
                 each,
@@ -297,7 +316,7 @@ class Lanes(Collector):
             office.flight.read_again(number, 1)
         self._move_cursors(held, claim, safe)
         if claim.freed:
-            await self._line.attempt(office.deliveries.look_back([held[number].lane for number in claim.freed]))
+            await self._ask(office.deliveries.look_back([held[number].lane for number in claim.freed]))
         claim = self._still_held(held, claim)
         if limit == 1 and len(claim.messages) > 1:
             claim = self._only_one(claim)
@@ -312,7 +331,7 @@ class Lanes(Collector):
         """From where on the next read may start. Not asked before every read: to start earlier is never wrong."""
         if time.monotonic() < self._ask_at:
             return []
-        ages = await self._line.attempt(self._office.deliveries.ages())
+        ages = await self._ask(self._office.deliveries.ages())
         self._ask_at = time.monotonic() + ASKED_EVERY
         return self._horizon.safe(ages, held.values())
 

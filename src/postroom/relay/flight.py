@@ -59,6 +59,8 @@ class Flight:
         self.bytes = 0
         self._deadlines: dict[Lease, float] = {}
         self._lost: set[Lease] = set()
+        self.forsaken: set[Lease] = set()
+        """Leases of lanes of which nothing may be settled any more, though the database may know them."""
         self._landed = asyncio.Event()
         self._closing = False
 
@@ -139,6 +141,17 @@ class Flight:
         held = self.lanes.pop(number)
         self._deadlines.pop(held.lane.lease, None)
         return [one for one in self.messages.values() if (one.lane, one.token) == held.lane.lease]
+
+    def forsake_lane(self, number: int) -> list[Claimed]:
+        """The lane has other messages than those that are in flight; returns these."""
+        self.forsaken.add(self.lanes[number].lane.lease)
+        return self.drop_lane(number)
+
+    def forget_reads(self, lanes: Iterable[HeldLane]) -> None:
+        """Read these lanes from the beginning: what is known of positions may be from another life of the database."""
+        for held in lanes:
+            flying = [one.position for one in self.messages.values() if (one.lane, one.token) == held.lane.lease]
+            held.cursor, held.furthest = 0, max(flying, default=0)
 
     def busy_lanes(self) -> set[int]:
         """Lanes with something in flight."""

@@ -133,19 +133,23 @@ class Line:
         self._database = database
         self._patience = patience
         self._connection = Connection(database.store)
+        self.connections = 1
+        """How many there were: a number for the one that is open, or the next to be opened."""
         self._outages = 0
         self._one_at_a_time = asyncio.Lock()
 
-    async def attempt(self, steps: Steps[T]) -> T:
-        """Run an operation once. Raises `Outage`, after which its outcome may be unknown."""
+    async def attempt(self, steps: Steps[T], on: int | None = None) -> T:
+        """Run an operation once, `on` this connection if it is given. Raises `Outage`: its outcome may be unknown."""
         async with self._one_at_a_time:
-            return await self._attempt(steps, self._patience)
+            return await self._attempt(steps, self._patience, on)
 
-    async def _attempt(self, steps: Steps[T], patience: float) -> T:
+    async def _attempt(self, steps: Steps[T], patience: float, on: int | None = None) -> T:
         database = self._database
         if self._outages < database.outages:
             await self.close()  # as old as an outage
             self._outages = database.outages
+        if on not in {None, self.connections}:
+            raise Outage("the connection that it was for is gone")
         try:
             result = await self._work(steps, patience)
         except SchemaError:
@@ -158,11 +162,13 @@ class Line:
 
     async def _work(self, steps: Steps[T], patience: float) -> T:
         store = self._database.store
-        if not self._connection.is_free:
-            self._connection = Connection(store)
         # SQLite has limits of its own, and what runs in a thread cannot be ended: it would only be disowned.
         limit = None if store.names.dialect == "sqlite" else patience
-        return await within(limit, self._connection.work(steps))
+        try:
+            return await within(limit, self._connection.work(steps))
+        except BaseException:
+            self._replace()
+            raise
 
     async def _report(self, error: Exception) -> None:
         """Say that the database is away, where this error means that."""
@@ -207,10 +213,15 @@ class Line:
 
     async def close(self) -> None:
         """Close the connection for good. Does not wait for long if the server hangs."""
-        connection, self._connection = self._connection, Connection(self._database.store)
+        connection = self._replace()
         if connection.is_free:
             with suppress(TimeoutError):
                 await within(CLOSING, connection.close(Outage("the line is closed")))
+
+    def _replace(self) -> Connection:
+        connection, self._connection = self._connection, Connection(self._database.store)
+        self.connections += 1
+        return connection
 
 
 def _nothing() -> Steps[None]:

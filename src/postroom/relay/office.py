@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from postroom.relay.circuit import Circuit
+from postroom.relay.continuity import Continuity
 from postroom.relay.failed_keys import FailedKeys
 from postroom.relay.flight import Flight
 from postroom.store.leases import GivenBack
@@ -41,6 +42,7 @@ class Office:
         self.deliveries = deliveries
         self.hook = hook
         self.flight = Flight(options.most_messages, options.most_bytes)
+        self.continuity = Continuity(self)
         self.failed_keys = FailedKeys()
         self.circuit = Circuit(
             lambda down: hook(Reachability(broker.name, down is None, down or "", deliveries.queue)),

@@ -95,6 +95,9 @@ class Settler:
     async def _write(self, settlements: list[Settlement], rest: list[Settlement]) -> None:
         office = self._office
         started = time.monotonic()
+        connection = await office.continuity.on(self._line)
+        if forsaken := office.flight.forsaken:
+            settlements = [one for one in settlements if (one.claimed.lane, one.claimed.token) not in forsaken]
         # A message in a lane has no lease of its own to give back: it is read again.
         dropped = [one.claimed for one in settlements if type(one) is GivenBack and one.claimed.ordered]
         written = settlements
@@ -102,7 +105,7 @@ class Settler:
             # Where the lane's lease has ended by our clock, the database is asked whether somebody else has it.
             held = {one.lease for one in office.flight.held(dropped, started)}
             written = [one for one in settlements if type(one) is not GivenBack or one.claimed.lease not in held]
-        lost, instead = await self._line.attempt(office.deliveries.write(written))
+        lost, instead = await self._line.attempt(office.deliveries.write(written), connection)
         if instead:
             self._hold_back(instead.values())
             written = [instead.get(one.claimed.lease, one) for one in written]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from postroom.rules.ordering import NO_LANE, key_hash
 from postroom.store.dialect import whole_numbers
 from postroom.store.lanes import Lanes
 from postroom.store.leases import Claimed, Duplicate, GivenBack, Lane, Lease, Renewal, SortedOut
+from postroom.store.operations import chunks
 from postroom.store.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -58,6 +60,15 @@ class Deliveries(Lanes):
             if found.rows:
                 return True
         return False
+
+    def strangers(self, claimed: Sequence[Claimed]) -> Steps[list[Claimed]]:
+        """Those in whose place the database has another message, or none."""
+        ids: dict[int, str] = {}
+        for some in chunks(claimed):
+            positions = whole_numbers([one.position for one in some])
+            found = yield Query(f"SELECT position, id FROM {self.outbox} WHERE position IN ({positions})")
+            ids.update({position: str(identifier) for position, identifier in found.rows})
+        return [one for one in claimed if not is_id(ids.get(one.position), one.message.id)]
 
     def forget(self, token: int) -> Steps[None]:
         """End every lease of a claim whose outcome is unknown, because the connection was lost as it committed."""
@@ -170,6 +181,14 @@ class Deliveries(Lanes):
             {"queue": self.queue},
         )
         return {lane.lease for lane in lanes} & {(number, token) for number, token in found.rows}
+
+
+def is_id(stored: str | None, identifier: UUID) -> bool:
+    """Whether this is how a database keeps the id: a producer in plain SQL may have written it in its own way."""
+    try:
+        return stored is not None and UUID(stored) == identifier
+    except ValueError:
+        return False
 
 
 def content_hash(claimed: Claimed) -> int:

@@ -75,11 +75,23 @@ def same_session(pid: int) -> str:
     return f"SELECT 1 WHERE pg_backend_pid() = {pid}"
 
 
+_STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+
+
+def same_server(started: int) -> str:
+    """A statement that fails unless the server is the one that was started then, in microseconds since 1970.
+
+    Behind a pooler nobody is disconnected when another server takes over. No privilege is needed to ask for this.
+    """
+    return f"SELECT current_setting('postroom.another_server_answers') WHERE {_STARTED} <> {started}"
+
+
 class PooledSession:
     """Turns the statements of one connection into what they are behind a pooler."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._begun = False
+        self._knows_server = False
         lock = f"; SET LOCAL lock_timeout = {limits.milliseconds}" if limits else ""
         self._begin = Query(f"{_BEGIN}; {settings(local=True)}{lock}", script=True)
 
@@ -87,7 +99,7 @@ class PooledSession:
         """Run one statement, in the open transaction or in one of its own."""
         if query.text == _BEGIN:
             self._begun = True
-            return (yield self._begin)
+            return (yield from self._begin_anywhere())
         if query.text in _ENDS:
             self._begun = False
             return (yield query)
@@ -95,8 +107,17 @@ class PooledSession:
             return (yield query)
         return (yield from self._alone(query))
 
+    def _begin_anywhere(self) -> Steps[Result]:
+        """Begin a transaction, in the server that the first one was in: another has other positions, or older ones."""
+        result = yield self._begin
+        if not self._knows_server:
+            found = yield Query(f"SELECT {_STARTED}")
+            self._begin = Query(f"{self._begin.text}; {same_server(int(found.rows[0][0]))}", script=True)
+            self._knows_server = True
+        return result
+
     def _alone(self, query: Query) -> Steps[Result]:
-        yield self._begin
+        yield from self._begin_anywhere()
         try:
             result = yield query
         except Exception:

@@ -128,3 +128,26 @@ async def test_R_5_an_error_of_our_own_is_no_outage_and_is_logged_once(
     assert server.told == []
     logged = [record.getMessage() for record in caplog.records]
     assert logged == ["an operation on the database has failed with DecodeError"]
+
+
+async def test_what_is_for_one_connection_is_not_done_on_another(server: Server, database: Database) -> None:
+    """Whoever remembers something of a connection is told that it is gone, also where another line found out."""
+    line, other = database.line(), database.line()
+    number = line.connections
+    await line.attempt(nothing(), number)
+    await other.attempt(nothing())
+    server.restart()
+    assert await fails(other)
+    with pytest.raises(Outage, match="is gone"):
+        await line.attempt(nothing(), number)
+    assert line.connections > number
+    await line.attempt(nothing(), line.connections)
+
+
+async def test_a_connection_that_failed_is_counted_at_once(server: Server, database: Database) -> None:
+    line = database.line()
+    number = line.connections
+    await line.attempt(nothing(), number)
+    server.restart()
+    assert await fails(line)
+    assert line.connections > number

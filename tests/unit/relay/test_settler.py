@@ -26,10 +26,12 @@ def claimed(position: int) -> Claimed:
 class Line:
     """A line to a database that settles everything, and does something meanwhile."""
 
+    connections = 1
+
     def __init__(self, meanwhile: Any) -> None:
         self._meanwhile = meanwhile
 
-    async def attempt(self, steps: Any) -> Written:
+    async def attempt(self, steps: Any, _on: int | None = None) -> Written:
         steps.close()
         self._meanwhile()
         return Written([], {})
@@ -59,10 +61,12 @@ async def test_L_16_a_key_is_not_trusted_while_a_failure_on_it_waits_to_be_writt
 class Refusing:
     """A line to a database that answers, but will not settle."""
 
+    connections = 1
+
     def __init__(self, why: Exception) -> None:
         self._why = why
 
-    async def attempt(self, steps: Any) -> Written:
+    async def attempt(self, steps: Any, _on: int | None = None) -> Written:
         steps.close()
         raise Outage("not settled") from self._why
 
