@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Unpack
 
 from postroom import wakeup
 from postroom.errors import InvalidMessage, InvalidSetting, LeaseLost, PayloadTooLarge
 from postroom.message import Fields, Message
-from postroom.rules.routing import Routing
+from postroom.rules.routing import Routing, best_pattern
+from postroom.rules.topics import rule_of
 from postroom.settings import Settings
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import explained
@@ -17,6 +19,8 @@ from postroom.store.names import Names
 from postroom.store.steps import Steps, arun, run
 from postroom.store.writing import WRITERS, Writer
 
+MOST_TOPICS = 4096
+"""Of which it is remembered whether a broker can have them."""
 Mask = Callable[[str, Any], Any]
 
 
@@ -36,6 +40,8 @@ class Outbox:
 
     ``brokers`` are the patterns of topics for which relays have brokers of their own; they default to the settings. A
     message goes at once where the relay would have to bring it. An outbox that does not know them is no mistake.
+
+    Where the settings name the broker, a topic that it cannot have, or that is its own, is an `InvalidMessage`.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Outbox:
         )
         patterns = self._settings.brokers
         self._queue_of = Routing(patterns).queue_of if patterns else None
+        self._problem_of = _topic_rules(self._settings)
         Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
         self._mask = mask
         self._lock_keys = lock_keys
@@ -153,6 +160,8 @@ class Outbox:
                 )
             if message.digest is None:
                 raise InvalidMessage(f"{message!r} was not made with Message.new, which validates: use that")
+            if self._problem_of is not None and (problem := self._problem_of(message.topic)):
+                raise InvalidMessage(f"topic {message.topic!r} {problem}")
             if message.size > limit:
                 raise PayloadTooLarge(
                     f"the message for {message.topic!r} has {message.size:,} bytes of payload and headers, the limit "
@@ -164,6 +173,22 @@ class Outbox:
             names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
             self._writers[dialect] = WRITERS[dialect](names, notify=self._settings.notify, queue_of=self._queue_of)
         return self._writers[dialect]
+
+
+def _topic_rules(settings: Settings) -> Callable[[str], str | None] | None:
+    """What says why the broker of a topic cannot have it, as far as settings name that broker; None if they do not."""
+    rules = {pattern: rule_of(url) for pattern, url in settings.brokers.items()}
+    usual = rule_of(settings.broker)
+    if usual is None and not any(rules.values()):
+        return None
+
+    @lru_cache(maxsize=MOST_TOPICS)
+    def problem_of(topic: str) -> str | None:
+        pattern = best_pattern(rules, topic) if rules else None
+        rule = usual if pattern is None else rules[pattern]
+        return None if rule is None else rule(topic)
+
+    return problem_of
 
 
 def _without_brokers(patterns: Collection[str] | None) -> dict[str, str] | None:

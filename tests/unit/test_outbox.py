@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
@@ -151,3 +152,27 @@ def test_adding_over_sqlite3_loads_neither_sqlalchemy_nor_another_driver(databas
 def test_add_many_of_what_is_no_list_is_refused_in_words(messages: Any) -> None:
     with pytest.raises(InvalidMessage, match="add_many takes a list of messages"):
         Outbox().add_many(object(), messages)
+
+
+class TestTopicsOfAKnownBroker:
+    """What a broker cannot have, or keeps to itself, is refused where it is added."""
+
+    @pytest.mark.parametrize("topic", ["$JS.API.STREAM.PURGE.X", "_INBOX.a", "orders.*", "a b"])
+    def test_R_9_a_topic_that_it_cannot_have_is_refused(self, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("POSTROOM_BROKER", "nats://host")
+        connection = sqlite3.connect(":memory:")
+        with closing(connection), pytest.raises(InvalidMessage, match=re.escape(repr(topic))):
+            Outbox().add(connection, topic, "a")
+
+    def test_the_broker_of_the_pattern_decides(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("POSTROOM_BROKER", "nats://host")
+        monkeypatch.setenv("POSTROOM_BROKERS", "queue.*=amqp://host?exchange=e raw.*=stdout:")
+        outbox = Outbox()
+        messages = [Message.new(topic, "a") for topic in ("orders", "queue.$a *", "raw.$ *")]
+        outbox._accept(messages)
+        with pytest.raises(InvalidMessage, match="not a subject"):
+            outbox._accept([Message.new("orders *", "a")])
+
+    def test_without_a_broker_any_topic_is_recorded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("POSTROOM_BROKER", raising=False)
+        Outbox()._accept([Message.new("$JS.a *", "a")])

@@ -46,6 +46,33 @@ class Closed(ConnectionError):
         self.code = code
 
 
+class _AnyName:
+    """A frame with whatever names it is given: the server takes more of them than the library would let pass."""
+
+    def validate(self) -> None:
+        """The server is the judge."""
+
+
+class QueueDeclare(_AnyName, commands.Queue.Declare):
+    """A queue is to be there."""
+
+
+class QueueBind(_AnyName, commands.Queue.Bind):
+    """An exchange is to put messages to a queue."""
+
+
+class ExchangeDeclare(_AnyName, commands.Exchange.Declare):
+    """An exchange is to be there."""
+
+
+class Publish(_AnyName, commands.Basic.Publish):
+    """A message comes."""
+
+
+class Consume(_AnyName, commands.Basic.Consume):
+    """A queue's messages are wanted."""
+
+
 class Letter:
     """A message as it goes out."""
 
@@ -73,8 +100,14 @@ class Link:
         self._tag = 0
         self._unconfirmed: dict[int, tuple[Batch, Letter]] = {}
         self._by_id: dict[str | None, tuple[Batch, Letter]] = {}
-        self._frame_max = CHUNK
+        self.frame_max = CHUNK
+        """The most bytes of a frame. A message's properties, headers among them, are one; its payload may be many."""
         self.lost: str | None = None
+        self.nacked = False
+        """Whether the server has refused something. It may be one that has lost its queue's leader, and others not."""
+        self.batches = 0
+        """How many are under way."""
+        self.leaving = False
         self.blocked: str | None = None
         """Why the server takes no messages for now."""
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._beat())]
@@ -99,8 +132,8 @@ class Link:
         tune = await self._ask(
             commands.Connection.StartOk(properties, "PLAIN", secret, "en_US"), 0, commands.Connection.Tune
         )
-        self._frame_max = tune.frame_max or CHUNK
-        self._send(commands.Connection.TuneOk(tune.channel_max, self._frame_max, HEARTBEAT), 0)
+        self.frame_max = tune.frame_max or CHUNK
+        self._send(commands.Connection.TuneOk(tune.channel_max, self.frame_max, HEARTBEAT), 0)
         await self._ask(commands.Connection.Open(vhost), 0, commands.Connection.OpenOk)
         await self._ask(commands.Channel.Open(), PUBLISHING, commands.Channel.OpenOk)
         await self._ask(commands.Confirm.Select(), PUBLISHING, commands.Confirm.SelectOk)
@@ -122,7 +155,7 @@ class Link:
         if self.lost:
             raise Closed(self.lost)
         frames: list[bytes] = []
-        limit = self._frame_max - FRAME_MARGIN
+        limit = self.frame_max - FRAME_MARGIN
         for letter in letters:
             self._tag += 1
             self._unconfirmed[self._tag] = (batch, letter)
@@ -200,6 +233,7 @@ class Link:
             case commands.Basic.Ack():
                 self._settled(found.delivery_tag, ACCEPTED, multiple=found.multiple)
             case commands.Basic.Nack():
+                self.nacked = True
                 self._settled(found.delivery_tag, Rejected, multiple=found.multiple)
             case commands.Basic.Return() | body.ContentBody() | heartbeat.Heartbeat():
                 pass

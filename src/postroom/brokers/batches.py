@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from postroom.brokers.port import Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Failure, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from postroom.message import Message
+
+T = TypeVar("T")
 
 FAREWELL = 2.0
 """Seconds for closing a connection."""
+MOST_SHOWN = 255
+"""Characters of a topic in an error."""
 LEAST_LEFT = 0.2
 """The part of the timeout without which it makes no sense to send."""
 
@@ -119,6 +125,31 @@ def timed_out(timeout: float) -> Refused:
     return Refused(Reason.TIMEOUT, f"no answer within {timeout:g} s")
 
 
+def sealed(messages: Sequence[Message], batch: Batch, seal: Callable[[int, Message], T | Refused]) -> list[T]:
+    """What goes out for each message. One that cannot be brought into the protocol's form is refused by itself."""
+    found = []
+    for index, message in enumerate(messages):
+        try:
+            one = seal(index, message)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's, and none of the others'
+            one = unsendable(error)
+        if isinstance(one, Refused):
+            batch.settle(index, one)
+        else:
+            found.append(one)
+    return found
+
+
+def unsendable(error: Exception) -> Refused:
+    """A message whose headers or attributes no protocol can hold: no retry mends it."""
+    return invalid_header(f"it cannot be brought into the broker's form: {type(error).__name__}: {error}")
+
+
+def invalid_header(problem: str) -> Refused:
+    """A header, or what becomes one, that the broker cannot carry."""
+    return Refused(Reason.INVALID_HEADER, problem, Failure.PERMANENT)
+
+
 def too_large(size: int, limit: int) -> Refused:
     """More than the broker takes: no retry mends it."""
     problem = f"{size} bytes with headers; the broker takes {limit}"
@@ -126,5 +157,5 @@ def too_large(size: int, limit: int) -> Refused:
 
 
 def invalid_target(topic: str, problem: str) -> Refused:
-    """A topic that the broker cannot have."""
-    return Refused(Reason.INVALID_TARGET, f"topic {topic!r} {problem}", Failure.PERMANENT)
+    """A topic that the broker cannot have, or that is its own."""
+    return Refused(Reason.INVALID_TARGET, f"topic {topic[:MOST_SHOWN]!r} {problem}", Failure.PERMANENT)

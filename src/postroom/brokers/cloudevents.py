@@ -36,6 +36,7 @@ _Kind = tuple[str, str | None, str | Literal[False]]
 """Topic, type, and the content type unless it is a tombstone: what decides on the headers that are kept."""
 
 _TOKEN = r"[!#$&'*+\-.^_`|~0-9A-Za-z]"  # noqa: S105 - a header's name as HTTP has it, but for the percent sign
+_TEXT = "[^%\0\ud800-\udfff]"  # where a name may be any text, but for clients that take it to end at a NUL
 _PLAIN = re.compile(r"[!#$&-~]*", re.ASCII)
 _ATTRIBUTE_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _PRINTABLE = re.compile(r"[!-~](?:[ -~]*[!-~])?|", re.ASCII)
@@ -64,7 +65,7 @@ class Wire:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_beginnings", (self.prefix, *(name for name in self.reserved if name.endswith("-"))))
         object.__setattr__(self, "_names", frozenset({CONTENT_TYPE, *self.reserved}))
-        object.__setattr__(self, "_name", re.compile(f"{_TOKEN}+" if self.ascii_only else "[^%]+"))
+        object.__setattr__(self, "_name", re.compile(f"{_TOKEN}+" if self.ascii_only else f"{_TEXT}+"))
 
     def header_name(self, name: str) -> str:
         """A user header's name: percent-encoded where the protocol cannot hold it, or uses it itself."""
@@ -107,7 +108,15 @@ class Wire:
 _NO_WIRE = Wire("")
 KAFKA = Wire("ce_", tombstones=True)
 REDIS = Wire("ce_", reserved=("data",))
-AMQP = Wire("ce-", reserved=("x-",))
+AMQP = Wire(
+    "ce-",
+    reserved=(
+        *("cc", "bcc"),  # further routing keys: they would take a message where its topic does not
+        *("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-stream-offset"),
+        *("x-received-from", "x-shovelled"),
+    ),
+)
+"""RabbitMQ's own headers; all others that begin with x- are the user's."""
 NATS = Wire("ce-", reserved=("nats-",), ascii_only=True)
 HTTP = Wire(
     "ce-",

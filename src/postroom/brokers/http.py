@@ -18,7 +18,7 @@ import msgspec
 
 from postroom.brokers import signatures, urls
 from postroom.brokers.addresses import lookup
-from postroom.brokers.batches import check_time, timed_out
+from postroom.brokers.batches import check_time, timed_out, unsendable
 from postroom.brokers.cloudevents import HTTP
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
 from postroom.errors import InvalidSetting
@@ -141,7 +141,12 @@ class HttpBroker:
             for index, message in work:
                 outcomes[index] = timed_out(timeout)
                 try:
-                    response = await self._post(line, message, addresses, timeout)
+                    headers, body = self._sealed(message)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's
+                    outcomes[index] = unsendable(error)
+                    continue
+                try:
+                    response = await self._post(line, headers, body, addresses, timeout)
                     outcomes[index] = _outcome(response)  # whatever may become of the body
                     self._wary = isinstance(outcomes[index], Unreached)
                     await _read(response)
@@ -149,6 +154,8 @@ class HttpBroker:
                     outcomes[index] = Unreached(f"{self.name}: {str(error) or type(error).__name__}")
                 except httpx.TimeoutException:
                     pass
+                except httpx.LocalProtocolError as error:
+                    outcomes[index] = unsendable(error)
                 except httpx.HTTPError as error:
                     outcomes[index] = Refused(Reason.CONNECTION, str(error) or type(error).__name__)
                 except Exception as error:  # noqa: BLE001 - those that were accepted must not be sent again for it
@@ -159,14 +166,12 @@ class HttpBroker:
     async def _post(
         self,
         line: httpx.AsyncHTTPTransport,
-        message: Message,
+        headers: httpx.Headers,
+        body: bytes,
         addresses: Sequence[str],
         timeout: float,  # noqa: ASYNC109 - as publish
     ) -> httpx.Response:
         """Try one address after another; returns the answer's head."""
-        headers, body = self._envelope.seal(message)
-        headers |= self._headers | self._signed(str(message.id), int(time.time()), headers, body or b"")
-        headers["host"] = self._host if self._port == PORTS[self._address.scheme] else f"{self._host}:{self._port}"
         times = httpx.Timeout(timeout, connect=timeout * CONNECTING / len(addresses)).as_dict()
         trouble: httpx.TransportError | None = None
         for address in addresses:
@@ -174,7 +179,7 @@ class HttpBroker:
             request = httpx.Request(
                 "POST",
                 f"{self._address.scheme}://{place}:{self._port}{self._target}",
-                content=body or b"",
+                content=body,
                 headers=headers,
                 extensions={"timeout": times, "sni_hostname": self._host.strip("[]")},
             )
@@ -183,6 +188,13 @@ class HttpBroker:
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 trouble = error
         raise trouble or httpx.ConnectError("it has no address")
+
+    def _sealed(self, message: Message) -> tuple[httpx.Headers, bytes]:
+        headers, body = self._envelope.seal(message)
+        body = body or b""
+        headers |= self._headers | self._signed(str(message.id), int(time.time()), headers, body)
+        headers["host"] = self._host if self._port == PORTS[self._address.scheme] else f"{self._host}:{self._port}"
+        return httpx.Headers(headers), body
 
     def _signed(self, name: str, now: int, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
         signed = {signatures.ID: name, signatures.TIMESTAMP: str(now)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 from collections import deque
 from contextlib import suppress
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
+from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, sealed, too_large, unsendable
 from postroom.brokers.cloudevents import KAFKA
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
-from postroom.rules.failures import Reason
+from postroom.rules import topics
+from postroom.rules.failures import Failure, Reason
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Producer
@@ -34,7 +34,6 @@ LOOKING = 0.2
 """The part of the timeout for asking after a topic."""
 GLANCE = 0.1
 """Seconds after which the polling thread looks whether it should end."""
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OF_THE_TOPIC = frozenset(
     {
         KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the client's public name for it, as all with an underscore
@@ -64,6 +63,10 @@ silence = logging.getLogger(
 )  # the relay says once that the broker is gone, and that it is back
 silence.addHandler(logging.NullHandler())
 silence.propagate = False
+
+
+Letter = tuple[int, str, bytes | None, list[tuple[str, str | bytes | None]], bytes | None]
+"""Place in the batch, topic, key, headers, body."""
 
 
 class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,24 +113,26 @@ class _Link:
                 with suppress(KafkaException):  # then the messages are told
                     await asyncio.to_thread(self._producer.list_topics, topic, seconds)
 
-    def send(self, messages: Sequence[tuple[int, Message, Any, bytes | None]], batch: Batch, limit: int) -> None:
+    def send(self, letters: Sequence[Letter], batch: Batch, limit: int) -> None:
         """Hand the messages to the producer."""
         if self._producer is None or self.lost:
             batch.lose(self.lost or "the connection is closed")
             return
         self._batches.add(batch)
         told, produce = self._told, self._producer.produce
-        for index, message, headers, body in messages:
+        for index, topic, key, headers, body in letters:
 
             def delivered(error: Any, record: Any, index: int = index) -> None:
                 told.append((batch, index, error, record))
 
             try:
-                produce(message.topic, body, message.key, on_delivery=delivered, headers=headers)
+                produce(topic, body, key, on_delivery=delivered, headers=headers)
             except BufferError:
                 batch.settle(index, NOT_SENT)
             except KafkaException as error:
                 batch.settle(index, _refused(error.args[0], len(body or b""), limit))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's, and none of the others'
+                batch.settle(index, unsendable(error))
 
     def forget(self, batch: Batch) -> None:
         """What is told later is of no interest."""
@@ -186,13 +191,7 @@ class KafkaBroker:
         """Produce all, then wait until each is delivered or refused. Raises `BrokerUnavailable`."""
         deadline = asyncio.get_running_loop().time() + timeout
         batch = Batch(len(messages))
-        sealed = []
-        for index, message in enumerate(messages):
-            if _TOPIC.fullmatch(message.topic):
-                headers, body = self._envelope.seal(message)
-                sealed.append((index, message, list(headers.items()), body))
-            else:
-                batch.settle(index, invalid_target(message.topic, "is not one that Kafka can have"))
+        letters = sealed(messages, batch, self._letter)
         link = await self._linked(timeout)
         if link.missing:
             await link.look_again({message.topic for message in messages}, timeout * LOOKING)
@@ -200,7 +199,7 @@ class KafkaBroker:
         late = False
         try:
             async with asyncio.timeout_at(deadline):
-                link.send(sealed, batch, self.options.max_bytes)
+                link.send(letters, batch, self.options.max_bytes)
                 await batch.complete()
         except TimeoutError:
             late = True
@@ -217,6 +216,14 @@ class KafkaBroker:
         if len(messages) > 1 and _TOO_LARGE in outcomes:
             return await self._each_alone(messages, outcomes, deadline)
         return outcomes
+
+    def _letter(self, index: int, message: Message) -> Letter | Refused:
+        """All text is encoded here: where the client cannot, it takes the whole process down."""
+        if problem := topics.kafka_topic(message.topic):
+            return invalid_target(message.topic, problem)
+        headers, body = self._envelope.seal(message)
+        key = None if message.key is None else message.key.encode()
+        return index, message.topic, key, [(name, value.encode()) for name, value in headers.items()], body
 
     async def _each_alone(
         self, messages: Sequence[Message], outcomes: Sequence[Outcome], deadline: float
@@ -298,4 +305,6 @@ def _refused(error: Any, size: int, limit: int) -> Outcome:
         return TargetUnavailable(error.str())
     if code in _NOT_SET_UP:
         return Unreached(error.str())
+    if code == KafkaError.TOPIC_EXCEPTION:
+        return Refused(Reason.INVALID_TARGET, error.str(), Failure.PERMANENT)
     return Refused(f"KAFKA_{error.name()}"[:64], error.str())

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
+from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, sealed, too_large
 from postroom.brokers.cloudevents import NATS
-from postroom.brokers.port import Capabilities, Outcome
+from postroom.brokers.port import Capabilities, Outcome, Refused
 from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.rules import topics
 
 try:
     import nats
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from postroom.message import Message
 
 PORTS = {"nats": 4222, "nats+tls": 4222}
-_SUBJECT = re.compile(r"[^\s*>.]+(?:\.[^\s*>.]+)*")
 
 
 class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +76,7 @@ class NatsBroker:
         link = await self._linked(timeout)
         check_time(self.name, deadline, timeout)
         batch = Batch(len(messages))
-        letters = self._letters(messages, batch, link.client.max_payload)
+        letters = sealed(messages, batch, partial(self._letter, link.client.max_payload))
         try:
             async with asyncio.timeout_at(deadline):
                 await link.send(letters, batch)
@@ -98,24 +97,16 @@ class NatsBroker:
             self._drop(self._link)
         await self._leaving.end()
 
-    def _letters(self, messages: Sequence[Message], batch: Batch, limit: int) -> list[Letter]:
-        letters = []
-        expected = self.options.stream
-        for index, message in enumerate(messages):
-            if not _is_subject(message.topic):
-                batch.settle(index, invalid_target(message.topic, "is not a subject: no spaces, * or >"))
-                continue
-            headers, body = self._envelope.seal(message)
-            headers["Nats-Msg-Id"] = headers.get("ce-id") or str(message.id)
-            if expected:
-                headers["Nats-Expected-Stream"] = expected
-            lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-            letter = Letter(index, message.topic, lines, body or b"")
-            if letter.size > limit:
-                batch.settle(index, too_large(letter.size, limit))
-            else:
-                letters.append(letter)
-        return letters
+    def _letter(self, limit: int, index: int, message: Message) -> Letter | Refused:
+        if problem := topics.subject(message.topic):
+            return invalid_target(message.topic, problem)
+        headers, body = self._envelope.seal(message)
+        headers["Nats-Msg-Id"] = headers.get("ce-id") or str(message.id)
+        if expected := self.options.stream:
+            headers["Nats-Expected-Stream"] = expected
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        letter = Letter(index, message.topic, lines, body or b"")
+        return too_large(letter.size, limit) if letter.size > limit else letter
 
     async def _linked(self, timeout: float) -> Link:  # noqa: ASYNC109 - as publish
         try:
@@ -196,11 +187,6 @@ class NatsBroker:
             self._link = None
             link.lose(f"{self.name}: the connection was given up")
             self._leaving.begin(link.client.close())
-
-
-@lru_cache(maxsize=1000)
-def _is_subject(topic: str) -> bool:
-    return _SUBJECT.fullmatch(topic) is not None
 
 
 def _why(error: Exception) -> str:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
 
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, too_large
+from postroom.brokers.batches import Batch, Leaving, check_time, invalid_header, invalid_target, sealed, too_large
 from postroom.brokers.cloudevents import AMQP, CONTENT_TYPE
 from postroom.brokers.port import Capabilities, Outcome, Refused, TargetUnavailable
 from postroom.errors import BrokerUnavailable
-from postroom.rules.failures import Failure
+from postroom.rules import topics
+from postroom.rules.failures import Failure, Reason
 
 try:
     from pamqp import commands
 
-    from postroom.brokers.amqp import Letter, Link
+    from postroom.brokers.amqp import Closed, ExchangeDeclare, Letter, Link, Publish, QueueDeclare
 except ImportError as error:
     raise urls.client_missing("amqp", "rabbitmq", error) from error
 
@@ -70,19 +72,18 @@ class RabbitBroker:
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Publish all, then wait for their confirmations. Raises `BrokerUnavailable`."""
         deadline = asyncio.get_running_loop().time() + timeout
+        link = await self._linked(timeout)
         batch = Batch(len(messages))
-        letters = self._letters(messages, batch)
-        link = await self._linked(timeout, {message.topic for message in messages})
-        check_time(self.name, deadline, timeout)
+        letters = sealed(messages, batch, partial(self._letter, link.frame_max))
+        link.batches += 1
         try:
-            async with asyncio.timeout_at(deadline):
-                await link.send(letters, batch)
-                await batch.complete()
-        except TimeoutError:
-            if link.blocked:
-                batch.lose(link.blocked)
-        except OSError as error:
-            batch.lose(f"{self.name}: {error}")
+            if self._options.declare:
+                letters = await self._declared_for(link, letters, messages, batch, deadline)
+            check_time(self.name, deadline, timeout)
+            await self._send(link, letters, batch, deadline)
+        finally:
+            link.batches -= 1
+            self._look_at(link)
         outcomes = batch.outcomes(timeout)
         if link.lost or batch.silent:
             self._drop(link, "it did not answer")
@@ -92,38 +93,49 @@ class RabbitBroker:
         """End the connection, with a goodbye."""
         if self._link is not None:
             link, self._link = self._link, None
+            link.leaving = True
             await link.close()
         await self._leaving.end()
 
-    def _letters(self, messages: Sequence[Message], batch: Batch) -> list[Letter]:
-        letters = []
-        for index, message in enumerate(messages):
-            if len(message.topic.encode()) > SHORT:
-                batch.settle(index, invalid_target(message.topic, f"has more than {SHORT} bytes"))
-            elif len(message.payload or b"") > self._options.max_bytes:
-                batch.settle(index, too_large(len(message.payload or b""), self._options.max_bytes))
-            else:
-                try:
-                    letters.append(self._letter(index, message))
-                except ValueError as error:
-                    batch.settle(index, Refused("INVALID_HEADER", str(error), Failure.PERMANENT))
-        return letters
+    async def _send(self, link: Link, letters: Sequence[Letter], batch: Batch, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await link.send(letters, batch)
+                await batch.complete()
+        except TimeoutError:
+            if link.blocked:
+                batch.lose(link.blocked)
+        except OSError as error:
+            batch.lose(f"{self.name}: {error}")
 
-    def _letter(self, index: int, message: Message) -> Letter:
+    def _letter(self, frame_max: int, index: int, message: Message) -> Letter | Refused:
+        exchange = self._options.exchange
+        problem = topics.routing_key(message.topic) if exchange else topics.queue(message.topic)
+        if problem:
+            return invalid_target(message.topic, problem)
         headers, body = self._envelope.seal(message)
+        body = body or b""
+        if len(body) > self._options.max_bytes:
+            return too_large(len(body), self._options.max_bytes)
+        content_type = headers.pop(CONTENT_TYPE, None)
+        if content_type is not None and len(content_type.encode()) > SHORT:
+            return invalid_header(f"the content type has more than {SHORT} bytes")
         for name in headers:
             if len(name.encode()) > LONGEST_NAME:
-                raise ValueError(f"header {name[:20]!r}… has more than {LONGEST_NAME} bytes in its name")
+                return invalid_header(f"header {name[:20]!r}… has more than {LONGEST_NAME} bytes in its name")
         properties = commands.Basic.Properties(
-            content_type=headers.pop(CONTENT_TYPE, None),
+            content_type=content_type,
             headers=dict(headers),
             delivery_mode=PERSISTENT,
             message_id=str(message.id),
         )
-        publish = commands.Basic.Publish(0, self._options.exchange, message.topic, mandatory=True)
-        return Letter(index, publish, properties, body or b"")
+        letter = Letter(index, Publish(0, exchange, message.topic, mandatory=True), properties, body)
+        if len(letter.content) > frame_max:  # it cannot be parted, and the server would end the connection
+            problem = f"{len(letter.content)} bytes of headers; the server takes frames of {frame_max}"
+            return Refused(Reason.MESSAGE_TOO_LARGE, problem, Failure.PERMANENT)
+        return letter
 
-    async def _linked(self, timeout: float, topics: set[str]) -> Link:  # noqa: ASYNC109 - as publish
+    async def _linked(self, timeout: float) -> Link:  # noqa: ASYNC109 - as publish
         try:
             async with asyncio.timeout(timeout), self._connecting:
                 if self._link is None or self._link.lost:
@@ -133,8 +145,6 @@ class RabbitBroker:
                     self._declared.clear()
                     if self._options.exchange:
                         self._link.unroutable = UNROUTABLE
-                if self._options.declare:
-                    await self._declare(self._link, topics)
                 return self._link
         except TimeoutError:
             raise BrokerUnavailable(f"{self.name} does not answer within {timeout:g} s") from None
@@ -154,28 +164,76 @@ class RabbitBroker:
                 trouble = error
         raise trouble or OSError("no host")
 
-    async def _declare(self, link: Link, topics: set[str]) -> None:
-        """The exchange; or, without one, a durable quorum queue for each topic."""
+    async def _declared_for(
+        self, link: Link, letters: list[Letter], messages: Sequence[Message], batch: Batch, deadline: float
+    ) -> list[Letter]:
+        """Have what the messages go to. Where a queue cannot be had, its messages are told so, and left out."""
         exchange = self._options.exchange
-        for name in [one for one in ([exchange] if exchange else sorted(topics)) if one not in self._declared]:
-            if exchange:
-                kind = self._options.exchange_type
+        names = {exchange} if exchange else {messages[letter.index].topic for letter in letters}
+        if names <= self._declared:
+            return letters
+        try:
+            async with asyncio.timeout_at(deadline), self._connecting:
+                declare = self._declare_exchange if exchange else self._declare_queues
+                problems = await declare(link, names - self._declared)
+        except TimeoutError:
+            self._drop(link, "it did not answer")  # what it may still say would be taken for another answer
+            raise BrokerUnavailable(f"{self.name} does not answer in time") from None
+        except OSError as error:
+            raise BrokerUnavailable(f"{self.name}: {error}") from error
+        if not problems:
+            return letters
+        for letter in letters:
+            if problem := problems.get(messages[letter.index].topic):
+                batch.settle(letter.index, TargetUnavailable(problem))
+        return [letter for letter in letters if messages[letter.index].topic not in problems]
+
+    async def _declare_exchange(self, link: Link, names: set[str]) -> dict[str, str]:
+        for name in names:
+            await link.declare(
+                ExchangeDeclare(0, name, self._options.exchange_type, passive=True),
+                ExchangeDeclare(0, name, self._options.exchange_type, durable=True),
+                commands.Exchange.DeclareOk,
+            )
+            self._declared.add(name)
+        return {}
+
+    async def _declare_queues(self, link: Link, names: set[str]) -> dict[str, str]:
+        """A durable quorum queue for each topic; returns why those could not be had that could not."""
+        problems = {}
+        for name in sorted(names):
+            try:
                 await link.declare(
-                    commands.Exchange.Declare(0, name, kind, passive=True),
-                    commands.Exchange.Declare(0, name, kind, durable=True),
-                    commands.Exchange.DeclareOk,
-                )
-            else:
-                await link.declare(
-                    commands.Queue.Declare(0, name, passive=True),
-                    commands.Queue.Declare(0, name, durable=True, arguments={"x-queue-type": "quorum"}),
+                    QueueDeclare(0, name, passive=True),
+                    QueueDeclare(0, name, durable=True, arguments={"x-queue-type": "quorum"}),
                     commands.Queue.DeclareOk,
                 )
-            self._declared.add(name)
+            except Closed as closed:
+                if link.lost:
+                    raise
+                problems[name] = str(closed)
+            else:
+                self._declared.add(name)
+        return problems
+
+    def _look_at(self, link: Link) -> None:
+        """After a refusal the next batch gets a new connection, which may find a leader where this one does not.
+
+        The old one ends with the last batch that is under way on it.
+        """
+        if link.nacked and self._link is link:
+            self._link = None
+        if self._link is not link and not link.batches:
+            self._leave(link, "it has refused a message")
 
     def _drop(self, link: Link, reason: str) -> None:
         """The next batch gets a new connection."""
         if self._link is link:
             self._link = None
+        self._leave(link, reason)
+
+    def _leave(self, link: Link, reason: str) -> None:
+        if not link.leaving:
+            link.leaving = True
             link.lose(f"{self.name}: the connection was given up: {reason}")
             self._leaving.begin(link.close())

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import timed_out, too_large
+from postroom.brokers.batches import Batch, invalid_target, sealed, too_large
 from postroom.brokers.cloudevents import REDIS
 from postroom.brokers.port import Accepted, Capabilities, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.rules import topics
 
 try:
     from redis.asyncio import Redis
@@ -83,49 +84,51 @@ class RedisBroker:
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Add all in one round trip. Raises `BrokerUnavailable`."""
-        entries = [self._entry(message) for message in messages]
+        batch = Batch(len(messages))
+        entries = sealed(messages, batch, self._entry)
         connected = False
         try:
             async with asyncio.timeout(timeout), self.client.pipeline(transaction=False) as pipeline:
                 # The connection comes first: one that cannot be had was no attempt.
                 pipeline.connection = await self.client.connection_pool.get_connection()  # type: ignore[no-untyped-call]  # the client has no type here
                 connected = True
-                for entry in entries:
-                    if not isinstance(entry, Refused):
-                        pipeline.execute_command(*entry)
+                for _, command in entries:
+                    pipeline.execute_command(*command)
                 if self.options.replicas:
                     pipeline.execute_command("WAIT", self.options.replicas, int(timeout * 1000 * PATIENCE))
                 answers = await pipeline.execute(raise_on_error=False)
         except (TimeoutError, RedisTimeoutError):
             if not connected:
                 raise BrokerUnavailable(f"{self.name} does not answer within {timeout:g} s") from None
-            return [entry if isinstance(entry, Refused) else timed_out(timeout) for entry in entries]
+            return batch.outcomes(timeout)
         except (RedisError, OSError) as error:
             raise BrokerUnavailable(f"{self.name}: {error}") from error
         short = self.options.replicas > 0 and _replicas(answers.pop()) < self.options.replicas
-        found = iter(answers)
-        return [entry if isinstance(entry, Refused) else _outcome(next(found), short=short) for entry in entries]
+        for (index, _), answer in zip(entries, answers, strict=True):
+            batch.settle(index, _outcome(answer, short=short))
+        return batch.outcomes(timeout)
 
     async def close(self) -> None:
         """End the connections."""
         await self.client.aclose()
 
-    def _entry(self, message: Message) -> Refused | list[Any]:
-        """The command for a message."""
+    def _entry(self, index: int, message: Message) -> Refused | tuple[int, list[Any]]:
+        """Place in the batch, and the command for a message; all text in it is encoded, which can fail."""
+        if problem := topics.stream(message.topic):
+            return invalid_target(message.topic, problem)
         headers, body = self._envelope.seal(message)
-        if len(body or b"") > self.options.max_bytes:
-            return too_large(len(body or b""), self.options.max_bytes)
+        fields = [text.encode() for header in headers.items() for text in header]
+        if body is not None:
+            fields += (b"data", body)
+        largest = max(map(len, fields))
+        if largest > self.options.max_bytes:
+            return too_large(largest, self.options.max_bytes)
         command: list[Any] = ["XADD", self.options.prefix + message.topic]
         if not self.options.declare:
             command.append("NOMKSTREAM")
         if self.options.maxlen:
             command += ["MAXLEN", "~", self.options.maxlen]
-        command.append("*")
-        for field in headers.items():
-            command += field
-        if body is not None:
-            command += ["data", body]
-        return command
+        return index, [*command, "*", *fields]
 
 
 def _replicas(answer: object) -> int:

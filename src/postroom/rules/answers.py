@@ -20,6 +20,7 @@ _STATUS: Mapping[str, int] = MappingProxyType(
         Reason.UNDECODABLE: 422,
         Reason.UNDECODABLE_PAYLOAD: 422,
         Reason.INVALID_TARGET: 422,
+        Reason.INVALID_HEADER: 422,
         Reason.UNROUTABLE: 422,
         Reason.MESSAGE_TOO_LARGE: 413,
         Reason.LEASE_EXPIRED: 500,

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pamqp import body, commands, frame, header
 
-from postroom.brokers.amqp import CAPABILITIES, FAREWELL, HEARTBEAT, PUBLISHING, Closed, Link
+from postroom.brokers.amqp import (
+    CAPABILITIES,
+    FAREWELL,
+    HEARTBEAT,
+    PUBLISHING,
+    Closed,
+    Consume,
+    ExchangeDeclare,
+    Link,
+    QueueBind,
+    QueueDeclare,
+)
 from postroom.sources.rabbitmq_frames import Properties, Start, unmarshal
 
 if TYPE_CHECKING:
@@ -66,23 +77,21 @@ class Inbound(Link):
 
     async def have_queue(self, name: str, *, declare: bool) -> None:
         """See that the queue is there; make it otherwise, durable and replicated. Raises `Closed`."""
-        question = commands.Queue.Declare(0, name, passive=True)
+        question = QueueDeclare(0, name, passive=True)
         if declare:
-            durable = commands.Queue.Declare(0, name, durable=True, arguments={"x-queue-type": "quorum"})
+            durable = QueueDeclare(0, name, durable=True, arguments={"x-queue-type": "quorum"})
             await self.declare(question, durable, commands.Queue.DeclareOk)
         else:
             await self._ask(question, RECEIVING, commands.Queue.DeclareOk)
 
     async def have_exchange(self, name: str, kind: str) -> None:
         """See that the exchange is there, or make it. Raises `Closed`."""
-        question = commands.Exchange.Declare(0, name, kind, passive=True)
-        await self.declare(
-            question, commands.Exchange.Declare(0, name, kind, durable=True), commands.Exchange.DeclareOk
-        )
+        question = ExchangeDeclare(0, name, kind, passive=True)
+        await self.declare(question, ExchangeDeclare(0, name, kind, durable=True), commands.Exchange.DeclareOk)
 
     async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
         """Have what has this key put to the queue. Raises `Closed`."""
-        await self._ask(commands.Queue.Bind(0, queue, exchange, routing_key), RECEIVING, commands.Queue.BindOk)
+        await self._ask(QueueBind(0, queue, exchange, routing_key), RECEIVING, commands.Queue.BindOk)
 
     async def ask_for(self, queues: Sequence[str], most: int) -> None:
         """Have up to so many more delivered than are out. Raises `Closed`."""
@@ -94,7 +103,7 @@ class Inbound(Link):
         self._consumers.clear()
         await self._ask(commands.Basic.Qos(0, wanted), RECEIVING, commands.Basic.QosOk)
         for queue in queues:
-            answer = await self._ask(commands.Basic.Consume(0, queue), RECEIVING, commands.Basic.ConsumeOk)
+            answer = await self._ask(Consume(0, queue), RECEIVING, commands.Basic.ConsumeOk)
             self._consumers.append(answer.consumer_tag or "")
         self._prefetch = wanted
 

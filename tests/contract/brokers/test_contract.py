@@ -69,7 +69,8 @@ async def test_B_1_everything_that_a_message_has_arrives(rig: Rig, topic: str) -
         type="Greeted",
         aggregate_type="person",
         aggregate_id="Ü",
-        headers={"traceparent": "00-ab-cd-01", "city": "Köln", "ce-id": "mine", "ce_id": "mine", "odd name": " a "},
+        headers={"traceparent": "00-ab-cd-01", "city": "Köln", "ce-id": "mine", "ce_id": "mine", "odd name": " a "}
+        | {"x-tenant": "7", "x-death": "mine", "cc": "mine", "bcc": "a", "nats-rollup": "all", "cookie": "b"},
     )
     message = msgspec.structs.replace(message, position=42)
     tombstone = Message.new(topic, None, key="k 1")

@@ -79,7 +79,7 @@ async def test_a_tombstone_has_no_value_in_either_mode(rig: KafkaRig, mode: str)
     assert rig.values[-1] is None
 
 
-@pytest.mark.parametrize("topic", ["a b", "ü", "a/b"])
+@pytest.mark.parametrize("topic", ["a b", "ü", "a/b", "..", "__consumer_offsets"])
 async def test_a_topic_that_kafka_cannot_have_is_refused(rig: KafkaRig, topic: str) -> None:
     broker = KafkaBroker(rig.url())
     [outcome] = await broker.publish([Message.new(topic, "a")], 10.0)

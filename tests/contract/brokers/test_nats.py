@@ -81,6 +81,22 @@ async def test_a_repetition_is_kept_once(server: Nats, jetstream: JetStreamConte
     assert (await jetstream.stream_info("ONCE")).state.messages == 1
 
 
+async def test_a_topic_does_not_reach_the_servers_inside(server: Nats, jetstream: JetStreamContext) -> None:
+    """Whoever chooses topics would else command the server with the relay's permissions."""
+    await jetstream.add_stream(name="VICTIM", subjects=["victim"])
+    url = f"nats://127.0.0.1:{server.port}"
+    await published(url, Message.new("victim", "a"))
+    client = await nats.connect(url)
+    waiting = await client.subscribe("_INBOX.somebody")
+    topics = ["$JS.API.STREAM.PURGE.VICTIM", "$JS.API.STREAM.DELETE.VICTIM", "_INBOX.somebody", "_R_.a", "$SYS.REQ.X"]
+    outcomes = await published(url, *(Message.new(topic, None) for topic in topics))
+    assert {getattr(one, "code", one) for one in outcomes} == {Reason.INVALID_TARGET}
+    assert (await jetstream.stream_info("VICTIM")).state.messages == 1
+    await client.flush()
+    assert waiting.pending_msgs == 0
+    await client.close()
+
+
 @pytest.mark.parametrize("topic", ["a b", "a.*", "a.>", "a..b", ".a"])
 async def test_a_topic_that_is_no_subject_is_refused(server: Nats, topic: str) -> None:
     [outcome] = await published(f"nats://127.0.0.1:{server.port}", Message.new(topic, "a"))

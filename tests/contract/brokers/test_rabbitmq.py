@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import aio_pika
 import pytest
@@ -13,6 +15,7 @@ from postroom.brokers.port import ACCEPTED, Accepted, Outcome, Refused, TargetUn
 from postroom.brokers.rabbitmq import UNROUTABLE, RabbitBroker
 from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Failure, Reason
+from postroom.sources.rabbitmq import RabbitSource
 from tests.services.databases import need
 from tests.services.rabbitmq import LARGEST, RabbitMQ
 from tests.services.service import free_port
@@ -117,6 +120,71 @@ async def test_names_that_amqp_cannot_hold_are_refused(place: str) -> None:
     assert isinstance(header, Refused)
     assert (topic.code, header.code) == (Reason.INVALID_TARGET, "INVALID_HEADER")
     assert topic.failure == header.failure == Failure.PERMANENT
+
+
+async def test_queues_have_any_name_and_one_that_cannot_be_harms_no_other(place: str, channel: AbstractChannel) -> None:
+    """Messages for it are told alone, whatever it is that the server or the protocol does not take."""
+    locked = await channel.declare_queue("locked", exclusive=True)  # by this connection: others may not even look
+    topics = ["größe", "orders.*", "a > b", "#", "plain", "ü" * 200, "amq.gen-a", locked.name]
+    messages = [Message.new(topic, "a") for topic in topics]
+    *fine, long, own, taken = await published(f"amqp://{place}?declare=true", *messages)
+    assert fine == [ACCEPTED] * 5
+    assert isinstance(long, Refused)
+    assert isinstance(own, Refused)
+    assert {long.code, own.code} == {Reason.INVALID_TARGET}
+    assert isinstance(taken, TargetUnavailable)
+    assert "RESOURCE_LOCKED" in taken.reason
+    for topic, message in zip(topics[:5], messages, strict=False):
+        source = RabbitSource(f"amqp://{place}?queue={quote(topic)}", "test", ["any"])
+        [received] = await source.receive(1, 10.0)
+        await source.acknowledge([received])
+        await source.close()
+        assert received.message.id == str(message.id)
+
+
+async def test_headers_that_begin_with_x_arrive_as_they_are(place: str, channel: AbstractChannel) -> None:
+    queue = await channel.declare_queue("headers", durable=True)
+    other = await channel.declare_queue("other", durable=True)
+    headers = {"x-tenant": "7", "x-death": "mine", "CC": "other", "BCC": "other"}
+    assert await published(f"amqp://{place}", Message.new("headers", "a", headers=headers)) == [ACCEPTED]
+    found = await queue.get(no_ack=True)
+    assert found.headers["x-tenant"] == "7"
+    assert not {"x-death", "CC", "BCC"} & set(found.headers)
+    assert await other.get(no_ack=True, fail=False) is None
+
+
+async def test_headers_that_do_not_fit_into_a_frame_are_refused(place: str, channel: AbstractChannel) -> None:
+    await channel.declare_queue("frames", durable=True)
+    fits, large = (Message.new("frames", "a", headers={"a": "v" * size}) for size in (100_000, 200_000))
+    first, second, third = await published(f"amqp://{place}", fits, large, Message.new("frames", "b"))
+    assert (first, third) == (ACCEPTED, ACCEPTED)
+    assert isinstance(second, Refused)
+    assert (second.code, second.failure) == (Reason.MESSAGE_TOO_LARGE, Failure.PERMANENT)
+    assert "bytes of headers; the server takes frames of 131072" in second.message
+
+
+async def test_after_a_refusal_comes_a_new_connection_and_what_is_under_way_is_not_lost(
+    place: str, channel: AbstractChannel
+) -> None:
+    """A server whose queue had no leader goes on refusing on the old connection; a new one finds the new leader."""
+    await channel.declare_queue("no room", durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    await channel.declare_queue("room", durable=True)
+    broker = RabbitBroker(f"amqp://{place}")
+    assert await broker.publish([Message.new("room", "a")], 20.0) == [ACCEPTED]
+    before = broker._link
+    many = [Message.new("room", {"n": n}) for n in range(2000)]
+    fine, [refused] = await asyncio.gather(
+        broker.publish(many, 20.0), broker.publish([Message.new("no room", "a")], 20.0)
+    )
+    assert set(fine) == {ACCEPTED}
+    assert isinstance(refused, TargetUnavailable)
+    assert await broker.publish([Message.new("room", "b")], 20.0) == [ACCEPTED]
+    assert broker._link is not before
+    assert before is not None
+    assert before.lost
+    tasks = before._tasks
+    await broker.close()
+    assert all(task.done() for task in tasks)
 
 
 async def test_a_wrong_password_is_not_shown(place: str) -> None:

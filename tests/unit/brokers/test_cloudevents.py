@@ -224,3 +224,9 @@ def test_an_attribute_that_is_null_is_not_set() -> None:
     headers = {"content-type": "application/cloudevents+json"}
     found = incoming(HTTP, headers, json.dumps(event).encode(), id="1", topic="t")
     assert (found.problem, found.created_at, found.key) == (None, None, None)
+
+
+def test_headers_of_strangers_that_begin_with_x_are_the_users_but_for_rabbitmqs_own() -> None:
+    sent = {"x-tenant": "7", "X-Request-Id": "r", "%78-old": "from a sender before", "x-death": "[]", "CC": "a"}
+    received = incoming(AMQP, sent, b"{}", id="1", topic="t")
+    assert received.headers == {"x-tenant": "7", "X-Request-Id": "r", "x-old": "from a sender before"}
