@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 from pathlib import Path
 
 from tests.services.packages import require_programs
@@ -11,6 +12,7 @@ from tests.services.service import Service, Unavailable, free_port
 LARGEST = 1024 * 1024
 # The wrapper on PATH changes the user and shares a directory; the real script does what its environment says.
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
 # Erlang's name server would be started as a daemon that stays: here it is a child, and ends with the node.
 BOTH = 'epmd & names=$!; "$0" & node=$!; trap "kill $node" TERM; wait $node; wait $node; kill $names'
 
@@ -42,6 +44,14 @@ class RabbitMQ(Service):
 
     def command(self) -> list[str | Path]:
         # What only the directory decides goes by way of `env`, since the environment is made before it.
+        return ["/usr/bin/env", *self._variables(), "sh", "-c", BOTH, SCRIPT]
+
+    def control(self, *arguments: str) -> None:
+        """Run `rabbitmqctl`."""
+        command: list[str | Path] = ["/usr/bin/env", *self._variables(), CONTROL, *arguments]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    def _variables(self) -> list[str]:
         directory = self.directory
         variables = {
             "HOME": directory,
@@ -55,7 +65,7 @@ class RabbitMQ(Service):
             "RABBITMQ_CONFIG_FILE": directory / "node.conf",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none -start_epmd false",
         }
-        return ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), "sh", "-c", BOTH, SCRIPT]
+        return [f"{name}={value}" for name, value in variables.items()]
 
     def ping(self) -> None:
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:

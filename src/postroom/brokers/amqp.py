@@ -35,6 +35,7 @@ CAPABILITIES = {"publisher_confirms": True, "authentication_failure_close": True
 
 R = TypeVar("R", bound=Frame)
 TOO_LARGE = re.compile(r"is larger than configured max size (\d+)")
+FORBIDDEN = re.compile(r"access to topic '(.*)' in exchange", re.DOTALL)
 Rejected = TargetUnavailable("a queue has refused it: it is full, or not available")
 
 
@@ -76,13 +77,14 @@ class Consume(_AnyName, commands.Basic.Consume):
 class Letter:
     """A message as it goes out."""
 
-    __slots__ = ("content", "id", "index", "payload", "publish")
+    __slots__ = ("content", "id", "index", "payload", "publish", "topic")
 
     def __init__(
         self, index: int, publish: commands.Basic.Publish, properties: commands.Basic.Properties, payload: bytes
     ) -> None:
         self.index = index
         self.id = properties.message_id
+        self.topic = publish.routing_key
         self.publish = frame.marshal(publish, PUBLISHING)
         self.content = frame.marshal(header.ContentHeader(body_size=len(payload), properties=properties), PUBLISHING)
         self.payload = payload
@@ -287,6 +289,7 @@ class Link:
         self.lost = self.lost or reason
         self._reply(Closed(self.lost, code))
         self._refuse_too_large(reason)
+        self._refuse_forbidden(reason)
         for batch in {id(batch): batch for batch, _ in self._unconfirmed.values()}.values():
             batch.lose(self.lost)
         self._unconfirmed.clear()
@@ -300,3 +303,11 @@ class Link:
             for batch, letter in self._unconfirmed.values():
                 if len(letter.payload) > limit:
                     batch.answer(letter.index, too_large(len(letter.payload), limit))
+
+    def _refuse_forbidden(self, reason: str) -> None:
+        """Nor is it the fault of others that we may not publish under one routing key."""
+        found = FORBIDDEN.search(reason)
+        if found is not None:
+            for batch, letter in self._unconfirmed.values():
+                if letter.topic == found[1]:
+                    batch.answer(letter.index, TargetUnavailable(reason))

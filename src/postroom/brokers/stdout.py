@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from postroom.brokers.port import ACCEPTED, Capabilities, Outcome
+from postroom.brokers.batches import unsendable
+from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome
 from postroom.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -32,12 +33,20 @@ class StdoutBroker:
         del timeout
         if self._stream is None:
             raise BrokerUnavailable("standard output cannot be written: it was closed before the program began")
+        lines: list[str] = []
+        rest: list[Outcome] = []
+        for message in messages:
+            try:
+                lines.append(_line(message))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's; those behind it wait
+                rest = [unsendable(error), *[NOT_SENT] * (len(messages) - len(lines) - 1)]
+                break
         try:
-            self._stream.write("".join(_line(message) for message in messages))
+            self._stream.write("".join(lines))
             self._stream.flush()
         except (OSError, ValueError) as error:  # the pipe's reader is gone, the disk is full, the stream is closed
             raise BrokerUnavailable(f"standard output cannot be written: {error}") from error
-        return [ACCEPTED] * len(messages)
+        return [*[ACCEPTED] * len(lines), *rest]
 
     async def close(self) -> None:
         """Leave the stream open: it is not ours."""

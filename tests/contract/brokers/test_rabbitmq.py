@@ -187,6 +187,26 @@ async def test_after_a_refusal_comes_a_new_connection_and_what_is_under_way_is_n
     assert all(task.done() for task in tasks)
 
 
+async def test_a_routing_key_that_we_may_not_use_is_told_alone(place: str, channel: AbstractChannel) -> None:
+    """The server ends the channel for one of them; the rest is sent again, and gets through."""
+    await channel.declare_exchange("guarded", "topic", durable=True)
+    queue = await channel.declare_queue("guarded", durable=True)
+    await queue.bind("guarded", "#")
+    server = need(RabbitMQ)
+    await asyncio.to_thread(server.control, "set_topic_permissions", "guest", "guarded", "^ok", ".*")
+    broker = RabbitBroker(f"amqp://{place}?exchange=guarded")
+    try:
+        messages = [Message.new("ok" if n != 5 else "it's.ours", {"n": n}) for n in range(10)]
+        outcomes = await broker.publish(messages, 20.0)
+        assert isinstance(outcomes[5], TargetUnavailable)
+        assert "it's.ours" in outcomes[5].reason
+        assert {type(one) for one in [*outcomes[:5], *outcomes[6:]]} <= {Accepted, Unreached}
+        assert set(await broker.publish([*messages[:5], *messages[6:]], 20.0)) == {ACCEPTED}
+    finally:
+        await broker.close()
+        await asyncio.to_thread(server.control, "clear_topic_permissions", "guest", "guarded")
+
+
 async def test_a_wrong_password_is_not_shown(place: str) -> None:
     with pytest.raises(BrokerUnavailable, match="ACCESS_REFUSED") as caught:
         await published(f"amqp://guest:secret@{place}", Message.new("t", "a"))

@@ -6,11 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from postroom.brokers.port import ACCEPTED
+from postroom.brokers.port import ACCEPTED, NOT_SENT
 from postroom.brokers.stdout import StdoutBroker
 from postroom.errors import BrokerUnavailable
 from postroom.message import Message
+from postroom.rules.failures import Reason
 
 
 async def written(*messages: Message) -> list[dict[str, Any]]:
@@ -33,6 +35,16 @@ async def test_a_message_is_one_line_of_json() -> None:
         "headers": {"a": "b"},
         "payload": {"order_id": 7},
     }
+
+
+async def test_one_that_cannot_be_written_is_refused_and_those_behind_it_wait() -> None:
+    fine = Message.new("orders", "a")
+    stream = io.StringIO()
+    outcomes = await StdoutBroker(stream).publish([fine, replace(fine, key="\ud800"), fine], 1.0)
+    assert outcomes[0] == ACCEPTED
+    assert getattr(outcomes[1], "code", None) == Reason.INVALID_HEADER
+    assert outcomes[2] == NOT_SENT
+    assert len(stream.getvalue().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
