@@ -67,6 +67,10 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
             return pydantics[0](payload)
         except msgspec.DecodeError as error:
             raise PayloadNotDecodable(f"the payload is no {_named(kind)}: {_told(str(error))}") from None
+        except RecursionError:
+            raise PayloadNotDecodable(f"the payload is no {_named(kind)}: it is nested too deeply") from None
+        except UnicodeDecodeError:
+            raise PayloadNotDecodable(f"the payload is no {_named(kind)}: it is not UTF-8") from None
 
     return decoded
 

@@ -230,7 +230,7 @@ def test_to_requeue_what_is_older_than_the_inbox_remembers_is_warned_of(small_de
         (["messages", "show", "seven"], "'seven' is not a message id"),
         (["dead", "show", "seven"], "'seven' is not a message id"),
         (["dead", "requeue"], "--all"),
-        (["dead", "discard", "--all", "--topic", "orders", "--yes"], "said in two ways"),
+        (["dead", "discard", "--all", "--topic", "orders", "--yes"], "say in one way only what to discard"),
         (["dead", "requeue", "--all"], "--yes"),
         (["dead", "discard", "--code", "REJECTED"], "--yes"),
         (["dead", "requeue", "--all", "--yes", "--by", ""], "--by"),

@@ -168,3 +168,10 @@ def test_json_that_is_none_says_so() -> None:
     with pytest.raises(PayloadNotDecodable, match="the payload is no JSON"):
         Message.new("orders", b"not JSON").json()
     assert received(None).json() is None
+
+
+@pytest.mark.parametrize("payload", [b"[" * 100_000, b'"\xff"'])
+@pytest.mark.parametrize("kind", [Any, Line, LineModel])
+def test_no_bytes_make_it_fail_in_another_way(payload: bytes, kind: Any) -> None:
+    with pytest.raises(PayloadNotDecodable):
+        received(payload).decode(kind)

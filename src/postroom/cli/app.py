@@ -11,13 +11,13 @@ from postroom.cli import bench, cleanup, consume, dead, demo, init, messages, re
 app = typer.Typer(
     name="postroom",
     help="Postroom: what a service commits, the world receives; and each effect happens once.",
-    epilog="All but demo find their database by --database, POSTROOM_DATABASE, postroom.toml or pyproject.toml.",
+    epilog="Commands but demo find their database by --database, POSTROOM_DATABASE, postroom.toml or pyproject.toml.",
     add_completion=False,
     rich_markup_mode=None,  # plain text is quicker, and is right without a terminal too
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-messages_app = typer.Typer(help="Look at messages, and free their leases.", rich_markup_mode=None)
-dead_app = typer.Typer(help="List, re-queue and discard dead letters.", rich_markup_mode=None)
+messages_app = typer.Typer(help="Inspect messages, and free expired leases.", rich_markup_mode=None)
+dead_app = typer.Typer(help="List, requeue and discard dead letters.", rich_markup_mode=None)
 
 app.command("init")(init.init)
 app.command("schema")(schema.schema)
@@ -69,11 +69,11 @@ def postroom(
 
 @messages_app.callback(invoke_without_command=True)
 def _messages(context: typer.Context) -> None:
-    """Look at messages, and free their leases."""
+    """Inspect messages, and free expired leases."""
     _help_without_command(context)
 
 
 @dead_app.callback(invoke_without_command=True)
 def _dead(context: typer.Context) -> None:
-    """List, re-queue and discard dead letters."""
+    """List, requeue and discard dead letters."""
     _help_without_command(context)

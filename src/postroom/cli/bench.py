@@ -30,10 +30,10 @@ def bench(
     database: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the relay on a database. On PostgreSQL also bare loops of claim and ack, and the ratio to them.
+    """Benchmark the relay on your database. On PostgreSQL, also measure bare claim-and-ack loops to compare with.
 
-    Works in tables of its own (schema postroom_bench, or names that begin with postroom_bench_), which it removes.
-    Without a database it takes SQLite in a temporary directory.
+    It creates tables of its own (schema postroom_bench, or names that begin with postroom_bench_) and removes them.
+    Without a database it uses SQLite in a temporary directory.
     """
     from postroom.bench.scratch import scratch
     from postroom.bench.suite import Suite

@@ -20,13 +20,16 @@ def cleanup(
             min=0,
             max=MOST_DAYS,
             metavar="DAYS",
-            help="Keep settled messages for so long. Else OUTBOX_RETENTION_DAYS, 7.",
+            help="Keep settled messages for this long. Default: OUTBOX_RETENTION_DAYS, or 7.",
         ),
     ] = None,
     inbox_days: Annotated[
         int | None,
         typer.Option(
-            min=0, max=MOST_DAYS, metavar="DAYS", help="Keep inbox marks for so long. Else INBOX_RETENTION_DAYS, 7."
+            min=0,
+            max=MOST_DAYS,
+            metavar="DAYS",
+            help="Keep inbox marks for this long. Default: INBOX_RETENTION_DAYS, or 7.",
         ),
     ] = None,
     database: Database = None,
@@ -34,7 +37,7 @@ def cleanup(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what was settled long ago, old marks and expired keys.
+    """Remove old settled messages, inbox marks and idempotency keys.
 
     The marks are those of inboxes, the keys those of the idempotency ledger. Never what is not sent, nor dead
     letters. In small batches: it may run beside everything else.

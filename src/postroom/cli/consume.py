@@ -41,17 +41,18 @@ FAREWELL = 1.0
 
 def consume(  # noqa: PLR0913, PLR0917 - each is an option
     app: Annotated[
-        str, typer.Option(metavar="MODULE:OBJECT", help="The consumer, or a list of them, in one of your modules.")
+        str,
+        typer.Option(metavar="MODULE:OBJECT", help="Your consumer, or a list of them, as in shop.billing:consumer."),
     ],
     once: Annotated[
-        bool, typer.Option("--once", help="Handle what the broker has at hand and what is due, then end.")
+        bool, typer.Option("--once", help="Handle what is available and what is due for a retry, then exit.")
     ] = False,
     broker: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="For consumers that are given none: amqp://host, kafka://host, nats://host, redis://host. "
-            "Else POSTROOM_BROKER.",
+            help="Broker of consumers whose code names none: amqp://host, kafka://host, nats://host, redis://host. "
+            "Default: POSTROOM_BROKER.",
         ),
     ] = None,
     http_port: HttpPort = None,
@@ -64,9 +65,9 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Receive messages and handle them, until SIGTERM or Ctrl-C. A second signal ends it at once.
+    """Receive and handle messages until SIGTERM or Ctrl-C. A second signal stops it at once.
 
-    The settings given here are for consumers that do not have them from their own code.
+    Settings given here apply to consumers whose code does not set them.
     """
     from postroom.cli.telemetry import telemetry
 

@@ -43,17 +43,23 @@ COLUMNS = {
 SPARE = ("queue", "tries", "failed (UTC)", "it said", "key", "topic", "error")
 """What a narrow terminal does without. Never the id, which `requeue` and `discard` want."""
 
-Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only those of this topic.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only those of this ordering key.")]
-Code = Annotated[str | None, typer.Option("--code", metavar="CODE", help="Only those that failed with this code.")]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this ordering key.")]
+Code = Annotated[str | None, typer.Option("--code", metavar="CODE", help="Only this reason code.")]
 OlderThan = Annotated[
     int | None,
-    typer.Option("--older-than", min=0, max=MOST_DAYS, metavar="DAYS", help="Only those that failed longer ago."),
+    typer.Option(
+        "--older-than",
+        min=0,
+        max=MOST_DAYS,
+        metavar="DAYS",
+        help="Only those that failed more than this many days ago.",
+    ),
 ]
 Every = Annotated[bool, typer.Option("--all", help="All dead letters.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 By = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Who does it, for the audit. Else the system's user.")
+    str | None, typer.Option("--by", metavar="NAME", help="Who does it, for the audit log. Default: the system's user.")
 ]
 
 
@@ -73,10 +79,12 @@ class Wish:
 
 
 def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
-    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="How many at the most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most this many.")] = 50,
     before: Annotated[
         int | None,
-        typer.Option(min=1, max=2**63 - 1, metavar="POSITION", help="Only older ones: those before this position."),
+        typer.Option(
+            min=1, max=2**63 - 1, metavar="POSITION", help="Only messages before this position, for the next page."
+        ),
     ] = None,
     topic: Topic = None,
     key: Key = None,
@@ -87,7 +95,7 @@ def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """List dead letters of all queues, the newest first."""
+    """List dead letters of all queues, newest first."""
     from postroom import dead_letters
 
     choice = _choice(None, topic, key, code, older_than)
@@ -135,7 +143,7 @@ def requeue(  # noqa: PLR0913, PLR0917 - a command has that many options
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Send dead letters after all. By ids, by a filter, or all of them. They start again at attempt 0."""
+    """Requeue dead letters, by id, by filter or all of them. Their attempts start again at 0."""
     from postroom import dead_letters
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
@@ -157,7 +165,7 @@ def discard(  # noqa: PLR0913, PLR0917 - a command has that many options
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove dead letters for good. By ids, by a filter, or all of them."""
+    """Remove dead letters for good, by id, by filter or all of them."""
     from postroom import dead_letters
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
@@ -205,8 +213,8 @@ def _refuse_unclear(verb: str, wish: Wish) -> None:
     if sum(given) == 1:
         return
     ways = "give ids, or a filter (--topic, --key, --code, --older-than), or --all"
-    problem = "it is not said what" if not any(given) else "it is said in two ways what"
-    raise InvalidSetting(f"{problem} to {verb}: {ways}")
+    problem = f"say what to {verb}" if not any(given) else f"say in one way only what to {verb}"
+    raise InvalidSetting(f"{problem}: {ways}")
 
 
 def _warn_of_old(counted: Counted, window: int) -> None:

@@ -36,17 +36,19 @@ SPARE = ("created (UTC)", "tries", "key", "error", "topic")
 
 def list_messages(
     status: Annotated[State | None, typer.Option(help="Only messages in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="How many at the most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, metavar="N", help="At most this many.")] = 50,
     before: Annotated[
         int | None,
-        typer.Option(min=1, max=2**63 - 1, metavar="POSITION", help="Only older ones: those before this position."),
+        typer.Option(
+            min=1, max=2**63 - 1, metavar="POSITION", help="Only messages before this position, for the next page."
+        ),
     ] = None,
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """List messages, the newest first."""
+    """List messages, newest first."""
     with checked(Settings.load(database=database, schema=schema, table_prefix=table_prefix)) as store:
         found = read(store, status, limit, before)
     if as_json:
@@ -65,7 +67,7 @@ def show_message(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Show all about a message, and why it has not left yet. Its payload if asked for; values of headers never."""
+    """Show everything about a message, and why it has not left yet. Never shows values of headers."""
     from postroom.store.finding import Finding
     from postroom.store.leases import Order
 
@@ -77,17 +79,17 @@ def show_message(
 
 
 def release(
-    expired: Annotated[bool, typer.Option("--expired", help="Free leases that have ended.")] = False,
+    expired: Annotated[bool, typer.Option("--expired", help="Free expired leases.")] = False,
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Free leases that have ended. No worker's name stands there then. One that still runs is never touched."""
+    """Free expired leases, so that no worker's name is left on them. Active leases are never touched."""
     from postroom.store.freeing import Freeing
 
     if not expired:
-        raise InvalidSetting("it is not said which leases: use --expired; leases that still run are never freed")
+        raise InvalidSetting("say which leases: use --expired; active leases are never freed")
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     with checked(settings) as store, progress("freed") as tell:
         freed = store.run(Freeing(store.names).free_expired(tell))

@@ -12,13 +12,15 @@ Database = Annotated[
     typer.Option(
         "--database",
         metavar="URL",
-        help="The database: sqlite:///app.db, postgresql://…, mysql://… or mariadb://…. Else POSTROOM_DATABASE.",
+        help="The database: sqlite:///app.db, postgresql://…, mysql://… or mariadb://…. Default: POSTROOM_DATABASE.",
     ),
 ]
 Schema = Annotated[
     str | None,
     typer.Option(
-        "--schema", metavar="NAME", help="The schema of Postroom's tables (PostgreSQL: postroom). Else POSTROOM_SCHEMA."
+        "--schema",
+        metavar="NAME",
+        help="Schema of Postroom's tables. Default: POSTROOM_SCHEMA, or postroom on PostgreSQL.",
     ),
 ]
 TablePrefix = Annotated[
@@ -26,37 +28,40 @@ TablePrefix = Annotated[
     typer.Option(
         "--table-prefix",
         metavar="PREFIX",
-        help="What the tables' names begin with (PostgreSQL: nothing; else postroom_). Else POSTROOM_TABLE_PREFIX.",
+        help="Prefix of the tables' names. Default: POSTROOM_TABLE_PREFIX, or postroom_ (none on PostgreSQL).",
     ),
 ]
 HttpPort = Annotated[
     int | None,
     typer.Option(
-        "--http-port", metavar="PORT", help="Serve /metrics, /livez and /readyz there. Else OUTBOX_HTTP_PORT."
+        "--http-port",
+        metavar="PORT",
+        help="Serve /metrics, /livez and /readyz on this port. Default: OUTBOX_HTTP_PORT.",
     ),
 ]
 HttpHost = Annotated[
     str | None,
     typer.Option(
-        "--http-host", metavar="HOST", help="The address to serve them at (127.0.0.1). Else OUTBOX_HTTP_HOST."
+        "--http-host", metavar="HOST", help="Address to serve them at. Default: OUTBOX_HTTP_HOST, or 127.0.0.1."
     ),
 ]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"] | None,
-    typer.Option("--log-level", help="Log nothing below this level (info). Else POSTROOM_LOG_LEVEL."),
+    typer.Option("--log-level", help="Log nothing below this level. Default: POSTROOM_LOG_LEVEL, or info."),
 ]
 LogFormat = Annotated[
     Literal["json", "text"] | None,
     typer.Option(
-        "--log-format", help="How to write logs (text on a terminal, json elsewhere). Else POSTROOM_LOG_FORMAT."
+        "--log-format",
+        help="How to write logs. Default: POSTROOM_LOG_FORMAT, or text on a terminal and json elsewhere.",
     ),
 ]
 Tracebacks = Annotated[
     bool | None,
     typer.Option(
         "--tracebacks/--no-tracebacks",
-        help="Log the traceback when one of your functions fails (on a terminal only). It may quote payloads. "
-        "Else POSTROOM_TRACEBACKS.",
+        help="Log the traceback when one of your functions fails; it may quote payloads. Default: "
+        "POSTROOM_TRACEBACKS, or on a terminal only.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

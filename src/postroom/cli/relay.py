@@ -41,28 +41,28 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where to: amqp://host, https://host/path, kafka://host, nats://host, redis://host, "
-            "python:module:function, stdout: (JSON lines). Else POSTROOM_BROKER.",
+            help="Where to deliver: amqp://host, https://host/path, kafka://host, nats://host, redis://host, "
+            "python:module:function, stdout: (JSON lines). Default: POSTROOM_BROKER.",
         ),
     ] = None,
     broker_for: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PATTERN=URL",
-            help="The broker of topics that match, as in 'payments.*=kafka://host'; may be repeated. "
-            "Else POSTROOM_BROKERS.",
+            help="Deliver topics that match to this broker, as in 'payments.*=kafka://host'; may be repeated. "
+            "Default: POSTROOM_BROKERS.",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Deliver what can be sent now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Deliver what can be sent now, then exit.")] = False,
     until_empty: Annotated[
         bool,
-        typer.Option("--until-empty", help="End when nothing is left that could be sent now, by any relay."),
+        typer.Option("--until-empty", help="Exit when no relay has anything left to send now."),
     ] = False,
     processes: Annotated[
-        int, typer.Option(min=1, max=256, metavar="N", help="How many relay processes to run and mind.")
+        int, typer.Option(min=1, max=256, metavar="N", help="Run and supervise this many relay processes.")
     ] = 1,
     worker: Annotated[
-        str | None, typer.Option(metavar="NAME", help="This relay's name among the others. Else host, process, number.")
+        str | None, typer.Option(metavar="NAME", help="Name of this relay. Default: host, process id and a number.")
     ] = None,
     concurrency: Annotated[int | None, typer.Option(metavar="N", help="Publish calls in flight (4).")] = None,
     batch: Annotated[int | None, typer.Option(metavar="N", help="Messages claimed at once (1000).")] = None,
@@ -86,20 +86,19 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         float | None, typer.Option(metavar="MS", help="A send that takes longer has failed (2500).")
     ] = None,
     max_in_flight_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help="Payload bytes held at a time, about (16 MB).")
+        int | None, typer.Option(metavar="BYTES", help="Payload bytes held in memory at a time, roughly (16 MB).")
     ] = None,
     order: Annotated[
         Literal["hold", "skip"] | None,
         typer.Option(help="What a dead message does to those behind it on its key (hold)."),
     ] = None,
     dedup: Annotated[
-        bool | None, typer.Option("--dedup/--no-dedup", help="Do not send again what was sent to the same topic.")
+        bool | None,
+        typer.Option("--dedup/--no-dedup", help="Skip a message whose content was sent to the same topic before."),
     ] = None,
     cleanup_every_sec: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS", help="Remove what is old and done, as `postroom cleanup` does, so often (never)."
-        ),
+        typer.Option(metavar="SECONDS", help="Clean up this often, as `postroom cleanup` does (never)."),
     ] = None,
     http_port: HttpPort = None,
     http_host: HttpHost = None,
@@ -111,7 +110,7 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Deliver what is in the outbox, until SIGTERM or Ctrl-C. A second signal ends it at once."""
+    """Deliver messages from the outbox until SIGTERM or Ctrl-C. A second signal stops it at once."""
     if once and until_empty:
         raise typer.BadParameter("--once and --until-empty are two ways to end: give one of them")
     given = {

@@ -23,14 +23,14 @@ class Dialect(StrEnum):
 
 
 def schema(
-    dialect: Annotated[Dialect | None, typer.Option(help="For which database. Else the one of the URL.")] = None,
+    dialect: Annotated[Dialect | None, typer.Option(help="For which database. Default: that of the URL.")] = None,
     sql: Annotated[bool, typer.Option("--sql", show_default=False, help="Print SQL, as it does anyway.")] = True,  # noqa: ARG001 - as it says
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Print the SQL that creates Postroom's tables. For those who run it themselves; no database is asked."""
+    """Print the SQL that creates Postroom's tables. For you to run; it connects to no database."""
     from postroom.store.ddl import create_statements
     from postroom.store.names import Names
 

@@ -40,9 +40,9 @@ RELAYS = {
 def status(
     database: Database = None, schema: Schema = None, table_prefix: TablePrefix = None, as_json: Json = False
 ) -> None:
-    """Count messages by state, and show the relays alive.
+    """Count messages by state, and list live relays.
 
-    Also tells for how long the oldest has been waiting to leave.
+    Also shows how long the oldest message has been waiting.
     """
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     with checked(settings) as store:

@@ -14,7 +14,7 @@ def demo(
     orders: Annotated[int, typer.Option("--messages", min=1, max=100_000, help="How many orders.")] = 120,
     as_json: Json = False,
 ) -> None:
-    """Show Postroom at work while things break. On SQLite in a temporary directory: no database of yours."""
+    """Show Postroom at work while things break. Uses SQLite in a temporary directory, and no database of yours."""
     from postroom.cli.demo import stage, story
     from postroom.cli.demo.premises import premises
 
