@@ -8,6 +8,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from postroom import Message, Outbox, dead_letters, insight
 from postroom.dead_letters import Choice, DeadLetter
+from postroom.store.databases import deliveries
 from postroom.store.migrations import upgrade
 from postroom.store.stores import Store
 from postroom.store.urls import resolve
@@ -48,6 +49,17 @@ class Service:
     def beat(self, queue: str, broker_down: str = "") -> None:
         """A relay says that it is alive, and serves the queue."""
         self._store.run(Workers(self._store.names, queue).beat("relay", 0, 0, broker_down))
+
+    def live_and_die(self, seconds: float, lanes: int) -> None:
+        """A relay says that it is alive, takes lanes, and is killed."""
+        self._store.run(Workers(self._store.names).beat("killed", lanes, 0))
+        if lanes:
+            self._store.run(deliveries(self._store.names).take_lanes("killed", seconds, lanes))
+
+    def lanes_of(self, worker: str) -> int:
+        """How many lanes the worker holds."""
+        owned = f"SELECT count(*) FROM {self.table('lane')} WHERE queue = 'default' AND owner = '{worker}'"
+        return int(str(self.rows(owned)[0][0]))
 
     def table(self, name: str) -> str:
         return self._store.names.mapping()[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 
 from postroom import Message, Relay, RetryPolicy
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, Refused
+from postroom.rules import ordering
 from postroom.rules.ordering import key_hash, lane_of
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
@@ -79,6 +81,22 @@ async def test_L_17_a_discarded_message_lets_its_followers_go_in_order(service: 
         service.commit(Message.new("t", 4, key=KEY))
         await wait_for(lambda: len(broker.of(KEY)) == 3)
     assert broker.of(KEY) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+async def test_R_4_lanes_of_a_killed_relay_are_taken_soon_after_their_leases_end(service: Service) -> None:
+    """Within one and a half times the lease, however long it is until a silent relay counts as gone elsewhere."""
+    seconds = 4.0
+    broker = Choosy(lambda _: False)
+    async with Relay(service.url, broker, lane_lease_sec=seconds, worker="survivor"):
+        service.live_and_die(seconds, lanes=0)
+        await wait_for(lambda: service.lanes_of("survivor") == ordering.LANES // 2)
+        killed = time.monotonic()
+        service.live_and_die(seconds, lanes=ordering.LANES // 2)
+        service.commit(*[Message.new("t", n, key=f"key {n}") for n in range(64)])
+        await wait_for(lambda: broker.has_kept(64))
+        taken = time.monotonic()
+    assert taken - killed < 1.5 * seconds
 
 
 @every_database

@@ -18,6 +18,7 @@ MOMENTS = {
     "receipt": ("sent_at",),
     "inbox": ("received_at",),
     "idempotency": ("leased_until", "created_at", "finished_at", "expires_at"),
+    "worker": ("seen_at",),
 }
 _EARLIER = {
     "postgresql": "{moment} - make_interval(secs => :seconds::float8)",

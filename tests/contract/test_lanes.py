@@ -15,6 +15,7 @@ from postroom.store.lanes import MOST_PROMOTED
 from postroom.store.leases import Claim, Claimed, Dead, Duplicate, Expired, GivenBack, Lane, Retry, Sent
 from postroom.store.operating import Operating
 from postroom.store.steps import Query
+from postroom.store.workers import ALIVE_SECONDS, Workers
 from tests.contract.store_drivers import (
     Room,
     key_of_lane,
@@ -357,3 +358,18 @@ def test_strangers_are_those_in_whose_place_is_another_message_or_none(room: Roo
     room.select("DELETE FROM {outbox} WHERE position = :position", position=second.position)
     room.select("UPDATE {outbox} SET id = :id WHERE position = :position", id=str(uuid4()), position=third.position)
     assert room.run(room.deliveries.strangers([first, second, third])) == [second, third]
+
+
+def test_a_silent_worker_counts_only_as_long_as_it_holds_lanes(room: Room) -> None:
+    """A killed one must not keep others from its share; one with longer beats than ours is not killed."""
+    workers = Workers(room.names)
+    assert room.run(workers.beat("other", 0, 0)) == 1
+    room.run(room.deliveries.take_lanes("other", 3, 8))
+    assert room.run(workers.beat("mine", 0, 0, silent=1)) == 2
+    room.advance(2)
+    assert room.run(workers.beat("mine", 0, 0, silent=1)) == 2
+    room.advance(2)
+    assert room.run(workers.beat("mine", 0, 0, silent=1)) == 1
+    assert room.run(workers.beat("mine", 0, 0)) == 2
+    room.advance(ALIVE_SECONDS)
+    assert room.run(workers.beat("mine", 0, 0)) == 1

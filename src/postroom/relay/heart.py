@@ -56,6 +56,7 @@ class Heart:
                 len(office.flight.lanes),
                 len(office.flight.messages),
                 office.circuit.down or "",
+                office.options.silent,
             )
         )
         await self._share_lanes(alive)

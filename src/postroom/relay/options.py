@@ -49,6 +49,11 @@ class Options:
         return min(MOST_BEAT, self.lane_lease / 4, self.lease / 4)
 
     @property
+    def silent(self) -> float:
+        """Seconds after which another relay's lanes are to be shared out: three beats and a little, within a lease."""
+        return 3.5 * self.beat
+
+    @property
     def most_messages(self) -> int:
         """In flight at the same time."""
         return BATCHES_IN_FLIGHT * self.batch
