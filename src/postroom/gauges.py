@@ -30,8 +30,9 @@ ALIVE = Figure(
     ("queue",),
 )
 BROKER = Figure("outbox.broker_up", "Whether the broker can be reached.", ("adapter", "queue"))
+TARGETS = Figure("outbox.targets_down", "Topics that take no messages, while others may.", ("queue",), "{topic}")
 DATABASE_UP = Figure("outbox.database_up", "Whether the database can be reached.")
-GAUGES = (BACKLOG, OLDEST, DEAD, COUNTED_AT, IN_FLIGHT, ALIVE, BROKER, DATABASE_UP)
+GAUGES = (BACKLOG, OLDEST, DEAD, COUNTED_AT, IN_FLIGHT, ALIVE, BROKER, TARGETS, DATABASE_UP)
 SILENT = 7.0
 """Seconds after which what a heart said does not count any more: as long as other relays take it to be alive."""
 
@@ -77,13 +78,16 @@ class Gauges:
         read: dict[str, list[Reading]] = {figure.name: [] for figure in GAUGES}
         in_flight: dict[str, int] = {}
         alive: dict[str, int] = {}
+        targets: dict[str, int] = {}
         for (_, queue), (at, beat) in list(self._beats.items()):
             in_flight[queue] = in_flight.get(queue, 0) + beat.in_flight
+            targets[queue] = max(targets.get(queue, 0), beat.targets_down)
             lately = self._clock() - at < SILENT
             alive[queue] = max(alive.get(queue, 0), beat.alive if lately else 0)
         for queue, relays in alive.items():
             read[IN_FLIGHT.name].append(((queue,), in_flight[queue]))
             read[ALIVE.name].append(((queue,), relays))
+            read[TARGETS.name].append(((queue,), targets[queue]))
         for (broker, queue), reachable in list(self._brokers.items()):
             read[BROKER.name].append(((broker, queue), int(reachable)))
         if self._database is not None:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import MessageNotFound
+from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import State, Stored
 from postroom.rules.lifecycle import status as state_of
 from postroom.rules.whereabouts import Circumstances, Whereabouts, whereabouts
@@ -35,6 +36,8 @@ class Status:
     oldest_pending_seconds: float
     relays: list[dict[str, Any]] = field(default_factory=list)
     """Those that are alive."""
+    targets: list[dict[str, Any]] = field(default_factory=list)
+    """Topics that took no messages when last tried: how many wait for each, since when, and why."""
 
 
 def status(watching: Watching) -> Steps[Status]:
@@ -43,8 +46,9 @@ def status(watching: Watching) -> Steps[Status]:
     held = yield from watching.held()
     oldest = yield from watching.oldest_pending()
     relays = yield from watching.relays()
+    targets = [one._asdict() for one in (yield from watching.held_targets())]
     by_state = {state.value: count for state, count in counts.items()}
-    return Status(**by_state, held=held, oldest_pending_seconds=round(oldest, 3), relays=relays)
+    return Status(**by_state, held=held, oldest_pending_seconds=round(oldest, 3), relays=relays, targets=targets)
 
 
 def messages(
@@ -136,6 +140,7 @@ def _circumstances(found: Found) -> Circumstances:
         outcome=found.receipt.outcome if found.receipt else None,
         stored=Stored(found.delivery.state) if found.delivery else None,
         due_passed=found.delivery is None or found.delivery.due_passed,
+        waits_for_topic=found.delivery is not None and found.delivery.error_code == Reason.TARGET_UNAVAILABLE,
         blocked=found.blocker is not None,
         taken=_taken(found),
         lane_held=found.lane is not None,
@@ -193,6 +198,13 @@ def _queued(found: Found) -> str:
     return f"in its lane behind what is sent now (read up to position {read_to}){_holder(found)}"
 
 
+def _target_down(found: Found) -> str:
+    delivery = found.delivery
+    why = f": {delivery.error_message}" if delivery and delivery.error_message else ""
+    since = f" since {_moment(delivery.failed_at)}" if delivery and delivery.failed_at else ""
+    return f"its topic takes no messages{since}{why}; it goes on by itself when the topic does"
+
+
 def _holder(found: Found) -> str:
     lease = _lease(found)
     if lease is None:
@@ -226,6 +238,7 @@ EXPLANATIONS: dict[Whereabouts, Callable[[Found], str]] = {
     Whereabouts.DEAD: _dead,
     Whereabouts.SCHEDULED: lambda found: f"scheduled: not before {_due(found)}",
     Whereabouts.RETRY: lambda found: f"failed{_error(found)}; the next try is at {_due(found)}",
+    Whereabouts.TARGET_DOWN: _target_down,
     Whereabouts.HELD: _held,
     Whereabouts.BROKER_DOWN: _broker_down,
     Whereabouts.SENDING: lambda found: f"being sent{_holder(found)}",

@@ -26,10 +26,12 @@ from postroom.telemetry import (
     Lifecycle,
     NotSettled,
     Phase,
+    Postponed,
     Published,
     Raised,
     Reachability,
     Settled,
+    TargetChanged,
     adapter,
     all_of,
     changes_only,
@@ -174,7 +176,9 @@ def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR
         case Phase():
             took = round(event.seconds * 1000, 1)
             yield "debug", f"batch_{event.name}", {"messages": event.messages, "took_ms": took}
-        case Beat() | Counted() | Keyed() | Published():
+        case TargetChanged():
+            yield _target(event, tracebacks)
+        case Beat() | Counted() | Keyed() | Postponed() | Published():
             pass  # figures, for metrics and traces
         case _:
             assert_never(event)
@@ -190,6 +194,15 @@ def _reachability(event: Reachability, tracebacks: bool) -> Line:  # noqa: FBT00
     told = tracebacks or not event.what.startswith("python:")
     why = {"reason": _one_line(event.reason)} if event.reason and told else {}
     return "info" if event.reachable else "error", name, {**who, **why}
+
+
+def _target(event: TargetChanged, tracebacks: bool) -> Line:  # noqa: FBT001 - passed on
+    """Which topic is concerned, and why; as with brokers, but for what a function of the user's says."""
+    name = "target_available" if event.available else "target_unavailable"
+    told = event.reason and (tracebacks or not event.broker.startswith("python:"))
+    fields = {"topic": event.topic, "adapter": adapter(event.broker), **_queue(event.queue)}
+    why = {"reason": _one_line(event.reason)} if told else {}
+    return "info" if event.available else "error", name, {**fields, **why}
 
 
 def _one_line(text: str) -> str:

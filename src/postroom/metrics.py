@@ -10,7 +10,7 @@ from postroom.errors import DriverMissing
 from postroom.gauges import GAUGES, Gauges
 from postroom.meters import SECONDS, Figure, OpenTelemetryMeters, PrometheusMeters
 from postroom.rules.lifecycle import Outcome
-from postroom.telemetry import KEYED, Expired, Handled, Keyed, LeasesLost, NotSettled, Phase, Settled
+from postroom.telemetry import KEYED, Expired, Handled, Keyed, LeasesLost, NotSettled, Phase, Postponed, Settled
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -27,6 +27,9 @@ PROCESSED = Figure(
     ("outcome",),
     MESSAGES,
     tuple(outcome.value for outcome in Outcome),
+)
+POSTPONED = Figure(
+    "outbox.postponed", "Messages kept waiting because their topic takes none, each time.", unit=MESSAGES
 )
 EXPIRED = Figure("outbox.expired", "Messages whose time was over before they were sent.", unit=MESSAGES)
 RETRY = Figure("outbox.retry", "Failed sends that are tried again, by the attempt.", ("attempt",), MESSAGES)
@@ -107,6 +110,7 @@ class Metrics:
         self._claimed = meters.counter(CLAIMED)
         self._processed = meters.counter(PROCESSED)
         self._expired = meters.counter(EXPIRED)
+        self._postponed = meters.counter(POSTPONED)
         self._retry = meters.counter(RETRY)
         self._lease_expired = meters.counter(LEASE_EXPIRED)
         self._lost = meters.counter(LOST)
@@ -126,6 +130,8 @@ class Metrics:
                 self._settled(event)
             case Expired():
                 self._expired(len(event.messages))
+            case Postponed():
+                self._postponed(event.messages)
             case NotSettled():
                 self._processed(1, event.outcome.value)
             case LeasesLost():

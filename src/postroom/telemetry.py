@@ -92,6 +92,24 @@ class Reachability:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetChanged:
+    """A topic takes no messages (`available` false), while others may; or takes them again."""
+
+    broker: str
+    topic: str
+    available: bool
+    reason: str = ""
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """Messages wait, because their topics take none: not tried, or in vain, which was no attempt."""
+
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A relay's heart has beaten for one of its queues, be it in vain because the database is away."""
 
@@ -105,6 +123,8 @@ class Beat:
     broker: str
     """Empty where there is none: what is parked goes to handlers."""
     broker_reachable: bool
+    targets_down: int = 0
+    """Topics that take no messages, as far as this relay knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +243,12 @@ Event = (
     | Lifecycle
     | NotSettled
     | Phase
+    | Postponed
     | Published
     | Raised
     | Reachability
     | Settled
+    | TargetChanged
 )
 Hook = Callable[[Event], None]
 """A listener. One with a true attribute ``wants_counts`` has the backlog counted for it (`Counted`), now and then; one

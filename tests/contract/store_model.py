@@ -19,6 +19,7 @@ from postroom.store.leases import (
     GivenBack,
     Lane,
     Order,
+    Postponed,
     Refiled,
     Retry,
     Sent,
@@ -230,6 +231,8 @@ class Model:
                 self._finish(one, type(settlement).__name__.lower())
             case Retry():
                 one.fail(Stored.RETRY, self.now + settlement.delay, 1)
+            case Postponed():
+                one.fail(Stored.RETRY, self.now + settlement.delay, 0)
             case Dead():
                 one.fail(Stored.DEAD, self.now, int(settlement.attempted))
             case GivenBack():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Retry, Sent, Settlement
+from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Postponed, Retry, Sent, Settlement
 from tests.contract.store_drivers import Received, Room, on_one_driver_of_each_style, positions
 
 Ending = Callable[[Claimed], Settlement]
@@ -16,6 +16,7 @@ ENDINGS: dict[str, Ending] = {
     "duplicate": Duplicate,
     "expired": Expired,
     "retry": lambda claimed: Retry(claimed, 60, "TIMEOUT", "no answer"),
+    "postponed": lambda claimed: Postponed(claimed, 60, "TARGET_UNAVAILABLE", "no queue"),
     "dead": lambda claimed: Dead(claimed, "INVALID_TARGET", "no such topic"),
     "given back": GivenBack,
 }
@@ -188,7 +189,7 @@ def test_L_3_of_two_claims_of_one_message_in_a_batch_the_lost_one_is_lost(room: 
 
 
 def test_lost_ones_are_reported_one_by_one_and_the_others_settled(room: Room) -> None:
-    added = room.add(12)
+    added = room.add(2 * len(ENDINGS))
     claimed = room.claim("slow")
     room.advance(31)
     # Every second one is taken by somebody else, who keeps it; the first worker claims the rest again.
@@ -201,7 +202,7 @@ def test_lost_ones_are_reported_one_by_one_and_the_others_settled(room: Room) ->
     lost = room.settle(*batch)
     assert positions(lost) == added[1::2]
     assert room.receipts() == dict(zip(added[0:6:2], ("sent", "duplicate", "expired"), strict=True))
-    assert [room.delivery(one).state for one in added[6::2]] == [2, 3, 0]
+    assert [room.delivery(one).state for one in added[6::2]] == [2, 2, 3, 0]
     assert [room.delivery(one).token for one in added[1::2]] == [others[one].token for one in added[1::2]]
 
 

@@ -1,7 +1,7 @@
 """A small web server: PUT declares a topic, POST keeps a message, GET gives a topic's messages, a line of JSON each.
 
-Messages of the topic `status-418` are answered with that status, and kept; those of `endless` with an answer that does
-not end; those of `wait-…` with 503 and their payload as `Retry-After`.
+A message with the header `answer` is answered with that status, as are those of the topic `status-418`, which are kept;
+those of `endless` with an answer that does not end; those of `wait-…` with 503 and their payload as `Retry-After`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         topic = self.headers.get("ce-topic") or json.loads(body)["topic"]
         file = Path(f"topic-{topic}")
-        if topic.startswith("status-"):
+        if "answer" in self.headers:
+            self._answer(int(self.headers["answer"]))
+        elif topic.startswith("status-"):
             status = re.sub(r"\D", "", topic)
             self._keep(file, body)
             self._answer(int(status), headers=HEADERS.get(status))

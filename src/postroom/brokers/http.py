@@ -83,6 +83,8 @@ class HttpBroker:
         self._idle: list[httpx.AsyncHTTPTransport] = []
         self._wary = True
         """Whether one request is to find out first if the receiver takes messages at all."""
+        self._refusals = 0
+        self._asking = asyncio.Lock()
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Post all, some at a time; those whose turn does not come soon are not sent. Raises `BrokerUnavailable`."""
@@ -95,8 +97,7 @@ class HttpBroker:
         try:
             async with asyncio.timeout_at(started + timeout):
                 if self._wary:
-                    self._wary = False
-                    await self._post_each(islice(work, 1), outcomes, addresses, timeout)
+                    await self._ask(work, outcomes, addresses, timeout)
                 if not self._wary:
                     tasks = [
                         asyncio.create_task(self._post_each(work, outcomes, addresses, timeout))
@@ -130,6 +131,20 @@ class HttpBroker:
             raise
         self._idle.append(line)
 
+    async def _ask(
+        self,
+        work: Iterator[tuple[int, Message]],
+        outcomes: list[Outcome],
+        addresses: Sequence[str],
+        timeout: float,  # noqa: ASYNC109 - as publish
+    ) -> None:
+        """Find out with one request whether the receiver takes messages; of several batches at once, one asks."""
+        refusals = self._refusals
+        async with self._asking:
+            if self._wary and refusals == self._refusals:
+                self._wary = False
+                await self._post_each(islice(work, 1), outcomes, addresses, timeout)
+
     async def _post_each(
         self,
         work: Iterator[tuple[int, Message]],
@@ -149,6 +164,7 @@ class HttpBroker:
                     response = await self._post(line, headers, body, addresses, timeout)
                     outcomes[index] = _outcome(response)  # whatever may become of the body
                     self._wary = isinstance(outcomes[index], Unreached)
+                    self._refusals += self._wary
                     await _read(response)
                 except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                     outcomes[index] = Unreached(f"{self.name}: {str(error) or type(error).__name__}")

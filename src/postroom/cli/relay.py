@@ -163,6 +163,9 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         which = f" ({', '.join(report.queues_down)})" if settings.brokers else ""
         why = "; ".join(dict.fromkeys(reasons[queue].rstrip(".") for queue in report.queues_down))
         raise BrokerUnavailable(f"the broker cannot be reached{which}: {why}; what is left waits for the next run")
+    if once and report.targets_down:
+        why = "; ".join(f"{topic}: {reason}" for topic, reason in sorted(report.targets_down.items()))
+        raise BrokerUnavailable(f"some topics take no messages: {why}; `postroom status` tells how many wait for them")
 
 
 def _ports(settings: Settings, processes: int) -> range | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from postroom import insight
@@ -24,6 +25,8 @@ MEANINGS = {
     "expired": "its time was over before it was sent",
     "held": "of the pending: behind a failed or dead one of their key",
 }
+TARGETS = {"topic": "topic", "waiting": "waiting", "since": "since", "reason": "why it takes no messages"}
+"""What people are shown of a topic that takes no messages → its title."""
 RELAYS = {
     "worker": "relay",
     "queue": "queue",
@@ -51,6 +54,7 @@ def status(
         print_json(asdict(found))
     else:
         show(found)
+        show_targets(found)
         show_relays(found)
 
 
@@ -70,6 +74,19 @@ def show(found: Status) -> None:
     print_table(("status", "messages", ""), rows, right=("messages",))
 
 
+def show_targets(found: Status) -> None:
+    """The topics that take no messages, for people."""
+    if found.targets:
+        print_text("")
+        rows = [[_of_target(target, column) for column in TARGETS] for target in found.targets]
+        print_table(list(TARGETS.values()), rows, right=("waiting",), spare=("since",))
+
+
+def _of_target(target: dict[str, Any], column: str) -> object:
+    value = target[column]
+    return f"{value:%Y-%m-%d %H:%M:%S} UTC" if isinstance(value, datetime) else value
+
+
 def show_relays(found: Status) -> None:
     """The relays for people."""
     if not found.relays:
@@ -77,7 +94,7 @@ def show_relays(found: Status) -> None:
         return
     print_text("")
     rows = [[_of_relay(relay, column) for column in RELAYS] for relay in found.relays]
-    print_table(list(RELAYS.values()), rows, right=("pid", "lanes", "in flight", "seen (s ago)"), spare="host")
+    print_table(list(RELAYS.values()), rows, right=("pid", "lanes", "in flight", "seen (s ago)"), spare=("host",))
 
 
 def _of_relay(relay: dict[str, Any], column: str) -> object:

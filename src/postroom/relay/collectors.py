@@ -6,6 +6,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import msgspec
@@ -34,6 +35,8 @@ T = TypeVar("T")
 QUICKEST_POLL = 0.005
 NOTED_EVERY = 1.0
 ASKED_EVERY = 0.02
+CANDIDATES = 8
+"""Messages of each lane of which one tries a broker that is down: not always the same one."""
 HELP = "help"
 """What one collector calls for."""
 
@@ -208,7 +211,9 @@ class Rows(Collector):
             await self._line.attempt(office.deliveries.forget(token))
             self.unknown.remove(token)
         sweep = sweep or office.rows_given_back
-        office.rows_given_back = False
+        probing = office.circuit.down is not None
+        office.rows_given_back = probing  # a probe passes by what stands before it
+        after = office.probe_from if probing else 0 if sweep else self._cursor
         started = time.monotonic()
         token = new_token()
         self.unknown.append(token)
@@ -218,12 +223,14 @@ class Rows(Collector):
                 limit,
                 options.lease,
                 token=token,
-                after=0 if sweep else self._cursor,
-                due=due,
+                after=after,
+                due=due and not (probing and after),
                 most_bytes=options.most_bytes,
             )
         )
-        if claim.messages:
+        if probing and not claim.messages:
+            office.probe_from = 0
+        if claim.messages and not probing:
             self._cursor = max(claim.messages[-1].position, 0 if sweep else self._cursor)
         if claim.found >= limit > 1:
             office.wake(HELP)
@@ -296,7 +303,7 @@ class Lanes(Collector):
         office = self._office
         safe = await self._safe(held)
         started = time.monotonic()
-        each = max(1, limit // self._busy)
+        each = max(CANDIDATES if limit == 1 else 1, limit // self._busy)
         # The heart renews the lanes. A read does it now and then, because it also notes how far it has come.
         renew = started >= self._note_at
         claim = await self._ask(
@@ -366,11 +373,14 @@ class Lanes(Collector):
         return Claim(kept, claim.settled, claim.found, alone=claim.alone, freed=claim.freed)
 
     def _only_one(self, claim: Claim) -> Claim:
-        """The broker is tried with one message; the others are read again."""
-        first, *others = claim.messages
-        for one in others:
-            self._office.flight.read_again(one.lane, one.position)
-        return Claim([first], claim.settled, claim.found, alone=claim.alone, freed=claim.freed)
+        """The broker is tried with one message, the first of its key; the others are read again."""
+        firsts = {one.message.key: one for one in reversed(claim.messages)}
+        in_order = sorted(firsts.values(), key=attrgetter("position"))
+        chosen = next((one for one in in_order if one.position > self._office.probe_from), in_order[0])
+        for one in claim.messages:
+            if one is not chosen:
+                self._office.flight.read_again(one.lane, one.position)
+        return Claim([chosen], claim.settled, claim.found, alone=claim.alone, freed=claim.freed)
 
     def _dispatch(self, read: int, messages: list[Claimed]) -> None:
         shares: list[list[Claimed]] = [[] for _ in self._batches]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from postroom.brokers.port import Accepted, NotSent, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.errors import BrokerUnavailable
+from postroom.relay.judge import Call
 from postroom.relay.lines import Outage
 from postroom.rules import failures
-from postroom.rules.backoff import no_sooner
 from postroom.rules.ordering import waves
 from postroom.rules.replay import Verdict
-from postroom.store.deliveries import content_hash
 from postroom.store.leases import Claimed, Dead, Duplicate, GivenBack, Retry, Sent, Settlement
 from postroom.store.ledgered import entry_of, is_ledgered
 from postroom.store.settling import ledger_conflict
@@ -59,7 +57,8 @@ class Courier:
         for wave in self._waves(claimed) if claimed else ():
             left = wave
             while left and (sendable := self._sendable(batch.read, left)):
-                left = await self._send(sendable)
+                now = self._office.suspects.first_part(sendable)
+                left = [*await self._send(now), *sendable[len(now) :]]
         self._office.failed_keys.carried(batch.read)
 
     async def _unconfirmed(self, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
@@ -103,15 +102,29 @@ class Courier:
         if len(held) < len(wave):
             holding = {one.lease for one in held}
             self._let_go(office.flight.flying([one for one in wave if one.lease not in holding]))
-        if not office.failed_keys:
+        if not office.failed_keys and not office.targets:
             return held
-        dropped = [one for one in held if office.failed_keys.must_drop(one.message.key, one.position, read)]
-        if not dropped:
-            return held
+        return self._wanted(read, held)
+
+    def _wanted(self, read: int, held: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Without what stands behind a failure on its key, and what belongs to topics that take no messages."""
+        office = self._office
+        sendable: list[Claimed] = []
+        dropped: list[Claimed] = []
+        waiting: list[Claimed] = []
+        for one in held:
+            if office.failed_keys.must_drop(one.message.key, one.position, read):
+                dropped.append(one)
+            elif office.targets.admits(one.message.topic):
+                sendable.append(one)
+            else:
+                waiting.append(one)
+                self._keep_back([one])
         self._keep_back(dropped)
         office.give_back(dropped)
-        gone = {one.position for one in dropped}
-        return [one for one in held if one.position not in gone]
+        if waiting:
+            office.settle(office.judge.postponed(office.flight.flying(waiting)))
+        return sendable
 
     def _let_go(self, unheld: Sequence[Claimed]) -> None:
         """Leases have ended as far as we know. That of a lane may be renewed after all: then it is read again."""
@@ -128,7 +141,7 @@ class Courier:
             self._keep_back(batch)
             office.give_back(batch)
             return ()
-        started = time.monotonic()
+        started, outages = time.monotonic(), office.circuit.outages
         outcomes = await self._outcomes(batch)
         seconds = time.monotonic() - started
         office.hook(Phase("send", len(batch), seconds))
@@ -136,14 +149,16 @@ class Courier:
         failed_for = {} if len(answers) == len(batch) else _reasons(outcomes)
         office.hook(Published(office.broker.name, [one.message for one in batch], seconds, failed_for))
         if not office.options.dedup and len(answers) == len(batch):
+            office.judge.all_taken(batch, started, outages)
             self._settle_sent(batch, answers)
             return ()
-        fates = list(zip(batch, outcomes, strict=True))
-        left = self._left(fates)
+        settlements = {
+            one.claimed.lease: one for one in office.judge.settlements(Call(batch, outcomes, started, outages))
+        }
+        left = self._left(list(zip(batch, outcomes, strict=True)))
         if left:
-            fates = [(one, outcome) for one, outcome in fates if not isinstance(outcome, NotSent)]
-            batch = [one for one, _ in fates]
-        settlements = {one.lease: self._settlement(one, outcome) for one, outcome in fates}
+            leaving = {one.lease for one in left}
+            batch = [one for one in batch if one.lease not in leaving]
         failed = [one for one in batch if not isinstance(settlements[one.lease], Sent)]
         self._keep_back(failed)
         counted = [one.position for one in failed if isinstance(settlements[one.lease], Retry | Dead)]
@@ -180,19 +195,10 @@ class Courier:
 
     async def _outcomes(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Publish, and give an outcome for each message whatever happens."""
-        circuit = self._office.circuit
-        outages = circuit.outages
         outcomes = await self._published(batch)
         if len(outcomes) != len(batch):
             problem = f"the broker gave {len(outcomes)} outcomes for {len(batch)} messages"
             outcomes = [Refused(failures.Reason.INTERNAL_ERROR, problem)] * len(batch)
-        if outages < circuit.outages:
-            return outcomes
-        unreached = [one for one in outcomes if isinstance(one, Unreached | TargetUnavailable)]
-        if unreached:
-            circuit.failed(unreached[0].reason)
-        else:
-            circuit.worked()
         return outcomes
 
     async def _published(self, batch: Sequence[Claimed]) -> list[Outcome]:
@@ -209,26 +215,6 @@ class Courier:
             code = failures.reason_code(error, office.options.classifier)
             return [Refused(code, str(error) or type(error).__name__)] * len(batch)
 
-    def _settlement(self, one: Claimed, outcome: Outcome) -> Settlement:
-        match outcome:
-            case Accepted():
-                return Sent(one, outcome.answer, content_hash(one) if self._office.options.dedup else None)
-            case Unreached() | TargetUnavailable() | NotSent():
-                return GivenBack(one)
-            case Refused():
-                return self._failed(one, outcome)
-            case _:
-                assert_never(outcome)
-
-    def _failed(self, one: Claimed, refused: Refused) -> Retry | Dead:
-        options = self._office.options
-        failure = refused.failure or failures.classify(refused.code, options.classifier)
-        match failures.after_failure(one.attempts + 1, options.policy_for(one.message), failure, random.random()):  # noqa: S311 - jitter
-            case failures.Retry(delay):
-                return Retry(one, no_sooner(delay, refused.retry_after), refused.code, refused.message)
-            case failures.Dead():
-                return Dead(one, refused.code, refused.message)
-
 
 def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:
     """Why messages of a batch did not go, by their index."""
@@ -239,8 +225,10 @@ def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:
                 pass
             case Refused():
                 reasons[index] = outcome.code
-            case Unreached() | TargetUnavailable():
+            case Unreached():
                 reasons[index] = UNREACHED
+            case TargetUnavailable():
+                reasons[index] = failures.Reason.TARGET_UNAVAILABLE
             case NotSent():
                 reasons[index] = NOT_TRIED
             case _:

@@ -74,6 +74,7 @@ class Heart:
                 in_flight=len(office.flight.messages),
                 broker=office.broker.name,
                 broker_reachable=office.circuit.down is None,
+                targets_down=len(office.targets.down),
             )
         )
 

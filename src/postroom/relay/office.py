@@ -9,8 +9,11 @@ from postroom.relay.circuit import Circuit
 from postroom.relay.continuity import Continuity
 from postroom.relay.failed_keys import FailedKeys
 from postroom.relay.flight import Flight
+from postroom.relay.judge import Judge
+from postroom.relay.suspects import Suspects
+from postroom.relay.targets import Targets
 from postroom.store.leases import GivenBack
-from postroom.telemetry import LeasesLost, Reachability
+from postroom.telemetry import LeasesLost, Reachability, TargetChanged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +51,14 @@ class Office:
             lambda down: hook(Reachability(broker.name, down is None, down or "", deliveries.queue)),
             patience=3 * options.broker_timeout + options.lane_lease,
         )
+        self.targets = Targets(
+            lambda topic, down: hook(TargetChanged(broker.name, topic, down is None, down or "", deliveries.queue)),
+            patience=3 * options.broker_timeout + options.lane_lease,
+        )
+        self.suspects = Suspects()
+        self.judge = Judge(self)
+        self.probe_from = 0
+        """Where the message stands that tried the broker last and in vain: the next one to try is another."""
         self.neighbours: dict[str, Office] = {}
         """The offices of this relay, by their queues."""
         self.settlements: list[Settlement] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from postroom.rules.lifecycle import Outcome
-from postroom.telemetry import DATABASE, Event, Expired, Reachability, Settled
+from postroom.telemetry import DATABASE, Event, Expired, Postponed, Reachability, Settled, TargetChanged
 
 
 @dataclass(slots=True)
@@ -18,21 +18,35 @@ class Report:
     duplicates: int = 0
     expired: int = 0
     conflicts: int = 0
+    postponed: int = 0
+    """How often messages were kept waiting, because their topic takes none."""
     broker_down: bool = False
     """Whether a broker could not be reached at the end."""
     queues_down: list[str] = field(default_factory=list)
     """The queues whose broker that was."""
+    targets_down: dict[str, str] = field(default_factory=dict)
+    """The topics that took no messages at the end, and why."""
 
     def count(self, event: Event) -> None:
         """A hook that counts."""
-        if isinstance(event, Expired):
-            self.expired += len(event.messages)
-        if isinstance(event, Reachability) and event.what != DATABASE:
-            others = [queue for queue in self.queues_down if queue != event.queue]
-            self.queues_down = others if event.reachable else [*others, event.queue]
-            self.broker_down = bool(self.queues_down)
-        if not isinstance(event, Settled):
-            return
+        match event:
+            case Settled():
+                self._settled(event)
+            case Expired():
+                self.expired += len(event.messages)
+            case Postponed():
+                self.postponed += event.messages
+            case TargetChanged():
+                others = {topic: reason for topic, reason in self.targets_down.items() if topic != event.topic}
+                self.targets_down = others if event.available else {**others, event.topic: event.reason}
+            case Reachability() if event.what != DATABASE:
+                queues = [queue for queue in self.queues_down if queue != event.queue]
+                self.queues_down = queues if event.reachable else [*queues, event.queue]
+                self.broker_down = bool(self.queues_down)
+            case _:
+                pass
+
+    def _settled(self, event: Settled) -> None:
         match event.outcome:
             case Outcome.SUCCESS:
                 self.sent += len(event.messages)

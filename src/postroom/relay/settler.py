@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING
 from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.rules.lifecycle import Outcome
 from postroom.store.db_errors import is_lock_timeout
-from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Refiled, Retry, Sent, Settlement
+from postroom.store.leases import (
+    Claimed,
+    Dead,
+    Duplicate,
+    Expired,
+    GivenBack,
+    Postponed,
+    Refiled,
+    Retry,
+    Sent,
+    Settlement,
+)
 from postroom.store.operating import Operating
 from postroom.telemetry import Expired as ExpiredEvent
 from postroom.telemetry import HookFailed, NotSettled, Phase, Settled
+from postroom.telemetry import Postponed as PostponedEvent
 from postroom.tracebacks import raised_at
 
 if TYPE_CHECKING:
@@ -150,6 +162,9 @@ class Settler:
         if sent:
             office.hook(Settled(Outcome.SUCCESS, sent, broker=office.broker.name))
         if len(sent) < len(settled):
+            waiting = sum(type(one) is Postponed for one in settled)
+            if waiting:
+                office.hook(PostponedEvent(waiting))
             for one in settled:
                 self._report_unsent(one)
             office.wake()
@@ -159,7 +174,7 @@ class Settler:
         message, broker = one.claimed.message, office.broker.name
         seconds = office.seconds.pop(one.claimed.position, 0.0)
         match one:
-            case Sent():
+            case Sent() | Postponed():
                 pass
             case GivenBack():
                 office.rows_given_back = True

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 from postroom.errors import PostroomError
 from postroom.relay.collectors import Collector, HelpingRows, Lanes, Rows
 from postroom.relay.courier import GRACE, Batches, Courier
+from postroom.relay.freeing import Freeing
 from postroom.relay.heart import Heart
 from postroom.relay.lines import Outage
 from postroom.relay.settler import Settler
+from postroom.store.holding import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +56,8 @@ class Shift:
         ]
         self.collectors: list[Collector] = [*self._claimers]
         self.collectors += [Lanes(office, line, self._settler, ordered, n) for n, line in enumerate(lines.reads)]
-        self.parts: Sequence[Part] = (*couriers, self._settler, self._heart)
+        self._freeing = Freeing(office, more_claims, Holding(office.deliveries.names, office.deliveries.queue))
+        self.parts: Sequence[Part] = (*couriers, self._settler, self._heart, self._freeing)
         """What must be at work before anything is collected."""
 
     @property
@@ -65,6 +68,7 @@ class Shift:
     async def begin(self) -> None:
         """Say that this relay is alive, and take lanes."""
         with suppress(Outage):
+            await self._freeing.look()
             await self._heart.beat()
 
     async def collect_once(self) -> None:
@@ -75,6 +79,7 @@ class Shift:
             for collector in self.collectors:
                 found += await collector.collect(everything=True)
             await office.flight.wait_until_empty()
+            found += await self._freeing.free()
             if not found or office.circuit.down is not None:
                 return
 

@@ -22,6 +22,8 @@ _STATUS: Mapping[str, int] = MappingProxyType(
         Reason.INVALID_TARGET: 422,
         Reason.INVALID_HEADER: 422,
         Reason.UNROUTABLE: 422,
+        Reason.TARGET_UNAVAILABLE: 502,
+        Reason.NOT_TAKEN: 502,
         Reason.MESSAGE_TOO_LARGE: 413,
         Reason.LEASE_EXPIRED: 500,
         Reason.MESSAGE_MISSING: 500,

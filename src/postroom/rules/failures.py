@@ -35,6 +35,10 @@ class Reason(StrEnum):
     INVALID_TARGET = "INVALID_TARGET"
     INVALID_HEADER = "INVALID_HEADER"
     UNROUTABLE = "UNROUTABLE"
+    TARGET_UNAVAILABLE = "TARGET_UNAVAILABLE"
+    """The broker has no place for messages of this topic now: it waits, and no attempt counts."""
+    NOT_TAKEN = "NOT_TAKEN"
+    """It could not be handed to the broker, while others of its topic could."""
     MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     MESSAGE_MISSING = "MESSAGE_MISSING"
@@ -51,6 +55,8 @@ _CODES: Mapping[str, Failure] = MappingProxyType(
         Reason.INVALID_TARGET: Failure.PERMANENT,
         Reason.INVALID_HEADER: Failure.PERMANENT,
         Reason.UNROUTABLE: Failure.PERMANENT,
+        Reason.TARGET_UNAVAILABLE: Failure.TRANSIENT,
+        Reason.NOT_TAKEN: Failure.TRANSIENT,
         Reason.MESSAGE_TOO_LARGE: Failure.PERMANENT,
         Reason.LEASE_EXPIRED: Failure.PERMANENT,
         Reason.MESSAGE_MISSING: Failure.PERMANENT,

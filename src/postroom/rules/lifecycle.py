@@ -4,7 +4,7 @@ Almost nothing of it is stored. A delivery row keeps one of four numbers (`Store
 whether it is pending, being sent or waiting follows from the clock and its lease.
 
     (nothing) ──ADD──────► pending ──CLAIM──► sending ──CONFIRM, DEDUPLICATE──► sent
-    (nothing) ──SCHEDULE─► waiting            sending ──FAIL──► waiting
+    (nothing) ──SCHEDULE─► waiting            sending ──FAIL, POSTPONE──► waiting
     waiting ──COME_DUE───► pending            sending ──GIVE_BACK, LOSE_LEASE──► pending
     dead ──REQUEUE───────► pending            sending ──EXHAUST, REJECT, …──► dead
     dead ──DISCARD───────► (nothing)          pending, waiting, sending ──EXPIRE──► expired
@@ -75,6 +75,7 @@ class Transition(Enum):
     CONFIRM = "the broker has it", _SENDING, State.SENT
     DEDUPLICATE = "the same content was sent to its target before", _SENDING, State.SENT
     FAIL = "a send failed and will be tried again", _SENDING, State.WAITING
+    POSTPONE = "its topic takes no messages, so it waits untried", _SENDING, State.WAITING
     EXHAUST = "a send failed and no attempt is left", _SENDING, State.DEAD
     REJECT = "a send failed in a way that no retry mends", _SENDING, State.DEAD
     ABANDON = "claimed too often without ever being settled", _SENDING, State.DEAD

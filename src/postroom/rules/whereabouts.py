@@ -16,6 +16,8 @@ class Whereabouts(StrEnum):
     """Its time has not come."""
     RETRY = "retry"
     """It failed, and its next try is later."""
+    TARGET_DOWN = "target_down"
+    """Its topic takes no messages: it waits until the topic does."""
     HELD = "held"
     """A failed or dead message stands before it on its key."""
     BROKER_DOWN = "broker_down"
@@ -41,6 +43,8 @@ class Circumstances:
     stored: Stored | None = None
     """What its delivery row says; None where it has none."""
     due_passed: bool = True
+    waits_for_topic: bool = False
+    """It was not taken last time, because the broker has no place for messages of its topic."""
     blocked: bool = False
     """A message that holds its key back stands before it."""
     taken: bool = False
@@ -66,7 +70,7 @@ def whereabouts(known: Circumstances) -> Whereabouts:
         case Stored.SCHEDULED if not known.due_passed:
             return Whereabouts.SCHEDULED
         case Stored.RETRY if not known.due_passed:
-            return Whereabouts.RETRY
+            return Whereabouts.TARGET_DOWN if known.waits_for_topic else Whereabouts.RETRY
         case _:
             return _of_what_is_due(known)
 

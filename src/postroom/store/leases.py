@@ -97,6 +97,15 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
+class Postponed(msgspec.Struct, frozen=True, gc=False):
+    """Not tried, because its topic takes no messages; due again after `delay` seconds, or when it is freed."""
+
+    claimed: Claimed
+    delay: float
+    code: str
+    message: str
+
+
 class Dead(msgspec.Struct, frozen=True, gc=False):
     """Never to be sent again by itself. `attempted`: a send failed, which counts as an attempt."""
 
@@ -120,7 +129,7 @@ class Refiled(msgspec.Struct, frozen=True, gc=False):
 
 
 Receipt = Sent | Duplicate | Expired
-Failure = Retry | Dead
+Failure = Retry | Postponed | Dead
 Settlement = Receipt | Failure | GivenBack | Refiled
 
 

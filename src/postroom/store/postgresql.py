@@ -230,7 +230,8 @@ class PostgreSQLDeliveries(Deliveries):
                 UPDATE {self.delivery} d
                 SET state = given.becomes, due = {self.dialect.later("given.delay")},
                     attempts = d.attempts + given.attempts,
-                    claims = 0, failed_at = {self.now}, error_code = given.code, error_message = given.message,
+                    claims = 0, failed_at = {self.failed_at("given.attempts", "given.becomes", "given.code")},
+                    error_code = given.code, error_message = given.message,
                     token = 0, owner = '', leased_until = {self.dialect.never}
                 FROM given WHERE {self._mine()}
                 RETURNING d.position, given.token"""

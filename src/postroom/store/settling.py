@@ -19,6 +19,7 @@ from postroom.store.leases import (
     Failure,
     GivenBack,
     Lease,
+    Postponed,
     Receipt,
     Refiled,
     Retry,
@@ -162,11 +163,17 @@ class Settling(Operations):
         for fields, claimed in alike.items():
             yield Query(
                 f"UPDATE {self.delivery} SET state = :becomes, due = {self.dialect.later(':delay')}, "
-                f"attempts = attempts + :attempts, claims = 0, failed_at = {self.now}, error_code = :code, "
+                f"attempts = attempts + :attempts, claims = 0, "
+                f"failed_at = {self.failed_at(':attempts', ':becomes', ':code')}, error_code = :code, "
                 f"error_message = :message, token = 0, owner = '', leased_until = {self.dialect.never} "
                 f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
                 {"queue": self.queue, **fields._asdict()},
             )
+
+    def failed_at(self, attempts: str, becomes: str, code: str) -> str:
+        """Since when it fails: of one that waits for its topic, since the first time that it did."""
+        still = f"error_code = {code} AND {attempts} = 0 AND {becomes} = {int(Stored.RETRY)}"
+        return f"CASE WHEN {still} THEN failed_at ELSE {self.now} END"
 
     def _give_back(self, claimed: Sequence[Claimed], to: str | None = None) -> Steps[None]:
         """End the leases; `to` moves the deliveries to another queue."""
@@ -230,5 +237,7 @@ def failure_fields(failure: Failure) -> FailureFields:
     match failure:
         case Retry():
             return FailureFields(int(Stored.RETRY), float(failure.delay), 1, *error)
+        case Postponed():
+            return FailureFields(int(Stored.RETRY), float(failure.delay), 0, *error)
         case Dead():
             return FailureFields(int(Stored.DEAD), 0.0, int(failure.attempted), *error)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import State
 from postroom.store.dialect import whole_numbers
+from postroom.store.holding import Holding
 from postroom.store.leases import Order
-from postroom.store.operations import Operations
 from postroom.store.rows import shown
 from postroom.store.steps import Query, Row, Steps
 from postroom.store.workers import ALIVE_SECONDS
@@ -60,7 +60,7 @@ LEFT JOIN {{lane}} l ON d.state = 0 AND l.queue = d.queue AND l.lane = d.lane
 """The lane that a delivery is being sent in: read by the lane's holder, and nothing stands before it."""
 
 
-class Watching(Operations):
+class Watching(Holding):
     """Counts and lists over all queues. Whether dead messages hold their key back, the relays' settings say."""
 
     def __init__(self, names: Names, order: Order = Order.HOLD) -> None:

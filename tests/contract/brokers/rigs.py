@@ -46,6 +46,8 @@ class Rig(ABC):
     greets: ClassVar[bool] = True
     """Whether the server says something before a message is sent."""
 
+    topics: ClassVar[bool] = True
+    """Whether the server has a place for each topic, which may be missing."""
     not_set_up: ClassVar[set[type[Outcome]]] = {TargetUnavailable}
     """What becomes of messages that the server has no place for."""
 
@@ -237,6 +239,7 @@ class HttpRig(Rig):
     broker = HttpBroker
     too_large = LARGEST + 1
     greets = False
+    topics = False
     not_set_up: ClassVar[set[type[Outcome]]] = {Unreached, NotSent}
 
     def url(self, port: int | None = None, **options: str) -> str:

@@ -16,11 +16,11 @@ from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable
 from postroom.relay.courier import GRACE
 from postroom.rules.failures import Reason
-from postroom.telemetry import Reachability, Settled
+from postroom.telemetry import Reachability, Settled, TargetChanged
 from tests.services.service import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from postroom.brokers.port import Broker
     from postroom.telemetry import Event
@@ -183,6 +183,55 @@ async def test_R_5_a_target_that_is_not_set_up_burns_no_attempt(rig: Rig, broker
     assert kinds(outcomes) == rig.not_set_up
     await rig.declare(topic)
     assert kinds(await published(broker, [Message.new(topic, "a")])) == {Accepted}
+
+
+async def test_R_9_a_target_that_is_missing_holds_back_its_own_messages_only(
+    rig: Rig, service: Service, topic: str
+) -> None:
+    """What waits for it arrives when it is made, in order by key, without any command."""
+    if not rig.topics:
+        return
+    orphan = f"{topic}-orphan"
+    await rig.declare(topic)
+    orphans = service.commit(*(Message.new(orphan, {"n": n}, key=f"o{n % 5}" if n % 2 else None) for n in range(120)))
+    good = service.commit(*(Message.new(topic, {"n": n}, key=f"g{n % 5}" if n % 2 else None) for n in range(120)))
+    events: list[Event] = []
+    settled = asyncio.Event()
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        settled.set()
+
+    async def until(condition: Callable[[], bool]) -> None:
+        while not condition():
+            settled.clear()
+            await settled.wait()
+
+    relay = Relay(service.url, rig.url(), broker_timeout_ms=TIMEOUT * 1000, hook=listen)
+    async with asyncio.timeout(PATIENCE), relay:
+        await until(lambda: relay.report.sent == len(good) and relay.report.postponed > 0)
+        assert {event.id for event in await rig.received(topic)} == {str(message.id) for message in good}
+        more = service.commit(Message.new(topic, "later", key="g1"), Message.new(topic, "later"))
+        await until(lambda: relay.report.sent == len(good) + len(more))
+        [target] = service.status().targets
+        assert (target["topic"], target["waiting"] > 0, bool(target["reason"])) == (orphan, True, True)
+        assert target["since"] is not None
+        await rig.declare(orphan)
+        await until(lambda: relay.report.sent == len(good) + len(more) + len(orphans))
+    assert (relay.report.retried, relay.report.dead, relay.report.broker_down) == (0, 0, False)
+    assert not any(isinstance(event, Reachability) for event in events)
+    said = [(event.topic, event.available) for event in events if isinstance(event, TargetChanged)]
+    assert said == [(orphan, False), (orphan, True)]
+    arrived = await rig.received(orphan)
+    assert {event.id for event in arrived} == {str(message.id) for message in orphans}
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for event in arrived:
+        if event.key is not None and event.position is not None:
+            by_key[event.key].append(event.position)
+    assert len(by_key) == 5
+    assert all(positions == sorted(positions) for positions in by_key.values())
+    assert service.rows(f"SELECT DISTINCT attempts FROM {service.table('receipt')}") == [(0,)]
+    assert service.status().targets == []
 
 
 async def test_R_2_a_server_that_is_silent_runs_into_the_timeout(rig: Rig, broker: Broker, topic: str) -> None:

@@ -24,7 +24,13 @@ from postroom.rules.failures import (
     with_place,
 )
 
-TRANSIENT = {Reason.TIMEOUT, Reason.CONNECTION, Reason.INTERNAL_ERROR}
+TRANSIENT = {
+    Reason.TIMEOUT,
+    Reason.CONNECTION,
+    Reason.INTERNAL_ERROR,
+    Reason.TARGET_UNAVAILABLE,
+    Reason.NOT_TAKEN,
+}
 CONFLICTS = {Reason.IDEMPOTENCY_CONFLICT}
 NO_JITTER = 0.5
 

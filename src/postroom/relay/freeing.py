@@ -1,0 +1,71 @@
+"""Freeing: what waits for a topic goes on when the topic takes messages again, whichever relay has found that out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from postroom.relay.lines import Outage
+from postroom.store.holding import BEGINNING, MOST_TARGETS
+
+if TYPE_CHECKING:
+    from postroom.relay.lines import Line
+    from postroom.relay.office import Office
+    from postroom.store.holding import Holding
+    from postroom.store.operations import Place
+
+GLANCE = 0.25
+"""Seconds between two looks at what couriers have found out."""
+EVERY = 10.0
+"""Seconds between two looks at what waits in the database, at the least."""
+SHARE = 50
+"""A look that takes long, because much waits, is followed by a pause that is so many times as long."""
+
+
+class Freeing:
+    """Works beside the couriers, batch by batch, so that a million messages hold up nothing."""
+
+    def __init__(self, office: Office, line: Line, holding: Holding) -> None:
+        self._office = office
+        self._line = line
+        self._holding = holding
+        self._look_at = 0.0
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            with suppress(Outage):
+                await self.free()
+                await self.look()
+            await asyncio.sleep(GLANCE)
+
+    async def free(self) -> int:
+        """Make due what waits for topics that take messages again; returns how many it were. Raises `Outage`."""
+        office, freed = self._office, 0
+        for topic in list(office.targets.to_free):
+            begin: Place | None = BEGINNING
+            while begin is not None and topic in office.targets.to_free:  # it may refuse again meanwhile
+                some = await self._line.attempt(self._holding.free(topic, begin))
+                freed, begin = freed + some.messages, some.next
+                if some.messages:
+                    office.wake()
+            office.targets.to_free.pop(topic, None)
+        return freed
+
+    async def look(self, *, everything: bool = False) -> None:
+        """Learn what waits, also since before this relay was started, and have some of it try. Raises `Outage`."""
+        started = time.monotonic()
+        if started < self._look_at and not everything:
+            return
+        targets = self._office.targets
+        found = await self._line.attempt(self._holding.targets_of_queue())
+        targets.learn({one.topic: one.reason for one in found})
+        known = {one.topic for one in found}
+        for topic in targets.unprobed():
+            if topic in known:
+                await self._line.attempt(self._holding.free(topic, most=1))
+            elif len(found) < MOST_TARGETS:
+                targets.forget(topic)
+        self._look_at = started + max(EVERY, SHARE * (time.monotonic() - started))
