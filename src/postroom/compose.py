@@ -45,13 +45,14 @@ def open_store(settings: Settings, *, create: bool = False, limits: Limits | Non
     return stores.open_store(settings.database, settings.schema, settings.table_prefix, limits)
 
 
-async def open_relay_store(settings: Settings, limits: Limits | None = None) -> Lines:
+async def open_relay_store(settings: Settings, purpose: str = "relay", limits: Limits | None = None) -> Lines:
     """A store for a relay on the settings' database; whoever opens it closes it.
 
-    Its tables are what this version works with: raises `SchemaError` otherwise, `DatabaseUnreachable`, and what
-    `open_store` raises.
+    Its tables are what this version works with: raises `SchemaError` otherwise; `PrivilegeMissing` where its user may
+    not do what the purpose asks for; `DatabaseUnreachable`, and what `open_store` raises.
     """
-    from postroom.store import migrations, stores, urls
+    from postroom.store import stores, urls
+    from postroom.store.checking import check
 
     if settings.database is None or urls.dialect_of_url(settings.database) == "sqlite":
         store: Lines = stores.ThreadStore(open_store(settings, limits=limits))
@@ -59,7 +60,7 @@ async def open_relay_store(settings: Settings, limits: Limits | None = None) -> 
         store = stores.AsyncStore(settings.database, settings.schema, settings.table_prefix, limits)
     try:
         async with asyncio.timeout(STARTING):
-            await store.call(lambda connection: migrations.check(connection, store.names))
+            await store.call(lambda connection: check(connection, store.names, purpose))
     except TimeoutError:
         await store.close()
         raise DatabaseUnreachable(

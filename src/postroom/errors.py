@@ -21,6 +21,7 @@
     ├── UnsupportedDatabase     (ValueError)  the database URL names something unknown
     ├── DriverMissing           (ImportError) a driver, a broker's client or another library is not installed
     ├── DatabaseUnreachable                   the database does not answer
+    ├── PrivilegeMissing                      the database's user may not do what is asked of it
     ├── BrokerUnavailable                     the broker cannot be reached; nothing counts as tried
     └── SchemaError                           the tables are not what this version needs
         ├── SchemaMissing                     `postroom init` has not been run
@@ -108,6 +109,10 @@ class DriverMissing(PostroomError, ImportError):
 
 class DatabaseUnreachable(PostroomError):
     """The database does not answer."""
+
+
+class PrivilegeMissing(PostroomError):
+    """The database's user may not do what is asked of it: `postroom schema --grants` prints what to grant."""
 
 
 class BrokerUnavailable(PostroomError):

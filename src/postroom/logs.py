@@ -18,6 +18,7 @@ from postroom.telemetry import (
     Beat,
     Cleaned,
     Counted,
+    Denied,
     Expired,
     Handled,
     HookFailed,
@@ -149,6 +150,8 @@ def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR
             trace = {"exception": written(event.error)} if tracebacks else {}
             what = "handler_failed" if event.consumer else "function_failed"
             yield "warning", what, {"function": event.function, **_raised(event), **trace}
+        case Denied():
+            yield "error", "privilege_missing", {"reason": _one_line(event.reason)}
         case LeasesLost():
             yield "warning", "leases_lost", {"messages": event.messages, "lanes": event.lanes}
         case Lifecycle():

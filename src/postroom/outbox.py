@@ -146,8 +146,8 @@ class Outbox:
         if entries:
             try:
                 yield from Handing(writer.names).leave(entries)
-            except (InvalidMessage, LeaseLost):
-                yield from writer.take_back([message for message in recorded if not message.duplicate])
+            except (InvalidMessage, LeaseLost) as error:
+                yield from writer.undo([message for message in recorded if not message.duplicate], error)
                 raise
         return recorded
 

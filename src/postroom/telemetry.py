@@ -110,6 +110,13 @@ class Postponed:
 
 
 @dataclass(frozen=True, slots=True)
+class Denied:
+    """The database's user lacks a privilege. What needs it is tried again and again, and told of once."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A relay's heart has beaten for one of its queues, be it in vain because the database is away."""
 
@@ -235,6 +242,7 @@ Event = (
     Beat
     | Cleaned
     | Counted
+    | Denied
     | Expired
     | Handled
     | HookFailed
@@ -300,6 +308,7 @@ def one_word(code: str) -> str:
 def changes_only(hook: Hook) -> Hook:
     """A hook that says once that something went away and once that it is back, however many find out."""
     reachable: dict[tuple[str, str], bool] = {}
+    denied: set[str] = set()
 
     def tell(event: Event) -> None:
         if isinstance(event, Reachability):
@@ -307,6 +316,10 @@ def changes_only(hook: Hook) -> Hook:
             if reachable.get(place, True) == event.reachable:
                 return
             reachable[place] = event.reachable
+        if isinstance(event, Denied):
+            if event.reason in denied:
+                return
+            denied.add(event.reason)
         hook(event)
 
     return tell

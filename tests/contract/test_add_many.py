@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from postroom import Message, Outbox
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.ordering import key_hash, lane_of
+from postroom.store.sync_connections import Sqlite3
 from tests.contract import connection_kinds as kinds
 from tests.contract.write_support import Database, Databases, business_row
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from postroom.store.steps import Query, Result
     from tests.contract.connection_callers import Caller
 
 OUTBOX = Outbox()
@@ -27,10 +30,17 @@ MANY = 10_000
 
 @contextmanager
 def counted_by_sqlite(caller: Caller) -> Iterator[list[str]]:
+    """As they are executed: SQLite's own trace tells a statement again for each row that a trigger looks at."""
+    del caller
     seen: list[str] = []
-    caller.connection.set_trace_callback(seen.append)
-    yield seen
-    caller.connection.set_trace_callback(None)
+    execute = Sqlite3.execute
+
+    def noted(kind: Sqlite3, query: Query) -> Result:
+        seen.append(query.text)
+        return execute(kind, query)
+
+    with patch.object(Sqlite3, "execute", noted):
+        yield seen
 
 
 @contextmanager
@@ -62,7 +72,7 @@ COUNTED: dict[str, tuple[Any, Callable[[Caller], AbstractContextManager[list[str
     # database: how to connect, who counts, statements for one message, statements for many
     "sqlite": (partial(kinds.raw, "sqlite3"), counted_by_sqlite, 2, 20),
     "postgresql": (partial(kinds.raw_async, "asyncpg"), counted_by_asyncpg, 1, 2),
-    "mariadb": (partial(kinds.raw, "PyMySQL"), counted_by_mariadb, 2, 20),
+    "mariadb": (partial(kinds.raw, "PyMySQL"), counted_by_mariadb, 2, 21),
 }
 each_database = pytest.mark.parametrize("name", COUNTED)
 

@@ -22,21 +22,51 @@ class Dialect(StrEnum):
     SQLITE = "sqlite"
 
 
+class Purpose(StrEnum):
+    """What a role is for: as in `postroom.store.grants`, which need not be loaded to ask for help."""
+
+    PRODUCER = "producer"
+    SQL_PRODUCER = "sql-producer"
+    RELAY = "relay"
+    CONSUMER = "consumer"
+    LEDGER = "ledger"
+    DASHBOARD = "dashboard"
+    OPERATOR = "operator"
+
+
 def schema(
     dialect: Annotated[Dialect | None, typer.Option(help="For which database. Default: that of the URL.")] = None,
+    grants: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROLE", help="Print what the database's owner has to grant a role, instead of the tables."
+        ),
+    ] = None,
+    purposes: Annotated[
+        list[Purpose] | None,
+        typer.Option("--for", help="With --grants: what the role is for; repeat it for several. Default: everything."),
+    ] = None,
     sql: Annotated[bool, typer.Option("--sql", show_default=False, help="Print SQL, as it does anyway.")] = True,  # noqa: ARG001 - as it says
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Print the SQL that creates Postroom's tables. For you to run; it connects to no database."""
+    """Print the SQL that creates the tables, or what to grant a role. For you to run; it connects to no database."""
     from postroom.store.ddl import create_statements
+    from postroom.store.grants import Purpose as StoredPurpose
+    from postroom.store.grants import grant_statements
     from postroom.store.names import Names
 
+    if purposes and grants is None:
+        raise InvalidSetting("--for is given without --grants ROLE: say whom to grant it to")
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     name = dialect.value if dialect else _dialect_of(settings)
-    statements = create_statements(name, Names.of(name, settings.schema, settings.table_prefix))
+    names = Names.of(name, settings.schema, settings.table_prefix)
+    if grants is None:
+        statements = create_statements(name, names)
+    else:
+        statements = grant_statements(names, grants, map(StoredPurpose, purposes or Purpose))
     if as_json:
         print_json(statements)
     else:

@@ -198,7 +198,7 @@ class Consumer(Background):
         hook = changes_only(all_of(self.report.count, with_tracebacks(self._user_hook, self._settings.tracebacks)))
         concurrency = self._settings.concurrency
         async with AsyncExitStack() as stack:
-            store = await open_relay_store(self._settings)
+            store = await open_relay_store(self._settings, "consumer")
             stack.push_async_callback(store.close)
             source, is_ours = as_source(self._broker, self._settings, self.name, self.topics)
             if source is not None and is_ours:

@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from postroom.errors import PostroomError, SchemaError
+from postroom.errors import PostroomError, PrivilegeMissing, SchemaError
 from postroom.relay.limits import within
 from postroom.store.db_errors import is_of_database, reason
 from postroom.store.steps import Query
-from postroom.telemetry import DATABASE, Reachability
+from postroom.telemetry import DATABASE, Denied, Reachability
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,7 @@ class Database:
         """How often it went away: a connection that was opened before the last time says nothing of it now."""
         self._hook = hook
         self._flaws: set[str] = set()
+        self._denials: set[str] = set()
 
     def line(self, patience: float = PATIENCE) -> Line:
         """A connection of its own for one part of the work, of which none takes longer."""
@@ -64,6 +65,12 @@ class Database:
             self.reachable = down is None
             self.outages += down is not None
             self._hook(Reachability(DATABASE, self.reachable, down or ""))
+
+    def note_denial(self, error: PrivilegeMissing) -> None:
+        """Tell the hook what the database's user may not do: once, as it comes again with every try."""
+        if str(error) not in self._denials:
+            self._denials.add(str(error))
+            self._hook(Denied(str(error)))
 
     def note_flaw(self, error: Exception) -> None:
         """Log an error of our own code, or of what it was given: each kind once, as it comes again with every try."""
@@ -173,7 +180,9 @@ class Line:
     async def _report(self, error: Exception) -> None:
         """Say that the database is away, where this error means that."""
         database = self._database
-        if not is_of_database(error):
+        if isinstance(error, PrivilegeMissing):
+            database.note_denial(error)
+        elif not is_of_database(error):
             database.note_flaw(error)
         elif isinstance(error, TimeoutError) and await self._answers_quickly():
             pass  # it was the statement: it may have waited for a lock

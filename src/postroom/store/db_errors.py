@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from postroom.errors import DatabaseUnreachable, PostroomError, SchemaMissing
+from postroom.errors import DatabaseUnreachable, PostroomError, PrivilegeMissing, SchemaMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ _LOCK_TIMEOUT = {"55P03", 1205}
 _REFUSED = {"54000", 1153, 1301, 1406}
 """Values that exceed a limit of the server's: on MySQL, `max_allowed_packet`."""
 _NO_SUCH_TABLE = {"42P01", "3F000", 1146}
+_DENIED = {"42501", 1044, 1142, 1143, 1370}
 _DUPLICATE_ENTRY = {"23505", 1062}
 _ABORTED = "25P02"
 _LOST_CONNECTION = {"57P01", "57P02", "57P03", "25P03", 1053, 1927, 2006, 2013, 2055}
@@ -99,6 +100,11 @@ def is_missing_table(error: BaseException) -> bool:
     return code_of(error) in _NO_SUCH_TABLE or "no such table" in str(_original(error))
 
 
+def is_denied(error: BaseException) -> bool:
+    """The database's user lacks a privilege."""
+    return code_of(error) in _DENIED
+
+
 def retrying(operation: Callable[[], Steps[T]]) -> Steps[T]:
     """Run the operation; again, at once, where the database undid it for another's sake."""
     for _ in range(_MOST_TRIES - 1):
@@ -111,10 +117,15 @@ def retrying(operation: Callable[[], Steps[T]]) -> Steps[T]:
 
 
 def explained(steps: Steps[T]) -> Steps[T]:
-    """The steps, with a missing table reported in words."""
+    """The steps, with a missing table or privilege reported in words."""
     try:
         return (yield from steps)
     except Exception as error:
+        if not isinstance(error, PostroomError) and is_denied(error):
+            raise PrivilegeMissing(
+                f"the database's user lacks a privilege: {reason(error)}: `postroom schema --grants ROLE` prints "
+                "what to grant"
+            ) from error
         if isinstance(error, PostroomError) or not is_missing_table(error):
             raise
         raise SchemaMissing(

@@ -10,6 +10,7 @@ import msgspec
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
+from postroom.store.db_errors import is_denied
 from postroom.store.dialect import DIALECTS, Dialect, as_json, whole_numbers
 from postroom.store.duplicates import already_there, repeats_of, used_otherwise
 from postroom.store.operations import DEFAULT_QUEUE
@@ -49,6 +50,8 @@ class Writer:
     """Payload bytes of one statement at the most, well under every server's packet limit."""
     current: ClassVar[str] = ""
     """What makes a SELECT see rows that were committed after the transaction's snapshot."""
+    savepoints: ClassVar[bool] = False
+    """Whether what several messages have written is undone by a savepoint; elsewhere it is deleted again."""
     id_as_text: ClassVar[str] = "id"
     text_as_id: ClassVar[str] = ""
 
@@ -83,13 +86,18 @@ class Writer:
         repeats = repeats_of(messages)
         fresh = [message for message in messages if message.id not in repeats]
         inserted: set[UUID] = set()
+        if self.savepoints and len(fresh) > 1:
+            yield Query("SAVEPOINT postroom_add")
         for chunk in self._chunks(fresh):
             inserted |= yield from self._insert(chunk)
         refused = [message for message in fresh if message.id not in inserted]
         try:
             existing = yield from self._existing(refused)
-        except (IdempotencyConflict, DuplicateMessage):
-            yield from self.take_back([message for message in fresh if message.id in inserted])
+        except (IdempotencyConflict, DuplicateMessage) as error:
+            if inserted and self.savepoints:
+                yield Query("ROLLBACK TO SAVEPOINT postroom_add")
+            elif inserted:
+                yield from self.undo([message for message in fresh if message.id in inserted], error)
             raise
         recorded = {message.id: existing.get(message.id, message) for message in fresh}
         return [
@@ -138,6 +146,15 @@ class Writer:
     def _holders(self, keys: Iterable[str | None]) -> Steps[Sequence[Row]]:
         columns = f"idempotency_key, {self.id_as_text}, digest"
         return (yield from self._select(columns, "idempotency_key", keys, self.current))
+
+    def undo(self, messages: Sequence[Message], conflict: Exception) -> Steps[None]:
+        """`take_back`. A user that may not delete gets the conflict all the same, and has to roll back."""
+        try:
+            yield from self.take_back(messages)
+        except Exception as error:
+            if not is_denied(error):
+                raise
+            raise conflict from error
 
     def take_back(self, messages: Sequence[Message]) -> Steps[None]:
         """Undo what `add` has just inserted, so that a refused batch leaves nothing behind in the transaction."""

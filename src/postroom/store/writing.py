@@ -188,6 +188,7 @@ class MySQLWriter(_TwoStatementWriter):
     """INSERT IGNORE would let a value that does not fit pass too, and makes async drivers warn of every duplicate."""
 
     current = " LOCK IN SHARE MODE"
+    savepoints = True  # who may add need not be allowed to delete
 
     def lock_keys(self, messages: Sequence[Message]) -> Steps[None]:
         del messages

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from postroom import compose
 from postroom.errors import DatabaseUnreachable
-from postroom.store import migrations
+from postroom.store.checking import check
 from postroom.store.limits import Limits
 from postroom.store.stores import BridgedStore
 from postroom.store.urls import dialect_of_url
@@ -40,7 +40,7 @@ class AsyncOpening:
     """The connections of one event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        self._store: asyncio.Future[Lines] = asyncio.ensure_future(compose.open_relay_store(settings, LIMITS))
+        self._store: asyncio.Future[Lines] = asyncio.ensure_future(compose.open_relay_store(settings, "ledger", LIMITS))
         self._places = asyncio.Semaphore(1 if dialect_of_url(str(settings.database)) == "sqlite" else CONNECTIONS)
         self._silent = False
         self._left: set[asyncio.Future[Any]] = set()
@@ -151,7 +151,7 @@ class ThreadOpening:
         if isinstance(store, BridgedStore):  # one event loop, for one thread at a time
             self._turns = threading.Lock()
         try:
-            store.call(lambda connection: migrations.check(connection, store.names))
+            store.call(lambda connection: check(connection, store.names, "ledger"))
         except BaseException:
             store.close()
             raise

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom import Outbox
-from postroom.cli import init, output
+from postroom.cli import init, output, schema
 from postroom.store import migrations
+from postroom.store.grants import Purpose
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Command
@@ -141,6 +142,37 @@ def test_schema_takes_the_dialect_from_the_database_unless_told(postroom: Comman
     assert "CREATE TABLE mail_outbox" in mysql
     assert mysql == postroom("schema", "--dialect", "mariadb", "--table-prefix", "mail_").out
     assert not Path("app.db").exists()
+
+
+def test_schema_prints_what_to_grant(postroom: Command) -> None:
+    command = ("schema", "--dialect", "mariadb", "--grants", "o'shop@10.%", "--json")
+    [outbox, delivery] = json.loads(postroom(*command, "--for", "producer").out)
+    assert outbox.startswith("GRANT SELECT (id, ")
+    assert delivery.endswith(" ON `postroom_outbox_delivery` TO 'o''shop'@'10.%'")
+    everything = json.loads(postroom(*command).out)
+    assert len(everything) == 10
+    function = postroom("schema", "--dialect", "postgresql", "--grants", 'a"b', "--for", "sql-producer").out
+    assert function.splitlines()[0] == 'GRANT USAGE ON SCHEMA "postroom" TO "a""b";'
+    assert [line for line in function.splitlines() if "TABLE" in line or "INSERT" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (("--dialect", "sqlite", "--grants", "app"), "SQLite has no roles"),
+        (("--dialect", "postgresql", "--for", "relay"), "--for is given without --grants ROLE"),
+        (("--dialect", "postgresql", "--grants", ""), "is no name of a role"),
+        (("--dialect", "postgresql", "--grants", "app", "--for", "reader"), "reader"),
+    ],
+)
+def test_grants_that_make_no_sense_are_a_clear_error(postroom: Command, wrong: tuple[str, ...], problem: str) -> None:
+    refused = postroom("schema", *wrong)
+    assert refused.code != 0
+    assert problem in refused.err
+
+
+def test_the_purposes_of_the_command_are_those_of_the_store() -> None:
+    assert list(schema.Purpose) == list(map(str, Purpose))
 
 
 def test_schema_as_json_is_the_list_of_statements(postroom: Command) -> None:

@@ -1,0 +1,25 @@
+"""Whether the tables are what this version works with, and whether the database's user may do what it is there for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.store import migrations
+from postroom.store.db_errors import is_denied
+from postroom.store.grants import Purpose, check_privileges
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from postroom.store.names import Names
+
+
+def check(connection: Connection, names: Names, purpose: str) -> None:
+    """Return if all is well; raise a `SchemaError`, or `PrivilegeMissing`, that says what to do otherwise."""
+    try:
+        migrations.check(connection, names)
+    except Exception as error:
+        if not is_denied(error):
+            raise
+        connection.rollback()
+    check_privileges(connection, names, Purpose(purpose))

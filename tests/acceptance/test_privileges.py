@@ -1,0 +1,301 @@
+"""The smallest privileges: each part of a service works under a role that has what `schema --grants` prints, alone."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError
+
+from postroom import Consumer, Message, Outbox, Relay, dead_letters, insight
+from postroom.dead_letters import Choice
+from postroom.errors import IdempotencyConflict, PrivilegeMissing
+from postroom.idempotency import Ledger
+from postroom.retention import clean
+from postroom.store.census import Census
+from postroom.store.finding import Finding
+from postroom.store.freeing import Freeing
+from postroom.store.grants import RIGHTS, Purpose, grant_statements, missing_rights
+from postroom.store.stores import Store
+from postroom.store.urls import resolve
+from postroom.store.watching import Watching
+from postroom.store.workers import Workers
+from postroom.telemetry import Denied, Event, Reachability
+from tests.acceptance.service import Service
+from tests.acceptance.test_consumer import published
+from tests.acceptance.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Engine
+
+    from postroom.incoming import Incoming
+    from postroom.store.names import Names
+    from tests.conftest import FreshDatabase
+
+pytestmark = pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+QUICK: dict[str, Any] = {"poll_interval_sec": 0.02}
+DENIED = r"permission denied|command denied"
+
+
+class Roles:
+    """A service's database, and roles that have been granted what is printed for a purpose."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.names: Names = service._store.names
+        self._made: list[str] = []
+
+    def make(self, *purposes: Purpose) -> str:
+        """A role for these purposes; returns its URL."""
+        role = f"role_{uuid4().hex[:12]}"
+        self._made.append(role)
+        create = "CREATE ROLE {} LOGIN" if self.names.dialect == "postgresql" else "CREATE USER '{}'@'%'"
+        self.execute(create.format(role), *grant_statements(self.names, role, purposes))
+        return make_url(self.service.url).set(username=role).render_as_string(hide_password=False)
+
+    def execute(self, *statements: str) -> None:
+        with self.service.engine.begin() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement.replace("%", "%%") if self.names.dialect == "mysql" else statement)
+
+    def revoke(self, url: str, what: str, table: str) -> None:
+        role = make_url(url).username
+        self.execute(f"REVOKE {what} ON {self.names.table(table)} FROM {role}")
+
+    def drop(self) -> None:
+        for role in self._made:
+            owned = [f"DROP OWNED BY {role}"] if self.names.dialect == "postgresql" else []
+            drop = "DROP ROLE {}" if self.names.dialect == "postgresql" else "DROP USER '{}'@'%'"
+            self.execute(*owned, drop.format(role))
+
+
+@pytest.fixture
+def roles(kind: str, fresh_database: FreshDatabase) -> Iterator[Roles]:
+    with closing(Service(fresh_database(kind))) as service:
+        roles = Roles(service)
+        yield roles
+        roles.drop()
+
+
+@contextmanager
+def engine_of(url: str) -> Iterator[Engine]:
+    engine = create_engine(resolve(url))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def test_a_producer_adds_and_can_do_nothing_else(roles: Roles) -> None:
+    outbox = Outbox()
+    with engine_of(roles.make(Purpose.PRODUCER)) as engine:
+        with engine.begin() as connection:
+            first = outbox.add(connection, "orders", {"n": 1}, key="7", idempotency_key="a", headers={"a": "b"})
+            assert outbox.add(connection, "orders", {"n": 1}, key="7", idempotency_key="a").id == first.id
+            outbox.add_many(connection, [Message.new("orders", n) for n in range(3)])
+        with engine.connect() as connection, pytest.raises(IdempotencyConflict, match="was used"):
+            outbox.add_many(connection, [Message.new("orders", 7), Message.new("orders", 8, idempotency_key="a")])
+        assert roles.service.status().pending == 4
+        tables = roles.names.mapping()
+        for forbidden in (
+            f"SELECT payload FROM {tables['outbox']}",
+            f"DELETE FROM {tables['outbox']}",
+            f"UPDATE {tables['delivery']} SET state = 3",
+            f"INSERT INTO {tables['delivery']} (position, leased_until) VALUES (1, '2999-01-01')",
+            f"SELECT * FROM {tables['idempotency']}",
+        ):
+            with engine.connect() as connection, pytest.raises(DBAPIError, match=DENIED):
+                connection.execute(text(forbidden))
+
+
+def test_O_3_a_batch_that_is_refused_leaves_nothing_though_the_producer_may_not_delete(roles: Roles) -> None:
+    outbox = Outbox()
+    with engine_of(roles.make(Purpose.PRODUCER)) as engine:
+        with engine.begin() as connection:
+            outbox.add(connection, "orders", 1, idempotency_key="a")
+        with engine.connect() as connection:
+            with pytest.raises(IdempotencyConflict):
+                outbox.add_many(connection, [Message.new("orders", 7), Message.new("orders", 8, idempotency_key="a")])
+            connection.commit()  # as one does who goes on after a conflict: PostgreSQL rolls back instead
+    assert roles.service.status().pending == 1
+
+
+def test_a_producer_in_plain_sql_needs_no_more_than_the_function_or_the_pages_statements(roles: Roles) -> None:
+    url = roles.make(Purpose.SQL_PRODUCER)
+    outbox, delivery = roles.names.table("outbox"), roles.names.table("outbox_delivery")
+    with engine_of(url) as engine, engine.begin() as connection:
+        if roles.names.dialect == "postgresql":
+            connection.execute(text("SELECT postroom.add('orders', '{}', key => '7')"))
+        else:
+            connection.execute(
+                text(f"INSERT INTO {outbox} (id, topic, payload, content_type) VALUES (uuid(), 'a', '', 'text/plain')")
+            )
+            connection.execute(
+                text(
+                    f"INSERT INTO {delivery} (position) SELECT position FROM {outbox} WHERE position = last_insert_id()"
+                )
+            )
+    assert roles.service.status().pending == 1
+    if roles.names.dialect == "postgresql":
+        with engine_of(url) as engine, engine.connect() as connection, pytest.raises(DBAPIError, match=DENIED):
+            connection.execute(
+                text(f"INSERT INTO {outbox} (id, topic, content_type) VALUES (gen_random_uuid(), 'a', 'b')")
+            )
+        stranger = roles.make(Purpose.DASHBOARD)
+        with engine_of(stranger) as engine, engine.connect() as connection, pytest.raises(DBAPIError, match=DENIED):
+            connection.execute(text("SELECT postroom.add('orders', '{}')"))
+
+
+async def test_a_relay_does_all_its_work(roles: Roles) -> None:
+    service = roles.service
+    ledger = Ledger()
+    with service.engine.begin() as connection:
+        run = ledger.begin(connection, "k", scope="s", digest="0" * 64)
+        Outbox().add(connection, "orders.1", 0, ledger=run.entry)  # type: ignore[union-attr]  # it is the first
+    service.commit(
+        *(Message.new("orders.1", n, key=f"{n % 3}") for n in range(20)),
+        *(Message.new("orders.2", n) for n in range(20)),
+        Message.new("orders.2", 19),
+        Message.new("bad", 0, key="bad"),
+        Message.new("bad", 1, key="bad"),
+    )
+    sent: list[str] = []
+    events: list[Event] = []
+
+    def send(message: Message) -> None:
+        if message.topic == "bad":
+            raise ValueError
+        sent.append(message.topic)
+
+    relay = Relay(
+        roles.make(Purpose.RELAY),
+        send,
+        brokers={"orders.1": send},
+        dedup=True,
+        max_attempts=1,
+        hook=events.append,
+        **QUICK,
+    )
+    report = await relay.run_once()
+    assert (len(sent), report.dead) == (41, 1)
+    assert service.status().dead == 1
+    assert not [event for event in events if isinstance(event, Denied | Reachability)]
+    [[status]] = service.rows(f"SELECT status FROM {service.table('idempotency')}")
+    assert status == "succeeded"
+
+
+async def test_a_consumer_does_all_its_work(roles: Roles) -> None:
+    service = roles.service
+    service.execute("CREATE TABLE bill (number INTEGER)")
+    url = roles.make(Purpose.CONSUMER)
+    roles.execute(f"GRANT INSERT ON bill TO {make_url(url).username}")
+    broker = await published(
+        *(Message.new("orders", n, key=f"{n % 5}") for n in range(20)), Message.new("bad", 1, key="7")
+    )
+    consumer = Consumer("billing", broker, database=url, **QUICK)
+    tries: list[int] = []
+
+    @consumer.handler("orders", delays=[0])
+    def bill(connection: Connection, message: Incoming) -> None:
+        connection.execute(text("INSERT INTO bill VALUES (:n)"), {"n": message.json()})
+
+    @consumer.handler("bad", attempts=2, delays=[0])
+    def fail(connection: Connection, message: Incoming) -> None:  # noqa: ARG001 - as handlers are called
+        tries.append(1)
+        raise ValueError
+
+    report = await consumer.run_once()
+    assert (report.handled, report.dead, len(tries)) == (20, 1, 2)
+    assert len(service.rows("SELECT number FROM bill")) == 20
+    assert service.status().dead == 1
+
+
+def test_a_dashboard_sees_everything_and_changes_nothing(roles: Roles) -> None:
+    [message] = roles.service.commit(Message.new("orders", 1, key="7"))
+    with closing(Store(roles.make(Purpose.DASHBOARD))) as store:
+        assert store.run(insight.status(Watching(store.names))).pending == 1
+        assert len(store.run(insight.messages(Watching(store.names)))) == 1
+        assert store.run(insight.message(Finding(store.names), message.id))["topic"] == "orders"
+        assert store.run(dead_letters.listed(store.names)) == []
+        assert store.run(Census(store.names).backlog())["default"].pending == 1
+        with pytest.raises(PrivilegeMissing, match=f"({DENIED}).*postroom schema --grants ROLE"):
+            store.run(Workers(store.names).beat("intruder", 0, 0))
+
+
+async def test_an_operator_acts_on_dead_letters_and_cleans_up(roles: Roles) -> None:
+    service = roles.service
+    service.commit(*(Message.new("bad", n, key=f"{n}") for n in range(3)), Message.new("orders", 1))
+
+    def send(message: Message) -> None:
+        if message.topic == "bad":
+            raise ValueError
+
+    await Relay(service.url, send, max_attempts=1, **QUICK).run_once()
+    ids = [UUID(letter.id) for letter in service.dead()]
+    with closing(Store(roles.make(Purpose.OPERATOR))) as store:
+        assert store.run(dead_letters.requeue(store.names, Choice(ids=ids[:1]))).count == 1
+        assert store.run(dead_letters.discard(store.names, Choice(ids=ids[1:]))).count == 2
+        store.run(Freeing(store.names).free_expired())
+        assert store.run(clean(store.names, days=-1, inbox_days=-1)).messages == 1
+
+
+def test_a_ledger_keeps_its_entries(roles: Roles) -> None:
+    ledger = Ledger()
+    with engine_of(roles.make(Purpose.LEDGER)) as engine, engine.begin() as connection:
+        run = ledger.begin(connection, "k", scope="s", digest="0" * 64)
+        ledger.fail(connection, run.entry)  # type: ignore[union-attr]  # it is the first
+
+
+@pytest.mark.parametrize("purpose", [Purpose.RELAY, Purpose.CONSUMER, Purpose.LEDGER])
+def test_each_privilege_that_is_missing_is_named(roles: Roles, purpose: Purpose) -> None:
+    url = roles.make(purpose)
+    with engine_of(url) as engine, engine.connect() as connection:
+        assert missing_rights(connection, roles.names, purpose) == []
+        connection.rollback()
+        for right in RIGHTS[purpose]:
+            columns = f" ({', '.join(right.columns)})" if right.columns else ""
+            roles.revoke(url, f"{right.privilege}{columns}", right.table)
+            assert str(right) in missing_rights(connection, roles.names, purpose)
+            connection.rollback()
+            roles.execute(*grant_statements(roles.names, str(make_url(url).username), [purpose]))
+            connection.rollback()
+
+
+async def test_a_relay_that_lacks_a_privilege_says_which_and_does_not_start(roles: Roles) -> None:
+    url = roles.make(Purpose.RELAY)
+    roles.revoke(url, "DELETE", "outbox_delivery")
+    with pytest.raises(PrivilegeMissing, match=r"DELETE on outbox_delivery: .*--grants ROLE --for relay"):
+        await Relay(url, lambda _: None).run_once()
+    stranger = roles.make(Purpose.LEDGER)
+    with pytest.raises(PrivilegeMissing, match=r"SELECT on outbox, .*INSERT on inbox, .*--for consumer"):
+        await silent_consumer(stranger).run_once()
+
+
+def silent_consumer(url: str) -> Consumer:
+    consumer = Consumer("billing", database=url)
+    consumer.handler("orders")(lambda _connection, _message: None)
+    return consumer
+
+
+async def test_R_5_a_relay_that_loses_a_privilege_says_so_once_and_goes_on_when_it_is_granted(roles: Roles) -> None:
+    url = roles.make(Purpose.RELAY)
+    sent: list[object] = []
+    events: list[Event] = []
+    async with Relay(url, lambda message: sent.append(message.json()), hook=events.append, **QUICK):
+        roles.service.commit(Message.new("orders", 1))
+        await wait_for(lambda: sent == [1])
+        roles.revoke(url, "UPDATE", "outbox_delivery")
+        roles.service.commit(Message.new("orders", 2))
+        await wait_for(lambda: any(isinstance(event, Denied) for event in events))
+        roles.execute(*grant_statements(roles.names, str(make_url(url).username), [Purpose.RELAY]))
+        await wait_for(lambda: sent == [1, 2])
+    denials = [event.reason for event in events if isinstance(event, Denied)]
+    assert len(denials) == len(set(denials))
+    assert all(re.search(f"({DENIED}).*outbox_delivery", reason) for reason in denials)
+    assert not [event for event in events if isinstance(event, Reachability)]
