@@ -6,11 +6,10 @@ import asyncio
 import io
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 from wsgiref.util import setup_testing_defaults
 
-import django
 import pytest
-from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, Http404, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -18,9 +17,9 @@ from django.test import AsyncClient, Client, modify_settings, override_settings
 from django.urls import path
 
 from postroom.idempotency import Response
-from postroom.web.desks import Desk, Setup
-from tests.acceptance.keyed_shop import KEY
+from tests.acceptance.keyed_shop import KEY, WHO
 from tests.acceptance.service import Service
+from tests.contract.connection_kinds import django_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -163,30 +162,20 @@ urlpatterns = [
 ]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def client(
-    request: pytest.FixtureRequest, fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Client]:
-    desks: list[Desk] = []  # of the middlewares that Django makes, and keeps to the program's end
-
-    def make(setup: Setup) -> Desk:
-        desks.append(Desk(setup))
-        return desks[-1]
-
-    monkeypatch.setattr("postroom.web.django.Desk", make)
-    if not settings.configured:
-        settings.configure()
-        django.setup()
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def client(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Client]:
+    alias = f"ledger {uuid4()}"  # else threads that stay would go on with the connection of the test before
     for each in (effects, fails, services):
         each.clear()
     with (
         closing(Service(fresh_database(request.param))) as service,
+        django_connection(alias, service.engine.url),
         override_settings(
             ROOT_URLCONF=__name__,
             ALLOWED_HOSTS=["*"],
             MIDDLEWARE=["postroom.web.django.IdempotencyMiddleware"],
             POSTROOM_IDEMPOTENCY={
-                "database": service.url,
+                "using": alias,
                 "required": ["POST /form"],
                 "max_body_bytes": 300,
                 "max_response_bytes": 2000,
@@ -195,8 +184,6 @@ def client(
     ):
         services.append(service)
         yield Client(raise_request_exception=False)
-        for desk in desks:
-            desk.close()
 
 
 def post(client: Client, url: str, body: bytes = b"", **headers: str) -> Any:
@@ -207,6 +194,7 @@ def leave(url: str) -> None:
     """Ask as a server does, for a client that goes after the first part of the response."""
     handler = WSGIHandler()
     environ: dict[str, Any] = {"REQUEST_METHOD": "POST", "PATH_INFO": url, "HTTP_IDEMPOTENCY_KEY": "7f9c"}
+    environ["HTTP_AUTHORIZATION"] = WHO["authorization"]
     setup_testing_defaults(environ)
     answer = handler(environ, lambda *_: None)
     next(iter(answer))
@@ -232,7 +220,7 @@ def test_K_2_the_same_request_runs_once_and_is_answered_the_same_again(client: C
     assert told(client.post("/form")) == (400, "key-missing")
     assert client.post("/form", {"item": "book"}, headers=KEY).status_code == 204
     form = "application/x-www-form-urlencoded"
-    assert client.post("/form", "item=pen&idempotency_key=k", form).status_code == 204
+    assert client.post("/form", "item=pen&idempotency_key=k", form, headers=WHO).status_code == 204
     assert effects == [b"a", b"a", b"book", b"pen"]
 
 
@@ -263,7 +251,7 @@ def test_a_form_that_was_read_by_a_middleware_before_it_is_not_begun_and_the_log
         form = {"item": "book"}
         assert client.post("/form", form, headers=KEY).status_code == 500
         assert "IdempotencyMiddleware has to come before it" in caplog.text
-        assert client.post("/form", {**form, "idempotency_key": "k"}).status_code == 500
+        assert client.post("/form", {**form, "idempotency_key": "k"}, headers=WHO).status_code == 500
         assert told(client.post("/form", form)) == (400, "key-missing")
         assert client.post("/free", form).status_code == 204
     assert effects == [b"free"]
@@ -322,7 +310,7 @@ def test_an_async_stream_of_events_gives_each_at_once_and_is_done_when_its_clien
                 sent.append(event["body"])
                 gone.set()
 
-        headers = [(b"idempotency-key", b"7f9c")]
+        headers = [(b"idempotency-key", b"7f9c"), (b"authorization", b"Bearer a")]
         scope = {"type": "http", "method": "POST", "path": "/events", "query_string": b"", "headers": headers}
         async with asyncio.timeout(30):
             await handler(scope, receive, send)

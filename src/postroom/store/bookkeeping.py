@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from postroom.rules.replay import Decision, Entry, InProgress, Response, Run, Start, Status
 from postroom.store import handing
-from postroom.store.db_errors import retrying
+from postroom.store.db_errors import explained, retrying
 from postroom.store.ledger import KEEPERS, Found, Terms
 from postroom.store.operations import Operations
 
@@ -21,14 +21,18 @@ T = TypeVar("T")
 
 
 class Bookkeeping:
-    """Begins and ends keyed requests, for who has no transaction of the caller's to do it in."""
+    """Begins and ends keyed requests, for who has no transaction of the caller's to do it in.
 
-    def __init__(self, names: Names, terms: Terms, *, replay_failures: bool) -> None:
+    With ``in_transaction``, whoever runs an operation gives it a transaction, or commits each of its statements.
+    """
+
+    def __init__(self, names: Names, terms: Terms, *, replay_failures: bool, in_transaction: bool = False) -> None:
         self._keeper = KEEPERS[names.dialect](names)
         self._operations = Operations(names)
         self._terms = terms
         self._replay_failures = replay_failures
         self._is_one_statement = names.dialect != "mysql"
+        self._in_transaction = in_transaction
 
     def begin(self, entry: Entry) -> Steps[Decision]:
         """Take the entry, or tell why not."""
@@ -77,6 +81,8 @@ class Bookkeeping:
 
     def _alone(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
         """Run an operation of the keeper's. Where each of its writes is one guarded statement, that one commits."""
+        if self._in_transaction:
+            return (yield from explained(operation(*args, **kwargs)))
         if self._is_one_statement:
             return (yield from retrying(lambda: operation(*args, **kwargs)))
         return (yield from self._operations.transaction(operation, *args, **kwargs))

@@ -24,7 +24,7 @@ _DENIED = {"42501", 1044, 1142, 1143, 1370}
 _DUPLICATE_ENTRY = {"23505", 1062}
 _ABORTED = "25P02"
 _LOST_CONNECTION = {"57P01", "57P02", "57P03", "25P03", 1053, 1927, 2006, 2013, 2055}
-_DRIVERS = {"aiomysql", "asyncmy", "asyncpg", "psycopg", "psycopg2", "pymysql"}
+_DRIVERS = {"MySQLdb", "aiomysql", "asyncmy", "asyncpg", "psycopg", "psycopg2", "pymysql"}
 """Whose connections lead to a server, and may get lost on the way."""
 _LIBRARIES = _DRIVERS | {"aiosqlite", "sqlalchemy", "sqlite3"}
 
@@ -55,6 +55,11 @@ def _original(error: BaseException) -> BaseException:
 def is_lock_timeout(error: BaseException) -> bool:
     """Another transaction holds a lock, and was not waited for any longer."""
     return code_of(error) in _LOCK_TIMEOUT or "database is locked" in str(_original(error))
+
+
+def is_undone(error: BaseException) -> bool:
+    """The database has undone the transaction for another's sake: it may run again."""
+    return code_of(error) in _ANOTHERS_SAKE
 
 
 def is_refused_value(error: BaseException) -> bool:
@@ -111,7 +116,7 @@ def retrying(operation: Callable[[], Steps[T]]) -> Steps[T]:
         try:
             return (yield from operation())
         except Exception as error:
-            if code_of(error) not in _ANOTHERS_SAKE:
+            if not is_undone(error):
                 raise
     return (yield from operation())
 

@@ -30,16 +30,20 @@ T = TypeVar("T")
 
 
 class Setup:
-    """The options turned into what decides and what writes. Raises `InvalidSetting` or `UnsupportedDatabase`."""
+    """The options turned into what decides and what writes. Raises `InvalidSetting` or `UnsupportedDatabase`.
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    The ``dialect`` is that of connections which are somebody else's, who also gives each step its transaction.
+    """
+
+    def __init__(self, given: Mapping[str, Any], dialect: str | None = None) -> None:
         options = Options.of(given)
-        self.settings = options.settings()
+        self.settings = options.settings(needs_database=dialect is None)
         self.policy = Policy(options)
         self.lease: float = self.settings.idempotency_lease_sec
         schema, prefix, keep = self.settings.schema, self.settings.table_prefix, self.settings.idempotency_keep_sec
-        names = Names.of(dialect_of_url(str(self.settings.database)), schema, prefix)
-        books = Bookkeeping(names, Terms(self.lease, keep), replay_failures=self.settings.replay_failures)
+        names = Names.of(dialect or dialect_of_url(str(self.settings.database)), schema, prefix)
+        failures, borrowed = self.settings.replay_failures, dialect is not None
+        books = Bookkeeping(names, Terms(self.lease, keep), replay_failures=failures, in_transaction=borrowed)
         self.clerk = Clerk(self.policy, books, options.hook)
         self._ledger = Ledger(schema=schema, table_prefix=prefix, lease_seconds=self.lease, keep_seconds=keep)
 
@@ -99,6 +103,10 @@ class Desk:
     def let_go(self, keyed: KeyedRequest) -> None:
         """Renew it no longer."""
         self._renewals.remove(keyed)
+
+    def renew(self, keyed: KeyedRequest) -> None:
+        """Renew its lease now."""
+        self.drive(self._setup.clerk.renew(keyed.entry))
 
     def close(self) -> None:
         """Close the connections. A request that comes later opens others."""

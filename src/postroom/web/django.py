@@ -3,9 +3,10 @@
 In the settings::
 
     MIDDLEWARE = [..., "postroom.web.django.IdempotencyMiddleware"]
-    POSTROOM_IDEMPOTENCY = {"database": "postgresql://…", "required": ["POST /payments"]}
+    POSTROOM_IDEMPOTENCY = {"required": ["POST /payments"]}
 
-Put it behind the middleware that authenticates.
+Put it behind the middleware that authenticates. The ledger is in the database ``default``, or in the one whose alias is
+given as ``using``; a migration creates its tables by `create_tables`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from django.urls import Resolver404, resolve
 
 from postroom.rules.replay import Response
 from postroom.web.bodies import announced_bytes, incomplete, refuse_cut_off
-from postroom.web.desks import Desk, Setup
+from postroom.web.django_desk import DjangoDesk, create_tables, setup_of
 from postroom.web.django_streams import record_at_the_end
 from postroom.web.joining import PLACE
 from postroom.web.options import Options
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
     from postroom.web.policy import Asked
 
+__all__ = ["IdempotencyMiddleware", "create_tables"]
+
 _REACHED = f"{PLACE}.reached"
 _SINGLE = {"set-cookie", "content-type", "content-disposition", "location", "etag", "retry-after", "last-modified"}
 """Headers that are no lists: of two, the last counts."""
@@ -47,7 +50,7 @@ TOO_LATE = (
 class IdempotencyMiddleware:
     """Runs a request with an `Idempotency-Key` once; who asks again gets the same response.
 
-    Its options are in the setting `POSTROOM_IDEMPOTENCY`. Raises `InvalidSetting` or `UnsupportedDatabase`.
+    Its options are in the setting `POSTROOM_IDEMPOTENCY`. Its connections are Django's. Raises `InvalidSetting`.
     """
 
     sync_capable = True
@@ -56,9 +59,9 @@ class IdempotencyMiddleware:
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self._get_response = get_response
         given = getattr(settings, "POSTROOM_IDEMPOTENCY", {})
-        self._setup = Setup(given)
+        self._setup, using = setup_of(given)
         self._body_field = given.get("body_field", Options.body_field)
-        self._desk = Desk(self._setup)
+        self._desk = DjangoDesk(self._setup, using)
         got_request_exception.connect(_mark)
 
     def __call__(self, request: Any) -> Any:
@@ -76,10 +79,6 @@ class IdempotencyMiddleware:
         """A view has raised: another middleware may make a response of it before this one sees it."""
         del exception
         _mark(request=request)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._desk.close()
 
     def _handle(self, request: Any) -> Any:
         asked = self._setup.policy.look_at(_request(request))

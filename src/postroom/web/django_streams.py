@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
 
 from postroom.web.responses import is_endless
 
@@ -41,9 +42,9 @@ async def _recorded(run: KeyedRun, head: Response, parts: AsyncIterator[bytes]) 
             while len(late) > (0 if is_endless(head.headers) else 1):
                 yield late.pop(0)
     except Exception:
-        await asyncio.to_thread(run.give_up)
+        await sync_to_async(run.give_up)()
         raise
-    await asyncio.to_thread(run.conclude_stream, head)
+    await sync_to_async(run.conclude_stream)(head)
     for part in late:
         yield part
 

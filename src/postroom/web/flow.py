@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.rules.replay import Conflict, InProgress, Replay, Run
-from postroom.store.db_errors import code_of, is_lock_timeout, is_lost_connection, is_refused_value, reason
+from postroom.store.db_errors import code_of, is_lock_timeout, is_lost_connection, is_refused_value, is_undone, reason
 from postroom.telemetry import Keyed
 from postroom.web import problems
 from postroom.web.patience import Patience
@@ -174,7 +174,8 @@ class Clerk:
                 return decision
             except Exception as error:
                 is_lost = is_lost_connection(error)
-                if patience.is_over() or not (is_lock_timeout(error) or (is_lost and not lost)):
+                is_in_the_way = is_lock_timeout(error) or is_undone(error)
+                if patience.is_over() or not (is_in_the_way or (is_lost and not lost)):
                     raise
                 begin, lost = self._books.begin_again, lost or is_lost
             yield Pause(patience.pause())

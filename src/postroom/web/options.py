@@ -94,7 +94,7 @@ class Options:
         check_names(given, Given.__annotations__)
         return cls(**given)
 
-    def settings(self) -> Settings:
+    def settings(self, *, needs_database: bool = True) -> Settings:
         """The settings in force, with the options that override them. Raises `InvalidSetting`."""
         settings = Settings.load(
             database=self.database,
@@ -104,7 +104,7 @@ class Options:
             idempotency_keep_sec=self.keep_seconds,
             replay_failures=self.replay_failures,
         )
-        if settings.database is None:
+        if needs_database and settings.database is None:
             raise InvalidSetting(
                 "no database is given: use database=URL or set POSTROOM_DATABASE, for example to sqlite:///app.db"
             )

@@ -38,7 +38,7 @@ class Renewals:
         while self._is_needed():
             time.sleep(self._setup.lease / 8)
             for keyed in self._due(time.monotonic()):
-                self._desk.drive(self._setup.clerk.renew(keyed.entry))
+                self._desk.renew(keyed)
 
     def _is_needed(self) -> bool:
         with self._changing:

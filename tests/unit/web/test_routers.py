@@ -12,6 +12,7 @@ import flask
 import pytest
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler
+from django.db import connections
 from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import include, path, re_path
@@ -177,9 +178,11 @@ class urls:  # noqa: N801 - a module of URLs, as Django has it
 
 def by_django() -> Ask:
     if not settings.configured:
-        settings.configure()
+        settings.configure(USE_TZ=True)
         django.setup()
-    options = {**OPTIONS, "required": [one.partition(" ")[2] for one in OPTIONS["required"]]}
+    unused = {"ENGINE": "django.db.backends.sqlite3", "NAME": "never-opened.db"}
+    connections.settings |= {"unused": connections.configure_settings({"default": unused})["default"]}
+    options = {"using": "unused", "required": [one.partition(" ")[2] for one in OPTIONS["required"]]}
     with override_settings(
         ROOT_URLCONF=urls,
         MIDDLEWARE=["postroom.web.django.IdempotencyMiddleware"],
