@@ -72,6 +72,21 @@ class Service:
         with self.engine.begin() as connection:
             connection.execute(text(statement))
 
+    def limit_payloads(self, limit: int) -> None:
+        """Have the database refuse what is larger, in the words of a server that cannot take it."""
+        outbox, dialect = self.table("outbox"), self.engine.dialect.name
+        too_large = f"WHEN length(NEW.payload) > {limit}"
+        if dialect == "sqlite":
+            raised = "SELECT RAISE(ABORT, 'string or blob too big')"
+            self.execute(f"CREATE TRIGGER too_large BEFORE INSERT ON {outbox} {too_large} BEGIN {raised}; END")
+        elif dialect == "postgresql":
+            body = "BEGIN RAISE EXCEPTION ''too large'' USING ERRCODE = ''54000''; END"
+            self.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS '{body}'")
+            too_large = too_large.replace("WHEN ", "WHEN (") + ")"
+            self.execute(
+                f"CREATE TRIGGER too_large BEFORE INSERT ON {outbox} FOR EACH ROW {too_large} EXECUTE FUNCTION refuse()"
+            )
+
     def close(self) -> None:
         self.engine.dispose()
         self._store.close()

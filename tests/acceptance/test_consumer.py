@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections import defaultdict
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 from opentelemetry.sdk.trace import TracerProvider
@@ -517,6 +519,85 @@ async def test_I_2_who_no_longer_waits_for_a_message_that_it_gave_does_not_end_t
         may_go_on.set()
         assert await consumer.handle(order(2)) == "handled"
     assert sorted(bills(service)) == [1, 2]
+
+
+async def test_hung_handlers_cost_the_others_no_attempt_and_are_said(service: Service, kind: str) -> None:
+    if kind == "sqlite":
+        pytest.skip("one that hangs is the only writer there")
+    told: list[Reachability] = []
+    release = threading.Event()
+    called: list[str] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Reachability) and event.what == "handlers":
+            told.append(event)
+
+    consumer = Consumer("billing", "http:", database=service.url, concurrency=1, hook=listen, **QUICK)
+
+    @consumer.handler("orders.created", attempts=1, timeout=0.1)
+    def bill(message: Incoming) -> None:
+        called.append(message.id)
+        if message.id.startswith("hangs"):
+            release.wait(60)
+
+    async with consumer:
+        assert [await consumer.handle(received(f"hangs {n}")) for n in range(2)] == ["dead", "dead"]
+        good = asyncio.create_task(consumer.handle(received("good")))
+        await wait_for(lambda: told)
+        assert (told[0].reachable, "2 calls of sync handlers" in told[0].reason) == (False, True)
+        assert called == ["hangs 0", "hangs 1"]
+        release.set()
+        assert await good == "handled"
+    assert [one.reachable for one in told] == [False, True]
+    assert len(service.dead()) == 2
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+async def test_a_handler_whose_other_database_is_down_is_called_once_an_attempt(
+    service: Service, *, asynchronous: bool
+) -> None:
+    consumer = Consumer("billing", "http:", database=service.url, **QUICK)
+    place, called = f"host=127.0.0.1 port={free_port()} connect_timeout=2", []
+
+    def bill(message: Incoming) -> None:
+        called.append(message.id)
+        psycopg.connect(place)
+
+    async def abill(message: Incoming) -> None:
+        called.append(message.id)
+        await psycopg.AsyncConnection.connect(place)
+
+    consumer.handler("orders.created", attempts=2, delays=[0.01])(abill if asynchronous else bill)
+    async with consumer:
+        assert await consumer.handle(received("7")) == "parked"
+        await wait_for(service.dead)
+    assert called == ["7", "7"]
+
+
+async def test_L_10_what_the_database_does_not_take_is_a_dead_letter_without_its_payload(service: Service) -> None:
+    """Too large for MariaDB's packets; the others' own limits are at a gigabyte, so they get lower ones here."""
+    consumer = Consumer("billing", "http:", database=service.url, concurrency=1, **QUICK)
+    handled: list[str] = []
+
+    @consumer.handler("orders.created", delays=[60])
+    def bill(message: Incoming) -> None:
+        if message.id == "large":
+            raise RuntimeError("not now")
+        handled.append(message.id)
+
+    large = replace(received("large"), payload=b"x" * (9 * 1024 * 1024), key="k", headers={"colour": "red"})
+    service.limit_payloads(8 * 1024 * 1024)
+    async with consumer:
+        assert await consumer.handle(large) == "dead"
+        assert await consumer.handle(received("good")) == "handled"
+        [letter] = service.dead()
+        assert letter.error_code == "MESSAGE_TOO_LARGE"
+        assert "bytes are not kept: the database does not take them; before that: RuntimeError: not now" in str(
+            letter.error_message
+        )
+        service.requeue(letter)
+        await wait_for(lambda: [one.error_code for one in service.dead()] == ["UNDECODABLE"])
+    assert handled == ["good"]
 
 
 async def test_I_4_what_cannot_be_read_does_not_reach_the_handler_when_it_is_requeued(service: Service) -> None:

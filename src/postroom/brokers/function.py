@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.functions import is_async, named
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code, with_place
 from postroom.telemetry import Hook, Raised
+from postroom.threads import Threads
 from postroom.tracebacks import raised_at
 
 if TYPE_CHECKING:
@@ -65,12 +66,10 @@ class FunctionBroker:
         self._batches = takes_a_batch(function)
         self._concurrency = concurrency
         self._places = asyncio.Semaphore(concurrency)
-        self._threads: ThreadPoolExecutor | None = None
-        if is_async(function):
-            self._call: Callable[[Any], Awaitable[Any]] = function
-        else:
-            self._threads = ThreadPoolExecutor(concurrency, "postroom-broker")
-            self._call = partial(self._in_thread, function)
+        self._threads = Threads(concurrency, "postroom-broker")
+        self._is_stuck = False
+        how = self._await if is_async(function) else self._thread
+        self._call: Callable[[Any], Awaitable[Any]] = partial(how, function)
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Call the function; no task is made for each message."""
@@ -86,8 +85,7 @@ class FunctionBroker:
 
     async def close(self) -> None:
         """End the threads that are idle."""
-        if self._threads:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def _publish_each(self, work: Iterator[tuple[int, Message]], outcomes: list[Outcome], time: _Time) -> None:
         for index, message in work:
@@ -99,16 +97,28 @@ class FunctionBroker:
 
     async def _in_turn(self, argument: Any, time: _Time, understand: Callable[[Any], Any]) -> Any:
         if asyncio.get_running_loop().time() >= time.begin_before:
-            return NOT_SENT
+            return self._no_place()
         try:
             async with asyncio.timeout_at(time.begin_before):
                 await self._places.acquire()
         except TimeoutError:
+            return self._no_place()
+        self._is_stuck = False
+        return await self._attempt(argument, time.one_call, understand)
+
+    def _no_place(self) -> Unreached | NotSent:
+        """Others are at work; or, where none of them will end, nothing gets through."""
+        threads = self._threads
+        if threads.left < threads.number:
             return NOT_SENT
-        try:
-            return await self._attempt(argument, time.one_call, understand)
-        finally:
-            self._places.release()
+        reason = (
+            f"all {threads.number} threads are taken by calls of the function that have not ended in time: no message "
+            "is tried until one ends; give what the function waits for a time limit"
+        )
+        if not self._is_stuck:
+            self._is_stuck = True
+            logging.getLogger("postroom").error("%s: %s", self.name, reason)
+        return Unreached(reason)
 
     async def _attempt(self, argument: Any, seconds: float, understand: Callable[[Any], Any]) -> Any:
         try:
@@ -138,19 +148,15 @@ class FunctionBroker:
         if self.raised is not None:
             self.raised(Raised(self.name, argument if self._batches else [argument], error))
 
-    async def _in_thread(self, function: Function, argument: Any) -> Any:
-        result, error = await asyncio.get_running_loop().run_in_executor(self._threads, _called, function, argument)
-        if error is not None:
-            raise error
-        return result
+    async def _thread(self, function: Function, argument: Any) -> Any:
+        """The place is taken for as long as the thread is, which a time limit does not end."""
+        return await self._threads.call(function, argument, ended=self._places.release)
 
-
-def _called(function: Function, argument: Any) -> tuple[Any, BaseException | None]:
-    """Result and error as a pair: some errors, as StopIteration, cannot travel through a future."""
-    try:
-        return function(argument), None
-    except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
-        return None, error
+    async def _await(self, function: Function, argument: Any) -> Any:
+        try:
+            return await function(argument)
+        finally:
+            self._places.release()
 
 
 def load(address: str) -> Function:

@@ -9,7 +9,7 @@ from postroom.consumer.tracing import continued
 from postroom.store.db_errors import is_aborted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.trace import Tracer
 
@@ -32,6 +32,16 @@ class HandlerFailed(Exception):
     """
 
 
+class Attempt:
+    """One attempt to have messages handled, as it is seen while it goes on and afterwards."""
+
+    def __init__(self) -> None:
+        self.is_late = False
+        """Whether its time is up: whoever finds that writes nothing."""
+        self.is_with_handler = False
+        """Whether the handler has been called, and has not returned: what is raised then, it has raised."""
+
+
 class Calls:
     """Calls handlers where it is itself called: neither threads nor time limits are known here.
 
@@ -44,33 +54,37 @@ class Calls:
         self._transactions = transactions
         self._tracer = tracer
 
-    async def wait(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
+    async def wait(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt | None = None) -> list[bool]:
         """Call an async handler."""
+        attempt = attempt or Attempt()
         async with self._transactions.waiting() as connection:
             first = await self._inbox.afirst_times(connection, _ids(messages))
             fresh = _those(messages, first)
             if fresh:
                 with continued(fresh, self._inbox.consumer, self._tracer):
+                    attempt.is_with_handler = True
                     await handler.call(connection, fresh)
+                    attempt.is_with_handler = False
                 if handler.takes_connection:
                     with _told():
                         _see(is_there=await self._inbox.ais_marked(connection, fresh[0].known_as))
         return first
 
-    def block(
-        self, handler: Handler, messages: Sequence[Incoming], too_late: Callable[[], bool] = lambda: False
-    ) -> list[bool]:
-        """Call a sync handler. Where it is `too_late` when that returns, raises `TimeoutError`."""
+    def block(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt | None = None) -> list[bool]:
+        """Call a sync handler. Where it is too late when that returns, raises `TimeoutError`."""
+        attempt = attempt or Attempt()
         with self._transactions.blocking() as connection:
             first = self._inbox.first_times(connection, _ids(messages))
             fresh = _those(messages, first)
             if fresh:
                 with continued(fresh, self._inbox.consumer, self._tracer):
+                    attempt.is_with_handler = True
                     handler.call(connection, fresh)
+                    attempt.is_with_handler = False
                 if handler.takes_connection:
                     with _told():
                         _see(is_there=self._inbox.is_marked(connection, fresh[0].known_as))
-            if too_late():
+            if attempt.is_late:
                 raise TimeoutError  # what makes the transaction roll back
         return first
 

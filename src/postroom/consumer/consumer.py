@@ -31,7 +31,7 @@ from postroom.settings import Settings
 from postroom.store.leases import Order
 from postroom.store.parking import Parking
 from postroom.store.workers import Workers
-from postroom.telemetry import Hook, all_of, changes_only
+from postroom.telemetry import Hook, Reachability, all_of, changes_only
 from postroom.traces import tracer_of
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ ATTEMPTS = 3
 TIMEOUT = 30.0
 DELAYS = (1.0, 5.0, 10.0)
 BATCH = 100
+HANDLERS = "handlers"
+"""What is said to be unreachable when no thread is free for them."""
 
 
 class Consumer(Background):
@@ -206,10 +208,17 @@ class Consumer(Background):
             stack.push_async_callback(self._transactions.close)
             line = Database(store, hook).line()
             stack.push_async_callback(line.close)
-            runner = Runner(self._inbox, self._transactions, 2 * concurrency, line.answers, tracer_of(self._user_hook))
+            queue = queue_of_consumer(self.name)
+            runner = Runner(
+                self._inbox,
+                self._transactions,
+                2 * concurrency,
+                line.answers,
+                lambda stuck: hook(Reachability(HANDLERS, stuck is None, stuck or "", queue)),
+                tracer_of(self._user_hook),
+            )
             stack.callback(runner.close)
             await runner.check(self._handlers)
-            queue = queue_of_consumer(self.name)
             retries = Retries(self.name, self._handlers, runner, self._classifier, hook)
             relay = self._relay(retries, queue, hook)
             office = Office(

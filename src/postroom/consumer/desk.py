@@ -10,12 +10,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from postroom.consumer.outcomes import Fate
-from postroom.consumer.parked import as_parked, ordering_key
+from postroom.consumer.parked import as_parked, not_kept, ordering_key, without_payload
 from postroom.consumer.running import said
 from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.rules import failures
 from postroom.rules.failures import Reason
 from postroom.rules.ordering import key_hash
+from postroom.store.db_errors import is_refused_value, is_unwritable_value
 from postroom.store.parking import Failed
 from postroom.telemetry import Handled, Raised
 
@@ -26,9 +27,15 @@ if TYPE_CHECKING:
     from postroom.consumer.handlers import Handler
     from postroom.consumer.office import Office
     from postroom.incoming import Incoming
+    from postroom.message import Message
     from postroom.sources.port import Received
+    from postroom.store.parking import Parked
 
     Done = Callable[[Sequence[Received], Fate], None]
+
+
+SURE = 2
+"""How often a database refuses a message until it is kept without its payload, which is lost then."""
 
 
 class Desk:
@@ -145,7 +152,7 @@ class Desk:
 
     async def _park(self, received: Received, failed: Failed | None, seconds: float = 0.0) -> int:
         office, message = self._office, received.message
-        parked = await office.line.attempt(office.parking.park(as_parked(office.name, message), failed))
+        parked, failed = await self._keep(as_parked(office.name, message), failed)
         if message.key is not None:
             office.parked_keys.add(hash_of(message.key))
         fate = Fate.DEAD if failed is not None and failed.delay is None else Fate.PARKED
@@ -153,6 +160,20 @@ class Desk:
         if fate is Fate.PARKED:
             office.wake()
         return 1
+
+    async def _keep(self, message: Message, failed: Failed | None) -> tuple[Parked, Failed | None]:
+        """Keep a message; what the database will never take is kept without its payload, as a dead letter."""
+        line, parking = self._office.line, self._office.parking
+        for _ in range(SURE):
+            try:
+                return await line.attempt(parking.park(message, failed)), failed
+            except Outage as outage:
+                error = outage.__cause__ or outage
+                is_refused = is_refused_value(error) or is_unwritable_value(error)
+                if not is_refused and not await line.attempt(parking.is_too_large(message)):
+                    raise
+        dead = Failed(Reason.MESSAGE_TOO_LARGE, not_kept(message, failed.message if failed else None), None)
+        return await line.attempt(parking.park(without_payload(message), dead)), dead
 
     def _finish(
         self,

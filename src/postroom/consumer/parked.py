@@ -8,6 +8,7 @@ import msgspec
 
 from postroom.incoming import Incoming
 from postroom.message import Message
+from postroom.rules.failures import MESSAGE_LENGTH
 from postroom.rules.naming import LEDGER, identity, label, line, parked_key
 
 _ID = "postroom-received-id"
@@ -47,6 +48,18 @@ def as_parked(consumer: str, message: Incoming) -> Message:
         content_type=label(message.content_type),
     )
     return msgspec.structs.replace(parked, idempotency_key=parked_key(consumer, message.known_as))
+
+
+def not_kept(message: Message, failure: str | None) -> str:
+    """Why a message is kept without its payload, and what had come of it before."""
+    reason = f"its payload and headers of {message.size:,} bytes are not kept: the database does not take them"
+    return f"{reason}; before that: {failure}" if failure else reason
+
+
+def without_payload(message: Message) -> Message:
+    """As much of a message as every database takes. It cannot be handled any more, and says why."""
+    ours = {name: value for name, value in message.headers.items() if name in _OURS and len(value) <= MESSAGE_LENGTH}
+    return msgspec.structs.replace(message, payload=None, headers={**ours, _PROBLEM: not_kept(message, None)})
 
 
 def ordering_key(key: str) -> str:

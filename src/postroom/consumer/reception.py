@@ -47,7 +47,7 @@ class Reception:
     @property
     def state(self) -> tuple[int, str]:
         """How many messages are in hand, and why no more come."""
-        return self._in_flight, self._down or ""
+        return self._in_flight, self._down or self._office.runner.stuck or ""
 
     async def receive(self) -> None:
         """Take messages in until the consumer stops."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from postroom.consumer.calling import Calls, HandlerFailed
+from postroom.consumer.calling import Attempt, Calls, HandlerFailed
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.relay.lines import Outage
 from postroom.rules.failures import with_place
 from postroom.store.connections import async_kind, sync_kind
 from postroom.store.db_errors import is_lost_connection, reason
+from postroom.threads import NoFreeThread, Threads
 from postroom.tracebacks import raised_at
 
 if TYPE_CHECKING:
@@ -31,6 +30,12 @@ STALE = 3
 """Connections that may prove to be lost one after another: a pool keeps some from before a server's restart."""
 
 
+STUCK = (
+    "{} calls of sync handlers have not ended in time, and no thread is free: no message is tried until one ends; give "
+    "what the handlers wait for a time limit"
+)
+
+
 class Runner:
     """Runs handlers, sync ones in threads. Each call is one transaction."""
 
@@ -40,12 +45,17 @@ class Runner:
         transactions: Transactions,
         threads: int,
         database_answers: Callable[[], Awaitable[bool]],
+        tell: Callable[[str | None], None],
         tracer: Tracer | None = None,
     ) -> None:
+        """`tell` is told why no sync handler can be called, and, with None, that they can be again."""
         self._database_answers = database_answers
+        self._tell = tell
+        self.stuck: str | None = None
+        """Why no sync handler can be called."""
         self._transactions = transactions
         self._calls = Calls(inbox, transactions, tracer)
-        self._threads = ThreadPoolExecutor(threads, THREADS)
+        self._threads = Threads(threads, THREADS)
 
     async def run(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
         """Mark the messages, call the handler with those that are new, commit; returns which were new.
@@ -53,26 +63,34 @@ class Runner:
         Raises what the handler, the inbox or the commit raised, and `TimeoutError`; then nothing was written, unless
         the answer to a commit got lost: the marks tell, when the message comes again. A thread cannot be stopped: one
         that takes too long writes nothing either, when it ends at last. Where a connection of a pool proves to be
-        stale, it is tried again at once; where the database is away, raises `Outage`: the handler is not at fault.
+        stale, before the handler is called or after it has returned, it is tried again at once; where the database is
+        away, or no thread is free, raises `Outage`: the handler is not at fault. A connection that a handler loses may
+        be to another database: that is a failed attempt, unless ours is away too.
         """
         lost: Exception | None = None
+        attempt = Attempt()
         for _ in range(STALE):
+            attempt = Attempt()
             try:
-                return await self._run(handler, messages)
+                return await self._run(handler, messages, attempt)
             except Exception as error:
                 if not is_lost_connection(error):
                     raise
                 lost = error
+                if attempt.is_with_handler:
+                    break
         if not await self._database_answers():
             raise Outage("the database of the handlers cannot be reached") from lost
-        return await self._run(handler, messages)  # it may have been away until now
+        if lost is not None and attempt.is_with_handler:
+            raise lost
+        return await self._run(handler, messages, Attempt())  # it may have been away until now
 
-    async def _run(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
+    async def _run(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
         try:
             if handler.is_async:
                 async with asyncio.timeout(handler.timeout):
-                    return await self._calls.wait(handler, messages)
-            return await self._in_thread(handler, messages)
+                    return await self._calls.wait(handler, messages, attempt)
+            return await self._in_thread(handler, messages, attempt)
         except Exception:
             raise
         except BaseException as error:
@@ -91,7 +109,7 @@ class Runner:
                 async with self._transactions.waiting() as connection:
                     await async_kind(connection, "inbox.afirst_time")
             if not all(handler.is_async for handler in handlers):
-                await asyncio.get_running_loop().run_in_executor(self._threads, self._check)
+                await self._threads.call(self._check)
         except PostroomError:
             raise
         except Exception as error:
@@ -103,31 +121,31 @@ class Runner:
 
     def close(self) -> None:
         """End the threads that are idle."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
-    async def _in_thread(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
-        too_late = threading.Event()
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._block, handler, messages, too_late)
+    async def _in_thread(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
         try:
             async with asyncio.timeout(handler.timeout):
-                first, error = await asyncio.shield(work)
+                first: list[bool] = await self._threads.call(self._block, handler, messages, attempt)
+        except NoFreeThread:
+            self._note(STUCK.format(self._threads.left))
+            raise Outage(str(self.stuck)) from None
         except BaseException:
-            too_late.set()
+            attempt.is_late = True
+            self._note(None)
             raise
-        if error is not None:
-            raise error
+        self._note(None)
         return first
 
-    def _block(
-        self, handler: Handler, messages: Sequence[Incoming], too_late: threading.Event
-    ) -> tuple[list[bool], BaseException | None]:
-        """Result and error as a pair: some errors, as StopIteration, cannot travel through a future."""
-        try:
-            if too_late.is_set():
-                raise TimeoutError  # noqa: TRY301 - it waited for a thread until its time was up
-            return self._calls.block(handler, messages, too_late.is_set), None
-        except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
-            return [], error
+    def _block(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
+        if attempt.is_late:
+            raise TimeoutError  # the machine was so slow that its time was up before it began
+        return self._calls.block(handler, messages, attempt)
+
+    def _note(self, stuck: str | None) -> None:
+        if (stuck is None) != (self.stuck is None):
+            self._tell(stuck)
+        self.stuck = stuck
 
 
 def said(error: BaseException, handler: Handler) -> str:

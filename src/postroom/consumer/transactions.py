@@ -82,7 +82,7 @@ class Transactions:
 
     def _engine(self) -> Any:
         url = self._url()
-        engine = create_engine(resolve(url), connect_args=_patience(url))
+        engine = create_engine(resolve(url), connect_args=_patience(url), **_pool(url))
         self._engines.append(engine)
         return engine
 
@@ -92,7 +92,7 @@ class Transactions:
             from sqlalchemy.ext.asyncio import create_async_engine
         except ImportError:
             raise DriverMissing("async handlers need greenlet: pip install 'postroom[asyncio]'") from None
-        engine = create_async_engine(resolve(url, asynchronous=True), connect_args=_patience(url))
+        engine = create_async_engine(resolve(url, asynchronous=True), connect_args=_patience(url), **_pool(url))
         self._engines.append(engine)
         return engine
 
@@ -105,6 +105,11 @@ class Transactions:
 def _patience(url: str) -> dict[str, Any]:
     """SQLite has one writer at a time, and a handler may write for a while."""
     return {"timeout": BUSY_SECONDS} if dialect_of_url(url) == "sqlite" else {}
+
+
+def _pool(url: str) -> dict[str, Any]:
+    """As many connections as handlers run: those that hang keep theirs, and the others must not wait for them."""
+    return {} if dialect_of_url(url) == "sqlite" else {"max_overflow": -1}
 
 
 def _kind(manager: object) -> str:

@@ -92,11 +92,17 @@ def is_lost_connection(error: BaseException) -> bool:
     return code in _LOST_CONNECTION or str(code).startswith("08")
 
 
+def is_unwritable_value(error: BaseException) -> bool:
+    """A value cannot be written as a parameter, in each driver's own words."""
+    original = _original(error)
+    return isinstance(original, ValueError) or "DataError" in [cls.__name__ for cls in type(original).__mro__]
+
+
 def is_of_database(error: BaseException) -> bool:
     """The database has raised it, its driver, or the way there. If not, our own code has, or what it was given has."""
     original = _original(error)
-    if isinstance(original, ValueError) or "DataError" in [cls.__name__ for cls in type(original).__mro__]:
-        return False  # a value that cannot be written as a parameter, in each driver's own words
+    if is_unwritable_value(original):
+        return False
     library = type(original).__module__.partition(".")[0]
     return isinstance(original, DatabaseUnreachable | EOFError | OSError) or library in _LIBRARIES
 

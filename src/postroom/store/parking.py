@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from postroom.store.names import Names
 
 
+AROUND = 4096
+"""Bytes of a statement beside payload and headers."""
+
+
 class Failed(NamedTuple):
     """What a handler's first attempt came to."""
 
@@ -82,6 +86,17 @@ class Parking(Operations):
             f"SELECT queue FROM {self.outbox} WHERE id = :id{self._writer.text_as_id}", {"id": str(recorded.id)}
         )
         return [text(queue) for [queue] in found.rows] == [self.queue]
+
+    def is_too_large(self, message: Message) -> Steps[bool]:
+        """Whether a statement with this message would be larger than the server takes.
+
+        MySQL may end the connection over it, which does not look different from one that is lost.
+        """
+        if self.names.dialect != "mysql":
+            return False
+        found = yield Query("SELECT @@max_allowed_packet")
+        [[limit]] = found.rows
+        return 2 * message.size + AROUND > int(limit)  # in hexadecimal
 
     def _failure(self, message: Message, failed: Failed) -> Query:
         return Query(

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -220,3 +223,47 @@ async def test_R_2_a_batch_that_finds_no_place_is_not_sent() -> None:
     first, second = await asyncio.gather(broker.publish(MESSAGES, 5), broker.publish(MESSAGES, 5))
     assert list(first) == [ACCEPTED] * 5
     assert list(second) == [NotSent()] * 5
+
+
+async def test_no_free_thread_means_not_tried_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+    calls: list[Message] = []
+
+    def hang(message: Message) -> None:
+        calls.append(message)
+        if message.topic == "hangs":
+            release.wait(60)
+
+    broker = FunctionBroker(hang, concurrency=2)
+    hanging, good = Message.new("hangs"), Message.new("good")
+    assert [one.code for one in await broker.publish([hanging], 0.05) if isinstance(one, Refused)] == ["TIMEOUT"]
+    assert list(await broker.publish([good, good], 5)) == [ACCEPTED] * 2  # by the thread that is left
+    await broker.publish([hanging], 0.05)
+    for _ in range(2):
+        outcomes = await broker.publish([good] * 3, 5)
+        assert all(isinstance(one, Unreached) and "all 2 threads" in one.reason for one in outcomes)
+    assert calls.count(good) == 2
+    assert len([one for one in caplog.records if "all 2 threads" in one.message]) == 1
+    release.set()
+    assert list(await broker.publish([good] * 3, 5)) == [ACCEPTED] * 3
+    await broker.close()
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process_from_ending() -> None:
+    program = """
+import asyncio, threading
+from postroom.brokers.function import FunctionBroker
+from postroom.message import Message
+
+def hang(message):
+    threading.Event().wait()
+
+async def main():
+    broker = FunctionBroker(hang)
+    print(await broker.publish([Message.new("t")], 0.05))
+    await broker.close()
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=30, capture_output=True, text=True, check=True)
+    assert "TIMEOUT" in done.stdout
