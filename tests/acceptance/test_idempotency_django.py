@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from wsgiref.util import setup_testing_defaults
 
 import pytest
+from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
+from django.db import connections
 from django.http import FileResponse, Http404, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, modify_settings, override_settings
 from django.urls import path
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 effects: list[bytes] = []
 fails: list[bool] = []
 services: list[Service] = []
+may_go_on = threading.Event()
 
 
 def order(request: Any, item: str) -> HttpResponse:
@@ -116,6 +121,12 @@ def free(request: Any) -> HttpResponse:
     return HttpResponse(status=204)
 
 
+def slow(_request: Any) -> HttpResponse:
+    effects.append(b"slow")
+    assert may_go_on.wait(30)
+    return HttpResponse(status=204)
+
+
 class Failing:
     """A middleware that raises."""
 
@@ -159,12 +170,14 @@ urlpatterns = [
     path("guarded", guarded),
     path("large", large),
     path("form", form),
+    path("slow", slow),
 ]
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def client(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Client]:
     alias = f"ledger {uuid4()}"  # else threads that stay would go on with the connection of the test before
+    may_go_on.clear()
     for each in (effects, fails, services):
         each.clear()
     with (
@@ -352,3 +365,22 @@ def test_K_2_a_request_that_is_cut_off_is_not_begun_so_that_the_whole_one_can_ru
         assert told(cut_off) == (400, "request-incomplete")
     assert post(client, "/orders/book", b"abcd").status_code == 201
     assert effects == [b"abcd"]
+
+
+def test_K_3_a_view_keeps_its_key_for_as_long_as_it_runs(client: Client) -> None:
+    def ask() -> None:
+        answers.append(post(client, "/slow").status_code)
+        connections.close_all()  # this thread's
+
+    answers: list[int] = []
+    with override_settings(POSTROOM_IDEMPOTENCY={**settings.POSTROOM_IDEMPOTENCY, "lease_seconds": 1}):
+        client = Client()
+        asking = threading.Thread(target=ask)
+        asking.start()
+        deadline = time.monotonic() + 1.5  # longer than the lease
+        while time.monotonic() < deadline:
+            assert not effects or told(post(Client(), "/slow")) == (409, "in-progress")
+        may_go_on.set()
+        asking.join()
+        assert post(Client(), "/slow")["idempotent-replayed"] == "true"
+    assert (effects, answers) == ([b"slow"], [204])
