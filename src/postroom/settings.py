@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +22,7 @@ Pause = Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * HOUR)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each field is a setting; `ENVIRONMENT` holds the name of its environment variable.
+    """Each field is a setting; `ENVIRONMENT` holds the names of its environment variables.
 
     A variable's value may also be in a file that ``<variable>_FILE`` names, as secrets are handed to containers.
     """
@@ -69,16 +71,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.convert(values, cls, strict=False)
 
 
-ENVIRONMENT = {
-    "database": "POSTROOM_DATABASE",
-    "schema": "POSTROOM_SCHEMA",
-    "table_prefix": "POSTROOM_TABLE_PREFIX",
-    "max_payload_bytes": "POSTROOM_MAX_PAYLOAD_BYTES",
-    "notify": "POSTROOM_NOTIFY",
-    "broker": "POSTROOM_BROKER",
-    "brokers": "POSTROOM_BROKERS",
-    "routes": "POSTROOM_ROUTES",
-    "default_topic": "POSTROOM_DEFAULT_TOPIC",
+PREFIX = "POSTROOM_"
+_OTHER_NAMES = {
     "concurrency": "OUTBOX_CONCURRENCY",
     "batch": "OUTBOX_BATCH",
     "poll_interval_sec": "OUTBOX_POLL_INTERVAL_SEC",
@@ -99,13 +93,21 @@ ENVIRONMENT = {
     "replay_failures": "IDEMPOTENCY_REPLAY_FAILURES",
     "http_port": "OUTBOX_HTTP_PORT",
     "http_host": "OUTBOX_HTTP_HOST",
-    "log_level": "POSTROOM_LOG_LEVEL",
-    "log_format": "POSTROOM_LOG_FORMAT",
-    "tracebacks": "POSTROOM_TRACEBACKS",
 }
+"""Further variables of settings, by which other outboxes call them. `POSTROOM_…` wins where both are given."""
+ENVIRONMENT = {
+    name: tuple(filter(None, (PREFIX + name.upper(), _OTHER_NAMES.get(name)))) for name in Settings.__struct_fields__
+}
+"""The variables of each setting, the one that wins first."""
 
 Source = tuple[str, Mapping[str, Any]]
 
+_KNOWN = {
+    "POSTROOM_SUPERVISED",  # by which one process of ours tells another
+    *(f"{name}{end}" for names in ENVIRONMENT.values() for name in names for end in ("", "_FILE")),
+}
+_SERVICE = re.compile(r"POSTROOM_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)\w*|PORT(?:_\d+_(?:TCP|UDP)\w*)?)")
+"""What Kubernetes gives every container where there is a service with the name postroom."""
 _SECRETS = frozenset({"database", "broker", "brokers"})
 """Settings whose values may hold passwords."""
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Settings)}
@@ -169,19 +171,37 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _environment(variables: Mapping[str, str]) -> list[Source]:
+    """What variables and the files that they name give, weakest first. Warns of those that are none of ours."""
+    for variable in variables:
+        if variable.startswith(PREFIX) and variable not in _KNOWN and not _SERVICE.fullmatch(variable):
+            _warn_of(variable)
     found: list[Source] = []
-    for name, variable in ENVIRONMENT.items():
-        if variable in variables:
-            found.append((f"environment variable {variable}", {name: variables[variable]}))
-        elif f"{variable}_FILE" in variables:
-            path = Path(variables[f"{variable}_FILE"])
-            try:
-                found.append((f"file of {variable}_FILE", {name: path.read_text(encoding="utf-8").strip()}))
-            except (UnicodeDecodeError, OSError) as error:
-                raise InvalidSetting(
-                    f"environment variable {variable}_FILE: {path} cannot be read: {_why(error)}"
-                ) from None
+    for name, names in ENVIRONMENT.items():
+        for variable in reversed(names):
+            if variable in variables:
+                found.append((f"environment variable {variable}", {name: variables[variable]}))
+            elif f"{variable}_FILE" in variables:
+                found.append((f"file of {variable}_FILE", {name: _secret(variable, variables[f"{variable}_FILE"])}))
     return found
+
+
+def _secret(variable: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (UnicodeDecodeError, OSError) as error:
+        raise InvalidSetting(f"environment variable {variable}_FILE: {path} cannot be read: {_why(error)}") from None
+
+
+@cache
+def _warn_of(variable: str) -> None:
+    """Once in a process, and without its value."""
+    import logging
+    from difflib import get_close_matches
+
+    meant = {name.removeprefix(PREFIX): names[0] for names in ENVIRONMENT.values() for name in names}
+    near = get_close_matches(variable.removeprefix(PREFIX).removesuffix("_FILE"), meant, 1)
+    hint = f"did you mean {meant[near[0]]}?" if near else f"settings are {PREFIX} and a name of docs/guide/settings.md"
+    logging.getLogger("postroom.settings").warning("environment variable %s is no setting: %s", variable, hint)
 
 
 def _value(name: str, value: Any) -> Any:

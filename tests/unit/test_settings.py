@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from postroom.errors import InvalidSetting
-from postroom.settings import ENVIRONMENT, MEGABYTE, Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from postroom.settings import ENVIRONMENT, MEGABYTE, Settings, _warn_of
 
 SECRET = "s3cr3t"  # noqa: S105 - what must not be in an error
 
@@ -21,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory, and an environment without settings."""
     monkeypatch.chdir(tmp_path)
     for variable in list(os.environ):
-        if variable.startswith(("POSTROOM_", "OUTBOX_", "BROKER_")):
+        if variable.startswith(("POSTROOM_", "OUTBOX_", "BROKER_", "INBOX_", "IDEMPOTENCY_")):
             monkeypatch.delenv(variable)
     return tmp_path
 
@@ -36,11 +34,88 @@ def test_the_defaults() -> None:
     assert settings.max_payload_bytes == MEGABYTE == 1_048_576
 
 
-def test_every_setting_has_its_variable() -> None:
-    assert set(ENVIRONMENT) <= set(Settings.__struct_fields__)
-    assert ENVIRONMENT["database"] == "POSTROOM_DATABASE"
-    assert ENVIRONMENT["schema"] == "POSTROOM_SCHEMA"
-    assert ENVIRONMENT["table_prefix"] == "POSTROOM_TABLE_PREFIX"
+VALUES = {
+    "brokers": ("a=stdout:", {"a": "stdout:"}, "b=stdout:"),
+    "routes": ("A=a", {"A": "a"}, "B=b"),
+    "backoff_sec": ("1, 2", (1.0, 2.0), "3"),
+    "order": ("skip", "skip", "hold"),
+    "log_level": ("error", "error", "debug"),
+    "log_format": ("json", "json", "text"),
+}
+"""Of settings that are neither numbers nor flags: a text, what it means, and another text."""
+
+
+@pytest.mark.parametrize("name", Settings.__struct_fields__)
+def test_R_1_every_setting_has_a_variable_of_ours_which_wins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    default = getattr(Settings(), name)
+    is_flag = isinstance(default, bool) or name == "tracebacks"
+    words = ("true", True, "false") if is_flag else ("7", "7" if _is_text(name) else 7, "8")
+    text, value, other = VALUES.get(name, words)
+    ours, *others = ENVIRONMENT[name]
+    assert ours == f"POSTROOM_{name.upper()}"
+    for variable in others:
+        monkeypatch.setenv(variable, other)
+        assert getattr(Settings.load(), name) != value
+    monkeypatch.setenv(ours, text)
+    assert getattr(Settings.load(), name) == value
+    guide = (Path(__file__).parents[2] / "docs/guide/settings.md").read_text(encoding="utf-8")
+    assert f"| `{name}` | {', '.join(f'`{variable}`' for variable in ENVIRONMENT[name])} |" in guide
+
+
+def _is_text(name: str) -> bool:
+    return name in {"database", "schema", "table_prefix", "broker", "default_topic", "http_host"}
+
+
+def test_R_1_the_documents_names_are_known() -> None:
+    named = {variable for variables in ENVIRONMENT.values() for variable in variables}
+    relay = ["ENABLED", "CONCURRENCY", "BATCH", "POLL_INTERVAL_SEC", "LOCK_LEASE_SEC", "MAX_ATTEMPTS", "BACKOFF_SEC"]
+    assert {*(f"OUTBOX_{name}" for name in relay), "BROKER_TIMEOUT_MS"} <= named
+
+
+def test_R_1_of_two_variables_ours_counts_also_where_it_names_a_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, "batch", "7\n")
+    monkeypatch.setenv("OUTBOX_BATCH", "8")
+    monkeypatch.setenv("POSTROOM_BATCH_FILE", str(folder / "batch"))
+    assert Settings.load().batch == 7
+    monkeypatch.setenv("OUTBOX_BATCH", "many")
+    with pytest.raises(InvalidSetting, match="environment variable OUTBOX_BATCH: batch = 'many'"):
+        Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("POSTROOM_BATSH", "did you mean POSTROOM_BATCH?"),
+        ("POSTROOM_OUTBOX_BATCH", "did you mean POSTROOM_BATCH?"),
+        ("POSTROOM_DATABASE_URL", "did you mean POSTROOM_DATABASE?"),
+        ("POSTROOM_DATABSE_FILE", "did you mean POSTROOM_DATABASE?"),
+        ("POSTROOM_ZZZZZZ", "settings are POSTROOM_ and a name of"),
+    ],
+)
+def test_R_1_a_variable_that_is_no_setting_is_warned_of_once(
+    variable: str, hint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn_of.cache_clear()
+    monkeypatch.setenv(variable, SECRET)
+    for _ in range(2):
+        Settings.load()
+    [warning] = caplog.messages
+    assert warning.startswith(f"environment variable {variable} is no setting: {hint}")
+    assert SECRET not in warning
+
+
+def test_what_others_put_into_the_environment_is_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for variable in (
+        *("POSTROOM_SERVICE_HOST", "POSTROOM_SERVICE_PORT_HTTP", "POSTROOM_PORT", "POSTROOM_PORT_80_TCP_ADDR"),
+        *("POSTROOM_RELAY_SERVICE_HOST", "POSTROOM_RELAY_PORT_80_TCP", "POSTROOM_SUPERVISED", "OUTBOX_OF_ANOTHER"),
+    ):
+        monkeypatch.setenv(variable, "tcp://10.0.0.1:80")
+    Settings.load()
+    assert not caplog.messages
 
 
 def test_R_1_argument_then_environment_then_files_then_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

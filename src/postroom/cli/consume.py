@@ -74,7 +74,7 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
     given = {"broker": broker, "database": database, "schema": schema, "table_prefix": table_prefix}
     told_how = {"log_level": log_level, "log_format": log_format, "tracebacks": tracebacks}
     settings = Settings.load(**given, **told_how, http_port=http_port, http_host=http_host)
-    os.environ |= {ENVIRONMENT[name]: value for name, value in given.items() if value is not None}
+    os.environ |= {ENVIRONMENT[name][0]: value for name, value in given.items() if value is not None}
     consumers = _load(app)
     told = telemetry(settings)
     for one in consumers:

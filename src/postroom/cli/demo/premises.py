@@ -16,7 +16,7 @@ SHOP = "shop.db"
 @contextmanager
 def premises() -> Iterator[Path]:
     """A temporary directory to work in. Settings of yours, in files and the environment, do not count there."""
-    variables = [name for variable in ENVIRONMENT.values() for name in (variable, f"{variable}_FILE")]
+    variables = [name for names in ENVIRONMENT.values() for each in names for name in (each, f"{each}_FILE")]
     yours = {name: os.environ.pop(name) for name in variables if name in os.environ}
     try:
         with TemporaryDirectory(prefix="postroom-demo-") as directory, chdir(directory):
