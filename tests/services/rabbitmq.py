@@ -13,6 +13,7 @@ LARGEST = 1024 * 1024
 # The wrapper on PATH changes the user and shares a directory; the real script does what its environment says.
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
+PEERS = "cluster_formation.peer_discovery_backend = classic_config\ncluster_formation.classic_config.nodes.1"
 # Erlang's name server would be started as a daemon that stays: here it is a child, and ends with the node.
 BOTH = 'epmd & names=$!; "$0" & node=$!; trap "kill $node" TERM; wait $node; wait $node; kill $names'
 
@@ -22,10 +23,12 @@ class RabbitMQ(Service):
 
     title = "RabbitMQ"
 
-    def __init__(self) -> None:
+    def __init__(self, peer: RabbitMQ | None = None) -> None:
+        """With a peer, which must run by then, it joins the peer's cluster when it starts."""
         super().__init__()
+        self._peer = peer
         self._distribution_port = free_port()
-        self._names_port = free_port()
+        self._names_port: int = peer._names_port if peer else free_port()
 
     def require(self) -> None:
         if not SCRIPT.exists():
@@ -33,13 +36,22 @@ class RabbitMQ(Service):
         if not SCRIPT.exists():
             raise Unavailable(f"rabbitmq-server is installed, yet there is no {SCRIPT}")
 
+    @property
+    def node(self) -> str:
+        """What its peers call it."""
+        return f"postroom{self.port}@localhost"
+
     def prepare(self) -> None:
+        cookie = self.directory / ".erlang.cookie"  # peers must have the same
+        cookie.write_text("postroom")
+        cookie.chmod(0o400)
         (self.directory / "plugins").write_text("[].\n")
         (self.directory / "node.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             f"max_message_size = {LARGEST}\n"
             "log.console = true\nlog.file = false\n"
             "vm_memory_high_watermark.absolute = 1GB\ndisk_free_limit.absolute = 50MB\n"
+            + (f"{PEERS} = {self._peer.node}\n" if self._peer else "")
         )
 
     def command(self) -> list[str | Path]:
@@ -55,7 +67,7 @@ class RabbitMQ(Service):
         directory = self.directory
         variables = {
             "HOME": directory,
-            "RABBITMQ_NODENAME": f"postroom{self.port}@localhost",
+            "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_DIST_PORT": self._distribution_port,
             "ERL_EPMD_PORT": self._names_port,
             "RABBITMQ_MNESIA_BASE": directory / "data",
