@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -25,6 +26,7 @@ from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
 from tests.services.databases import need
 from tests.services.nats import Nats
+from tests.services.service import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,3 +146,21 @@ async def test_V_3_spans_logs_and_metrics_of_one_process_tell_nothing(kind: str,
     assert '"error.type": "OTHER"' in "".join(spans)
     assert log.getvalue().count('"outbox_flush_dead"') == 2
     check("\n".join([log.getvalue(), generate_latest(registry).decode(), *spans, *health.not_ready()]))
+
+
+@pytest.mark.parametrize("scheme", ["nats", "redis", "amqp", "kafka", "https"])
+async def test_V_2_a_broker_that_is_away_is_named_with_the_reason_and_without_credentials(
+    scheme: str, fresh_database: FreshDatabase
+) -> None:
+    place = f"127.0.0.1:{free_port()}"
+    options = {"kafka": "?sasl=PLAIN", "https": "?postroom.private=true"}.get(scheme, "")
+    url = f"{scheme}://shop:{SECRETS['broker']}@{place}{options}"
+    log = io.StringIO()
+    with closing(Service(fresh_database("sqlite"))) as service:
+        service.commit(Message.new("orders", {}))
+        await Relay(service.url, url, hook=structured(log)).run_once()
+    [away] = [line for line in map(json.loads, log.getvalue().splitlines()) if line["event"] == "broker_unreachable"]
+    assert away["adapter"] == scheme
+    assert away["broker"] == f"{scheme}://{place}"
+    assert len(away["reason"]) > len(away["broker"])
+    check(log.getvalue())

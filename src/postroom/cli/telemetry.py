@@ -30,6 +30,8 @@ def telemetry(settings: Settings) -> Telemetry:
     as_json = None if settings.log_format is None else settings.log_format == "json"
     hooks: list[Hook] = [structured(json=as_json, level=settings.log_level, tracebacks=settings.tracebacks)]
     pythons = logging.getLogger("postroom")
+    for one in [one for one in pythons.handlers if isinstance(one, Records)]:
+        pythons.removeHandler(one)
     if not pythons.hasHandlers():  # the application has not said where they go
         pythons.addHandler(Records(json=as_json, level=settings.log_level))
     if "opentelemetry.trace" in sys.modules:
