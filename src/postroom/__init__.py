@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from postroom import schema
     from postroom.consumer import Consumer
     from postroom.idempotency import Ledger
     from postroom.inbox import Inbox
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from postroom.relay import Relay
     from postroom.rules.backoff import RetryPolicy
 
-__all__ = ["Consumer", "Inbox", "Incoming", "Ledger", "Message", "Outbox", "Relay", "RetryPolicy"]
+__all__ = ["Consumer", "Inbox", "Incoming", "Ledger", "Message", "Outbox", "Relay", "RetryPolicy", "schema"]
 
 _HOMES = {
     "Consumer": "postroom.consumer",
@@ -31,6 +32,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Load a public name when it is first used, so that a program pays only for what it uses."""
+    if name == "schema":
+        return import_module("postroom.schema")
     if name not in _HOMES:
         raise AttributeError(f"module 'postroom' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

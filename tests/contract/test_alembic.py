@@ -10,6 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
+from postroom.errors import SchemaMissing
 from postroom.store.ddl import completing_statements, schema_statements
 from postroom.store.schema import metadata
 from tests.contract.schema_support import (
@@ -109,6 +110,37 @@ def test_autogenerate_makes_the_tables_and_then_finds_no_difference(url: str, tm
         assert_complete(engine, names)
         execute(engine, f"DROP VIEW {names.table('outbox_status')}")
         command.downgrade(config, "base")
+
+
+MIGRATION = """
+from alembic import op
+from postroom import schema
+
+revision = "1"
+down_revision = None
+
+def upgrade():
+    schema.create(op.get_bind())
+    if {fails}:
+        raise RuntimeError("the migration fails")
+"""
+
+
+@every_database
+def test_a_migration_creates_the_tables_in_its_transaction(url: str, tmp_path: Path) -> None:
+    names = names_for(url)
+    config = project(tmp_path, url)
+    with engine_for(url) as engine:
+        (tmp_path / "versions" / "1_postroom.py").write_text(MIGRATION.format(fails=True))
+        with pytest.raises(RuntimeError, match="the migration fails"):
+            command.upgrade(config, "head")
+        if names.dialect == "postgresql":  # elsewhere Alembic's migrations are not one transaction
+            with pytest.raises(SchemaMissing):
+                checked(engine, names)
+        (tmp_path / "versions" / "1_postroom.py").write_text(MIGRATION.format(fails=False))
+        command.upgrade(config, "head")
+        assert_complete(engine, names)
+        command.check(config)
 
 
 @every_database

@@ -45,19 +45,32 @@ def upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
     tables, and `SchemaError` where tables without a version are incomplete.
     """
     with _EXCLUSIVELY[names.dialect](connection):
-        before = current_version(connection, names)
-        if before is not None and before > LATEST:
-            raise SchemaNewer(_newer(before, names))
-        if before == LATEST:
-            return before, LATEST
-        if before is None or before == _BEGUN:
-            _create(connection, names, interrupted=before == _BEGUN)
-        else:
-            _run_steps(connection, names, before)
-        for statement in completing_statements(names):
-            connection.exec_driver_sql(statement)
-        connection.exec_driver_sql(f"DELETE FROM {names.table('schema_version')} WHERE version = {_BEGUN}")
-        return before or None, LATEST
+        return _upgrade(connection, names)
+
+
+def upgrade_within(connection: Connection, names: Names) -> tuple[int | None, int]:
+    """`upgrade` in the transaction that is open on the connection, as in Alembic's migrations: the caller commits it.
+
+    On MySQL every DDL statement commits by itself. SQLite's journal stays as it is: a transaction cannot change it.
+    """
+    with _WITHIN[names.dialect](connection):
+        return _upgrade(connection, names)
+
+
+def _upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
+    before = current_version(connection, names)
+    if before is not None and before > LATEST:
+        raise SchemaNewer(_newer(before, names))
+    if before == LATEST:
+        return before, LATEST
+    if before is None or before == _BEGUN:
+        _create(connection, names, interrupted=before == _BEGUN)
+    else:
+        _run_steps(connection, names, before)
+    for statement in completing_statements(names):
+        connection.exec_driver_sql(statement)
+    connection.exec_driver_sql(f"DELETE FROM {names.table('schema_version')} WHERE version = {_BEGUN}")
+    return before or None, LATEST
 
 
 def check(connection: Connection, names: Names) -> None:
@@ -144,25 +157,46 @@ def _refuse_incomplete(connection: Connection, names: Names, tables: MetaData) -
 @contextmanager
 def _exclusively_on_postgresql(connection: Connection) -> Iterator[None]:
     connection.execution_options(isolation_level="READ COMMITTED")  # to see what was committed while it waited
-    with connection.begin():
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('postroom init', 0))"))
+    with connection.begin(), _alone_on_postgresql(connection):
         yield
+
+
+@contextmanager
+def _alone_on_postgresql(connection: Connection) -> Iterator[None]:
+    connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('postroom init', 0))"))
+    yield
 
 
 @contextmanager
 def _exclusively_on_mysql(connection: Connection) -> Iterator[None]:
     """The lock belongs to the session and outlives the commits that DDL brings; it is let go after the last one."""
     connection.execution_options(isolation_level="READ COMMITTED")
-    name = "concat('postroom init ', md5(database()))"
     with connection.begin():
-        if connection.scalar(text(f"SELECT get_lock({name}, {_LOCK_SECONDS})")) != 1:
-            raise SchemaError(f"another process has been at the tables for {_LOCK_SECONDS} seconds: try again later")
+        _lock_on_mysql(connection)
     try:
         with connection.begin():
             yield
     finally:
         with connection.begin():
-            connection.execute(text(f"SELECT release_lock({name})"))
+            connection.execute(text(_RELEASE))
+
+
+@contextmanager
+def _alone_on_mysql(connection: Connection) -> Iterator[None]:
+    _lock_on_mysql(connection)
+    try:
+        yield
+    finally:
+        connection.execute(text(_RELEASE))
+
+
+def _lock_on_mysql(connection: Connection) -> None:
+    if connection.scalar(text(f"SELECT get_lock({_LOCK_NAME}, {_LOCK_SECONDS})")) != 1:
+        raise SchemaError(f"another process has been at the tables for {_LOCK_SECONDS} seconds: try again later")
+
+
+_LOCK_NAME = "concat('postroom init ', md5(database()))"
+_RELEASE = f"SELECT release_lock({_LOCK_NAME})"
 
 
 @contextmanager
@@ -174,6 +208,14 @@ def _exclusively_on_sqlite(connection: Connection) -> Iterator[None]:
         _use_wal(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield
+
+
+@contextmanager
+def _alone_on_sqlite(connection: Connection) -> Iterator[None]:
+    """The driver may not have begun a transaction yet though SQLAlchemy has."""
+    if not connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]  # it is checked out
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    yield
 
 
 def _use_wal(connection: Connection, tries: int = 10) -> None:
@@ -193,4 +235,9 @@ _EXCLUSIVELY: dict[str, Callable[[Connection], AbstractContextManager[None]]] = 
     "postgresql": _exclusively_on_postgresql,
     "mysql": _exclusively_on_mysql,
     "sqlite": _exclusively_on_sqlite,
+}
+_WITHIN: dict[str, Callable[[Connection], AbstractContextManager[None]]] = {
+    "postgresql": _alone_on_postgresql,
+    "mysql": _alone_on_mysql,
+    "sqlite": _alone_on_sqlite,
 }

@@ -31,14 +31,8 @@ def postroom_relay(postroom_outbox: RecordingOutbox) -> InMemoryRelay:
 @pytest.fixture
 def postroom_database(tmp_path: Path) -> str:
     """The URL of an SQLite database of the test's own, with Postroom's tables in it."""
-    from postroom.compose import open_store
-    from postroom.settings import Settings
-    from postroom.store.migrations import upgrade
+    from postroom import schema
 
-    settings = Settings.load(database=f"sqlite:///{tmp_path / 'postroom.db'}")
-    store = open_store(settings, create=True)
-    try:
-        store.call(lambda connection: upgrade(connection, store.names))
-    finally:
-        store.close()
-    return str(settings.database)
+    url = f"sqlite:///{tmp_path / 'postroom.db'}"
+    schema.create(url)
+    return url
