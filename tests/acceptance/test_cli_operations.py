@@ -149,6 +149,27 @@ def test_L_10_of_several_ids_those_that_are_dead_are_done_and_the_others_named(d
     assert "it is pending" in err
 
 
+def test_L_17_messages_are_cancelled_unless_they_are_sent_or_dead(desk: Desk) -> None:
+    [dead] = desk.bury("orders")
+    first, second, third, fourth = desk.add("orders", "orders", "mails", "mails", key="7")
+    assert desk("messages", "cancel", str(first), "--by", "ada") == "cancelled 1 message\n"
+    code, out, err = desk.ended("messages", "cancel", str(second), str(dead), str(first), "--json")
+    assert code == 1
+    assert json.loads(out) == {"cancelled": 1, "not_done": {str(dead): "dead", str(first): "not there"}}
+    assert f"{dead} is dead" in err
+    protocol = deliveries(desk.store.names)
+    lanes = desk.store.run(protocol.take_lanes("relay", 30))
+    [claimed] = desk.store.run(protocol.read_lanes(lanes, 1, 30)).messages
+    assert claimed.message.id == third
+    code, out, err = desk.ended("messages", "cancel", "--topic", "mails", "--yes")
+    assert (code, out) == (1, "cancelled 1 message\n")
+    assert f"{third} is being sent" in err
+    assert desk.audit() == [("cancel", "ada"), ("cancel", getpass.getuser()), ("cancel", getpass.getuser())]
+    code, out, err = desk.ended("messages", "cancel")
+    assert (code, "give ids, or a filter" in err) == (2, True)
+    assert str(fourth) not in desk("messages", "list")
+
+
 def test_V_5_a_message_says_why_it_has_not_left(desk: Desk) -> None:
     [first] = desk.add("orders")
     assert desk.json("messages", "show", str(first))["reason"] == "no_relay"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import bench, cleanup, consume, dead, demo, init, messages, relay, schema, status
+from postroom.cli import bench, cancel, cleanup, consume, dead, demo, init, messages, relay, schema, status
 
 app = typer.Typer(
     name="postroom",
@@ -16,7 +16,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain text is quicker, and is right without a terminal too
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-messages_app = typer.Typer(help="Inspect messages, and free expired leases.", rich_markup_mode=None)
+messages_app = typer.Typer(help="Inspect and cancel messages, and free expired leases.", rich_markup_mode=None)
 dead_app = typer.Typer(help="List, requeue and discard dead letters.", rich_markup_mode=None)
 
 app.command("init")(init.init)
@@ -27,6 +27,7 @@ app.command("status")(status.status)
 app.add_typer(messages_app, name="messages")
 messages_app.command("list")(messages.list_messages)
 messages_app.command("show")(messages.show_message)
+messages_app.command("cancel")(cancel.cancel)
 messages_app.command("release")(messages.release)
 app.add_typer(dead_app, name="dead")
 dead_app.command("list")(dead.list_dead)
@@ -69,7 +70,7 @@ def postroom(
 
 @messages_app.callback(invoke_without_command=True)
 def _messages(context: typer.Context) -> None:
-    """Inspect messages, and free expired leases."""
+    """Inspect and cancel messages, and free expired leases."""
     _help_without_command(context)
 
 

@@ -177,8 +177,8 @@ def _act(verb: str, done_word: str, act: Act, wish: Wish, settings: Settings) ->
     """Do it to all that are dead; those named that are not are told in the end, and the exit code is 1."""
     from postroom import dead_letters
 
-    _refuse_unclear(verb, wish)
-    actor = _actor(wish.by)
+    refuse_unclear(verb, wish)
+    actor = actor_of(wish.by)
     choice = _choice(wish.ids or None, wish.topic, wish.key, wish.code, wish.older_than)
     with checked(settings) as store:
         window = settings.inbox_retention_days
@@ -207,7 +207,8 @@ def _choice(
     return Choice(ids, topic, key, code, None if older_than is None else older_than * DAY)
 
 
-def _refuse_unclear(verb: str, wish: Wish) -> None:
+def refuse_unclear(verb: str, wish: Wish) -> None:
+    """Raise `InvalidSetting` unless it is said in exactly one way what to act on."""
     filtered = any(one is not None for one in (wish.topic, wish.key, wish.code, wish.older_than))
     given = [bool(wish.ids), filtered, wish.every]
     if sum(given) == 1:
@@ -240,7 +241,8 @@ def _letters(count: int) -> str:
     return f"{count:,} dead letter{'' if count == 1 else 's'}"
 
 
-def _actor(given: str | None) -> str:
+def actor_of(given: str | None) -> str:
+    """Who does it, for the audit."""
     if given is not None:
         if not 0 < len(given) <= LONGEST_NAME:
             raise InvalidSetting(f"--by has {len(given)} characters: give a name of 1 to {LONGEST_NAME}")

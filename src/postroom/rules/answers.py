@@ -9,6 +9,8 @@ from postroom.rules.failures import Reason
 SUCCEEDED = 200
 EXPIRED = "EXPIRED"
 """The code of work whose time was over before it could be done."""
+CANCELLED = "CANCELLED"
+"""The code of work that an operator has cancelled."""
 UNKNOWN = 502
 """The other side failed, in a way of its own."""
 
@@ -29,6 +31,7 @@ _STATUS: Mapping[str, int] = MappingProxyType(
         Reason.MESSAGE_MISSING: 500,
         Reason.IDEMPOTENCY_CONFLICT: 409,
         EXPIRED: 504,
+        CANCELLED: 410,
     }
 )
 _HTTP = re.compile("HTTP_([45][0-9]{2})")

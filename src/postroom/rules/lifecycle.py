@@ -8,7 +8,7 @@ whether it is pending, being sent or waiting follows from the clock and its leas
     waiting ──COME_DUE───► pending            sending ──GIVE_BACK, LOSE_LEASE──► pending
     dead ──REQUEUE───────► pending            sending ──EXHAUST, REJECT, …──► dead
     dead ──DISCARD───────► (nothing)          pending, waiting, sending ──EXPIRE──► expired
-    sent, expired ──CLEAN_UP──► (nothing)
+    sent, expired ──CLEAN_UP──► (nothing)     pending, waiting ──CANCEL──► (nothing)
 """
 
 from collections.abc import Hashable, Sequence
@@ -85,6 +85,7 @@ class Transition(Enum):
     EXPIRE = "its expiry passed before it was sent", _UNSETTLED, State.EXPIRED
     REQUEUE = "an operator wants it sent after all", _DEAD, State.PENDING
     DISCARD = "an operator removed it", _DEAD, None
+    CANCEL = "an operator does not want it sent any more", _PENDING | _WAITING, None
     CLEAN_UP = "retention removed it", _SETTLED, None
 
     def __init__(self, meaning: str, sources: frozenset[State | None], target: State | None) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from postroom.rules.answers import EXPIRED, SUCCEEDED, UNKNOWN, http_status
+from postroom.rules.answers import CANCELLED, EXPIRED, SUCCEEDED, UNKNOWN, http_status
 from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.naming import LEDGER
 from postroom.rules.replay import Response
@@ -60,10 +60,18 @@ def confirmation_of(settlement: Settlement) -> Confirmation:
     if isinstance(settlement, Sent | Duplicate):
         response = Response(SUCCEEDED, JSON, _answer(settlement.answer))
         return _confirmation(message.headers, succeeded=True, response=response)
-    code = cut(settlement.code, CODE_LENGTH) if isinstance(settlement, Dead) else EXPIRED
+    return _failed(message.headers, cut(settlement.code, CODE_LENGTH) if isinstance(settlement, Dead) else EXPIRED)
+
+
+def cancellation_of(headers: Mapping[str, str]) -> Confirmation | None:
+    """What the ledger is told when the message with these headers is cancelled; None if it belongs to no entry."""
+    return _failed(headers, CANCELLED) if _place(headers) else None
+
+
+def _failed(headers: Mapping[str, str], code: str) -> Confirmation:
     status = http_status(code)
     body = msgspec.json.encode({"title": code, "status": status, "reason_code": code})
-    return _confirmation(message.headers, succeeded=False, response=Response(status, PROBLEM, body))
+    return _confirmation(headers, succeeded=False, response=Response(status, PROBLEM, body))
 
 
 def _confirmation(headers: Mapping[str, str], *, succeeded: bool, response: Response) -> Confirmation:
