@@ -122,13 +122,15 @@ class Records(logging.Handler):
 
 
 def with_tracebacks(hook: Hook | None, wanted: bool | None) -> Hook | None:  # noqa: FBT001 - a setting
-    """The hook, and beside it one that writes tracebacks to Python's own log, unless the hook does so itself.
+    """The hook, and beside it one that writes tracebacks to Python's own log, where they are wanted and not written.
 
-    ``wanted`` None: only where standard error is a terminal, and so somebody is looking.
+    ``wanted`` None: if somebody is looking, because standard error is a terminal; a hook of `structured` in it has been
+    told by itself whether to write them.
     """
-    here = sys.stderr is not None and sys.stderr.isatty() if wanted is None else wanted
-    writers = [] if hook is None else [one for one in listeners(hook) if getattr(one, "writes_tracebacks", False)]
-    return all_of(hook, _to_pythons_log) if here and not writers else hook
+    asked = [one.writes_tracebacks for one in listeners(hook) if isinstance(one, _Structured)] if hook else []
+    if wanted is None:
+        wanted = not asked and sys.stderr is not None and sys.stderr.isatty()
+    return all_of(hook, _to_pythons_log) if wanted and not any(asked) else hook
 
 
 def _to_pythons_log(event: Event) -> None:

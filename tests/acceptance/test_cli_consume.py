@@ -133,10 +133,13 @@ async def test_I_2_a_failing_handler_s_traceback_is_logged_where_it_is_asked_for
     assert (shown["id"], shown["queue"]) == (parked["outbox_id"], "handler:billing")
 
 
-async def test_I_2_on_a_terminal_a_failing_handler_s_traceback_is_shown(shop: Shop) -> None:
+@pytest.mark.parametrize(("options", "shows"), [([], 1), (["--tracebacks"], 1), (["--no-tracebacks"], 0)])
+async def test_I_2_on_a_terminal_a_failing_handler_s_traceback_is_shown_once_unless_told_otherwise(
+    shop: Shop, options: list[str], shows: int
+) -> None:
     await shop.send(13)
     ours, terminal = pty.openpty()
-    process = shop.start("--once", errors_to=terminal)
+    process = shop.start("--once", *options, errors_to=terminal)
     os.close(terminal)
     shown = bytearray()
     with suppress(OSError):  # how Linux says that the other side of a terminal has gone
@@ -145,8 +148,9 @@ async def test_I_2_on_a_terminal_a_failing_handler_s_traceback_is_shown(shop: Sh
     os.close(ours)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
-    assert b"Traceback (most recent call last):" in shown
-    assert b"RuntimeError: secret-payload" in shown
+    assert shown.count(b"Traceback (most recent call last):") == shows
+    assert shown.count(b"RuntimeError: secret-payload") == shows
+    assert b"application.py:13, in bill" in shown
 
 
 async def test_a_stop_lets_the_handler_end_and_a_second_one_does_not(shop: Shop) -> None:

@@ -16,7 +16,6 @@ from postroom.metrics import prometheus
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import Outcome, State, Transition
-from postroom.settings import ENVIRONMENT
 from postroom.store.names import TABLES
 from postroom.store.watching import LISTED
 from tests.acceptance import documents
@@ -91,12 +90,6 @@ def test_every_error_is_explained_and_drawn_where_it_belongs() -> None:
     for _, error in inspect.getmembers(errors, inspect.isclass):
         if error not in (errors.PostroomError, errors.UnusableConnection):
             assert f"| `{error.__name__}` |" in page
-
-
-def test_every_setting_and_its_variable_is_listed() -> None:
-    page = (DOCS / "guide" / "settings.md").read_text(encoding="utf-8")
-    for setting, variable in ENVIRONMENT.items():
-        assert f"| `{setting}` | `{variable}` |" in page
 
 
 def test_V_1_every_metric_is_listed_with_its_labels() -> None:

@@ -415,3 +415,10 @@ def test_tracebacks_are_written_once() -> None:
     assert logs.with_tracebacks(None, False) is None  # noqa: FBT003 - a setting
     writes = logs.structured(io.StringIO(), tracebacks=True)
     assert logs.with_tracebacks(writes, True) is writes  # noqa: FBT003 - a setting
+
+
+def test_a_log_that_was_told_to_have_no_tracebacks_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    without = logs.structured(io.StringIO(), tracebacks=False)
+    assert logs.with_tracebacks(without, None) is without
+    assert logs.with_tracebacks(without, True) is not without  # noqa: FBT003 - a setting

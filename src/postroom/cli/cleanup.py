@@ -20,7 +20,7 @@ def cleanup(
             min=0,
             max=MOST_DAYS,
             metavar="DAYS",
-            help="Keep settled messages for this long. Default: OUTBOX_RETENTION_DAYS, or 7.",
+            help="Keep settled messages for this long. Default: POSTROOM_RETENTION_DAYS, or 7.",
         ),
     ] = None,
     inbox_days: Annotated[
@@ -29,7 +29,7 @@ def cleanup(
             min=0,
             max=MOST_DAYS,
             metavar="DAYS",
-            help="Keep inbox marks for this long. Default: INBOX_RETENTION_DAYS, or 7.",
+            help="Keep inbox marks for this long. Default: POSTROOM_INBOX_RETENTION_DAYS, or 7.",
         ),
     ] = None,
     database: Database = None,

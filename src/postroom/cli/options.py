@@ -36,13 +36,13 @@ HttpPort = Annotated[
     typer.Option(
         "--http-port",
         metavar="PORT",
-        help="Serve /metrics, /livez and /readyz on this port. Default: OUTBOX_HTTP_PORT.",
+        help="Serve /metrics, /livez and /readyz on this port. Default: POSTROOM_HTTP_PORT.",
     ),
 ]
 HttpHost = Annotated[
     str | None,
     typer.Option(
-        "--http-host", metavar="HOST", help="Address to serve them at. Default: OUTBOX_HTTP_HOST, or 127.0.0.1."
+        "--http-host", metavar="HOST", help="Address to serve them at. Default: POSTROOM_HTTP_HOST, or 127.0.0.1."
     ),
 ]
 LogLevel = Annotated[
