@@ -604,7 +604,7 @@ async def test_I_4_what_cannot_be_read_does_not_reach_the_handler_when_it_is_req
     consumer = Consumer("billing", "http:", database=service.url, **QUICK)
     handled: list[Incoming] = []
 
-    @consumer.handler("orders.created")
+    @consumer.handler("orders.created", type="OrderCreated")  # which it has not, and is a dead letter all the same
     def bill(connection: Connection, message: Incoming) -> None:
         del connection
         handled.append(message)
