@@ -35,6 +35,8 @@ T = TypeVar("T")
 QUICKEST_POLL = 0.005
 NOTED_EVERY = 1.0
 ASKED_EVERY = 0.02
+HURRY = 0.05
+"""Seconds between two looks at what is due, while there is more than one look brings."""
 CANDIDATES = 8
 """Messages of each lane of which one tries a broker that is down: not always the same one."""
 HELP = "help"
@@ -62,6 +64,8 @@ class Collector(ABC):
         self._bell = asyncio.Event()
         self._pause = QUICKEST_POLL
         self._due_at = 0.0
+        self._freed = 0
+        """How many messages had been freed when last all that was due had come."""
         self._connection: int | None = None
         """The only one on which what this collector remembers is true; None where nothing depends on it."""
         office.bells.setdefault(self.kind, []).append(self._bell)
@@ -103,8 +107,16 @@ class Collector(ABC):
         if sweep:
             self._sweeps.done(time.monotonic() - started)
         if due:
-            self._due_at = started + office.options.poll_interval
+            self._due_at = started + self._due_pause(collected.found < limit)
         return collected.found
+
+    def _due_pause(self, all_came: bool) -> float:  # noqa: FBT001 - called once
+        """Seconds until what is due is looked at again: soon while much is, because a topic's messages are freed."""
+        freed = self._office.freed
+        hurry = freed > self._freed and not all_came
+        if all_came:
+            self._freed = freed
+        return min(HURRY, self._office.options.poll_interval) if hurry else self._office.options.poll_interval
 
     @abstractmethod
     async def _collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:

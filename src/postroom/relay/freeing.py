@@ -50,6 +50,7 @@ class Freeing:
                 some = await self._line.attempt(self._holding.free(topic, begin))
                 freed, begin = freed + some.messages, some.next
                 if some.messages:
+                    office.freed += some.messages
                     office.wake()
             office.targets.to_free.pop(topic, None)
         return freed

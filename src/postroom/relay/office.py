@@ -57,6 +57,8 @@ class Office:
         )
         self.suspects = Suspects()
         self.judge = Judge(self)
+        self.freed = 0
+        """How many messages were made due here, because their topics take messages again."""
         self.probe_from = 0
         """Where the message stands that tried the broker last and in vain: the next one to try is another."""
         self.neighbours: dict[str, Office] = {}
