@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from starlette.middleware.gzip import GZipMiddleware
 
+from postroom import Outbox, Relay
 from postroom.store.urls import resolve
 from postroom.web import IdempotencyMiddleware
 from tests.acceptance.keyed_shop import KEY, served
@@ -87,6 +88,12 @@ async def plain(connection: Transaction) -> dict[str, str]:
     return {"item": "book"}
 
 
+@router.post("/later")
+async def later(request: Request, connection: Transaction) -> JSONResponse:
+    await Outbox().aadd(connection, "bills", {"item": "book"}, ledger=request.scope["postroom.idempotency"].entry)
+    return JSONResponse({"item": "book"}, 202)
+
+
 @asynccontextmanager
 async def billing(service: Service) -> AsyncIterator[tuple[Billing, httpx.AsyncClient]]:
     engine = create_async_engine(resolve(service.url, asynchronous=True), pool_size=20)
@@ -115,6 +122,18 @@ async def test_K_3_a_response_that_is_recorded_in_an_open_transaction_is_not_wai
         assert {answer.headers.get("idempotent-replayed") for answer in firsts} == {None}
         assert {answer.headers.get("idempotent-replayed") for answer in again} == {"true"}
     assert (shop.runs, bills(service)) == (len(keys), len(keys))
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+async def test_K_3_the_response_of_one_that_is_left_to_a_message_is_recorded_when_it_has_ended(
+    service: Service,
+) -> None:
+    async with billing(service) as (shop, client):
+        answers = [await client.post("/later", headers=KEY) for _ in range(2)]
+        assert [(answer.status_code, answer.json()) for answer in answers] == [(202, {"item": "book"})] * 2
+        assert (await Relay(service.url, lambda _: {"status": "ok", "number": 7}).run_once()).sent == 1
+        assert (await client.post("/later", headers=KEY)).json() == {"number": 7}
+    assert shop.runs == 1
 
 
 @SERVERS

@@ -136,7 +136,7 @@ async def test_a_response_that_was_recorded_is_the_clients_own_though_the_answer
         wire.lose_answer_to(FATAL[kind])
         shop.may_go_on.set()
         first = await running
-        assert first.headers["set-cookie"] == "session=1"
+        assert first.headers["set-cookie"] == "theme=dark"
         assert "idempotent-replayed" not in first.headers
         assert (await client.post("/orders", headers=KEY)).headers["idempotent-replayed"] == "true"
     assert (wire.lost, len(shop.effects)) == (1, 1)

@@ -34,6 +34,7 @@ _PASSING = frozenset(
     {
         *("idempotency", "csrf", "xsrf", "csrftoken", "captcha", "recaptcha", "turnstile", "otp", "totp", "mfa", "2fa"),
         *("agent", "sec", "trace", "correlation", "cache", "surrogate", "nonce", "continuation", "page", "partition"),
+        *("signature", "sign", "hmac", "digest", "timestamp", "time", "ts", "date", "expires"),
     }
 )
 """Words of others that sound like it, and are no credential, or one that is new in every attempt."""

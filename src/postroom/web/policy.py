@@ -65,8 +65,11 @@ class Policy:
         return asked
 
     def refuse_large(self, asked: Asked) -> None:
-        """Raise `Refused` for a request with too large a body, unless it may run as one without a key."""
-        if self._options.pass_large_requests or (asked.key is None and asked.route.need is Need.OPTIONAL):
+        """Raise `Refused` for a request with too large a body, unless it may run as one without a key.
+
+        One that needs a key may not, as long as none was seen: it could be in the body, or nowhere.
+        """
+        if asked.route.need is Need.OPTIONAL if asked.key is None else self._options.pass_large_requests:
             return
         raise Refused(problems.request_too_large(self.max_body_bytes))
 

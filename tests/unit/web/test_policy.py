@@ -225,6 +225,29 @@ def test_K_4_a_login_cookie_beside_another_credential_makes_another_request_of_i
     assert digest("session=a; jwt=c") == digest("jwt=c;session=a") == digest("jwt=c", "session=a")
 
 
+@pytest.mark.parametrize(
+    ("key", "options", "is_refused"),
+    [
+        (True, {}, True),
+        (True, {"pass_large_requests": True}, False),
+        (True, {"pass_large_requests": True, "required": ["POST"]}, False),
+        (False, {}, False),
+        (False, {"required": ["POST"]}, True),
+        (False, {"pass_large_requests": True, "required": ["POST"]}, True),  # else any key could be got round by size
+    ],
+)
+def test_K_2_a_large_request_needs_its_key_in_the_header(key: bool, options: Any, is_refused: bool) -> None:  # noqa: FBT001 - parameters of the test
+    sent = (("content-type", "application/json"), ("content-length", "2000000"))
+    headers = (("idempotency-key", "k"), *sent) if key else sent
+    asked = Request("POST", "/", "/", "", headers, None)
+    if is_refused:
+        with pytest.raises(Refused) as refused:
+            policy(**options).look_at(asked)
+        assert refused.value.response.status == 413
+    else:
+        assert policy(**options).look_at(asked) is None
+
+
 def test_a_slash_at_the_end_makes_no_other_operation() -> None:
     for path, route in (("/orders/", ""), ("/orders", ""), ("/o", "/orders/"), ("/o", "/orders")):
         assert scope_of(policy(scope=everyone), request(path, route=route)) == "/POST %2Forders"
