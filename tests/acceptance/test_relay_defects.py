@@ -17,6 +17,7 @@ from postroom.relay.lines import Outage
 from postroom.rules.ordering import key_hash, lane_of
 from postroom.store.urls import resolve
 from tests.acceptance.service import Service
+from tests.contract.schema_support import names_for, take_guards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -239,3 +240,20 @@ async def test_L_16_a_late_commit_of_another_transaction_does_not_change_the_ord
             await until(lambda seen=3 * n + 3: len(broker.messages) == seen)  # type: ignore[misc]
     payloads = [message.payload for message in broker.messages if message.key == key]
     assert payloads == [b"first", b"second"] * 5
+
+
+@every_database
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_B_3_a_row_that_a_program_wrote_wrongly_takes_no_other_with_it(service: Service, key: str | None) -> None:
+    """Headers of numbers were found out by the broker, when it was too late for the neighbours."""
+    messages = [Message.new("t", n, key=key and f"{key}{n}", headers={"n": "1"}) for n in range(41)]
+    service.commit(*messages)
+    take_guards(service.engine, names_for(service.url))
+    bad = f"""UPDATE {service.table("outbox")} SET headers = '{{"n": 1}}' WHERE id = '{messages[20].id}'"""
+    with service.engine.begin() as connection:
+        connection.exec_driver_sql(bad)
+    broker = MemoryBroker()
+    report = await asyncio.wait_for(Relay(service.url, broker).run_once(), PATIENCE)
+    assert (report.sent, report.dead) == (40, 1)
+    assert [letter.error_code for letter in service.dead()] == ["UNDECODABLE"]
+    assert {message.id for message in broker.messages} == {message.id for message in messages} - {messages[20].id}

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from postroom import dead_letters, insight
+from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Envelope, Mode
+from postroom.cli.output import print_json
+from postroom.errors import DatabaseUnreachable
+from postroom.retention import clean
 from postroom.rules.failures import Reason
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.store.census import Census
@@ -26,6 +33,7 @@ from tests.contract.store_drivers import Driver, Room, only_on, single
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from postroom.store.leases import Claimed
     from tests.conftest import FreshDatabase
 
 
@@ -50,7 +58,13 @@ def opened_room(driver: Driver, urls: Callable[[str], str]) -> Iterator[Room]:
         yield Room(store, driver, producer)
 
 
-def write(room: Room, key: str | None, message: dict[str, str], delivery: dict[str, str] | None = None) -> int:
+def write(
+    room: Room,
+    key: str | None,
+    message: dict[str, str],
+    delivery: dict[str, str] | None = None,
+    params: dict[str, object] | None = None,
+) -> int:
     """Write a message with its delivery, as SQL; what is not given is as in a good one. Returns its position."""
     hashed = None if key is None else key_hash(key)
     columns = {
@@ -62,7 +76,9 @@ def write(room: Room, key: str | None, message: dict[str, str], delivery: dict[s
         **message,
     }
     room.producer.run(
-        single(f"INSERT INTO {room.tables['outbox']} ({', '.join(columns)}) VALUES ({', '.join(columns.values())})")
+        single(
+            f"INSERT INTO {room.tables['outbox']} ({', '.join(columns)}) VALUES ({', '.join(columns.values())})", params
+        )
     )
     [[position]] = room.select("SELECT max(position) FROM {outbox}")
     states = {
@@ -146,7 +162,7 @@ def literal(room: Room, message: dict[str, str]) -> dict[str, str]:
     return message
 
 
-def send_all(room: Room) -> list[int]:
+def send_all(room: Room, send: Callable[[Claimed], None] = lambda _: None) -> list[int]:
     """Claim and send as a relay does until there is nothing left; returns the positions that were sent, in order."""
     sent: list[int] = []
     lanes = room.take_lanes()
@@ -157,6 +173,8 @@ def send_all(room: Room) -> list[int]:
             room.run(room.deliveries.release(lanes))
             return sent
         for claim in claims:
+            for one in claim.messages:
+                send(one)
             assert room.settle(*map(Sent, claim.messages)) == []
             sent += [one.position for one in claim.messages]
 
@@ -309,3 +327,110 @@ def test_what_has_no_topic_of_text_is_sorted_like_the_rest(room: Room) -> None:
     write(room, None, {"topic": "CAST(x'61ff' AS TEXT)"})
     room.run(Sorting(room.names, "default").sort(lambda topic: "elsewhere" if topic.startswith("a") else "default"))
     assert sorted(queue for [queue] in room.select("SELECT queue FROM {delivery}")) == ["default", "elsewhere"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+).map(json.dumps)
+HEADERS = st.none() | JSON | st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2).map(json.dumps)
+TEXT = st.text(max_size=12) | st.sampled_from(["", " ", "a\x7f", "\x85", "a\0b", "x" * 256, "orders", "日本", "\ud800"])
+MOMENT = st.sampled_from(
+    ["infinity", "-infinity", "20000-01-01", "4000-01-01 BC", "0000-00-00", "1000-01-01", "9999-12-31 23:59:59.999"]
+) | st.datetimes().map(lambda moment: moment.isoformat(" ", "milliseconds"))
+COLUMNS: dict[str, st.SearchStrategy[object]] = {
+    "topic": TEXT,
+    "type": TEXT | st.none(),
+    "content_type": TEXT,
+    "aggregate_type": TEXT | st.none(),
+    "aggregate_id": TEXT | st.none(),
+    "ordering_key": TEXT | st.none(),
+    "idempotency_key": TEXT | st.none(),
+    "digest": TEXT | st.none(),
+    "headers": HEADERS,
+    "expires_at": MOMENT | st.none(),
+    "created_at": MOMENT,
+}
+CAST = {"headers": "::text::jsonb", "expires_at": "::text::timestamptz", "created_at": "::text::timestamptz"}
+STRANGE = {
+    "id": st.text(max_size=36),
+    "headers": HEADERS | st.text(max_size=9),
+    "payload": st.binary(max_size=9) | TEXT,
+}
+ROWS = st.fixed_dictionaries({}, optional=COLUMNS)
+LOOSE_ROWS = st.fixed_dictionaries({}, optional={**COLUMNS, **STRANGE})
+SQLITE_ROWS = st.fixed_dictionaries(
+    {},
+    optional={
+        name: strategy | st.binary(max_size=6) | st.integers(-(2**63), 2**63 - 1)
+        for name, strategy in {**COLUMNS, **STRANGE}.items()
+    },
+)
+
+
+def write_any(room: Room, key: str | None, values: dict[str, object]) -> int | None:
+    """Write a message with these values; None where the database takes none of it."""
+    is_postgresql = room.names.dialect == "postgresql"
+    casts = {name: CAST.get(name, "::text") if is_postgresql and name != "payload" else "" for name in values}
+    try:
+        return write(room, key, {name: f":{name}{cast}" for name, cast in casts.items()}, params=values)
+    except Exception as error:  # noqa: BLE001 - each driver refuses in its own words
+        assert_refused(error)
+        return None
+
+
+def assert_refused(error: Exception) -> None:
+    assert not isinstance(error, DatabaseUnreachable | AssertionError)
+
+
+@only_on("sqlite3", "asyncpg", "pymysql")
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_B_3_whatever_stands_between_two_messages_they_are_sent_once(room: Room, data: st.DataObject) -> None:
+    room.empty()
+    strategies = {"postgresql": ROWS, "mysql": LOOSE_ROWS, "sqlite": SQLITE_ROWS}
+    key = data.draw(st.sampled_from([None, "7"]))
+    values = data.draw(strategies[room.names.dialect])
+    before = write(room, "before" if key else None, {})
+    bad = write_any(room, key, values)
+    after = write(room, "after" if key else None, {})
+    sealed: list[int] = []
+    sent = send_all(room, lambda one: sealed.append(seal(one)))
+    assert sorted(set(sent) - {bad}) == [before, after]
+    assert len(sent) == len(set(sent)) == len(sealed)
+    if bad is not None:
+        row = room.find_delivery(bad)
+        fate = "sent" if bad in sent else "expired" if room.receipts().get(bad) == "expired" else "dead"
+        assert fate != "dead" or (row is not None and (row.state, row.error_code) == (3, Reason.UNDECODABLE))
+    look_at_everything(room)
+
+
+ENVELOPES = [Envelope(wire, mode=mode) for wire in (HTTP, NATS, AMQP, KAFKA, REDIS) for mode in get_args(Mode)]
+
+
+def seal(claimed: Claimed) -> int:
+    """What publishers do with a message."""
+    for envelope in ENVELOPES:
+        headers, body = envelope.seal(claimed.message)
+        assert all(isinstance(text, str) for header in headers.items() for text in header)
+        assert body is None or isinstance(body, bytes)
+        "".join([*headers, *headers.values()]).encode()
+    return claimed.position
+
+
+def look_at_everything(room: Room) -> None:
+    names = room.names
+    room.run(insight.status(Watching(names)))
+    room.run(insight.messages(Watching(names)))
+    room.run(Census(names).backlog())
+    for [identifier] in room.select("SELECT id FROM {outbox}"):
+        if is_uuid(str(identifier)):
+            room.run(insight.message(Finding(names), UUID(str(identifier)), payload=True))
+    for letter in room.run(dead_letters.listed(names)):
+        print_json(letter._asdict())
+    room.run(dead_letters.requeue(names))
+    send_all(room)
+    room.run(dead_letters.discard(names))
+    room.run(clean(names, days=-1))
+    assert room.select("SELECT count(*) FROM {outbox}") == [(0,)]
