@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from postroom import Consumer, Message, Outbox, Relay, dead_letters, insight
+from postroom import Consumer, Message, Outbox, Relay, dead_letters, insight, unsent
 from postroom.dead_letters import Choice
 from postroom.errors import IdempotencyConflict, PrivilegeMissing
 from postroom.idempotency import Ledger
@@ -242,6 +242,11 @@ async def test_an_operator_acts_on_dead_letters_and_cleans_up(roles: Roles) -> N
         assert store.run(dead_letters.requeue(store.names, Choice(ids=ids[:1]))).count == 1
         assert store.run(dead_letters.discard(store.names, Choice(ids=ids[1:]))).count == 2
         store.run(Freeing(store.names).free_expired())
+        ledger = Ledger()
+        with service.engine.begin() as connection:
+            run = ledger.begin(connection, "k", scope="s", digest="0" * 64)
+            Outbox().add(connection, "orders", 0, key="8", ledger=run.entry)  # type: ignore[union-attr]  # it is the first
+        assert store.run(unsent.cancel(store.names)).count == 2
         assert store.run(clean(store.names, days=-1, inbox_days=-1)).messages == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from postroom import dead_letters, insight
+from postroom import dead_letters, insight, unsent
 from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Envelope, Mode
 from postroom.cli.output import print_json
 from postroom.errors import DatabaseUnreachable
@@ -403,7 +403,7 @@ def test_B_3_whatever_stands_between_two_messages_they_are_sent_once(room: Room,
         row = room.find_delivery(bad)
         fate = "sent" if bad in sent else "expired" if room.receipts().get(bad) == "expired" else "dead"
         assert fate != "dead" or (row is not None and (row.state, row.error_code) == (3, Reason.UNDECODABLE))
-    look_at_everything(room)
+    look_at_everything(room, cancels=data.draw(st.booleans()))
 
 
 ENVELOPES = [Envelope(wire, mode=mode) for wire in (HTTP, NATS, AMQP, KAFKA, REDIS) for mode in get_args(Mode)]
@@ -419,7 +419,7 @@ def seal(claimed: Claimed) -> int:
     return claimed.position
 
 
-def look_at_everything(room: Room) -> None:
+def look_at_everything(room: Room, *, cancels: bool) -> None:
     names = room.names
     room.run(insight.status(Watching(names)))
     room.run(insight.messages(Watching(names)))
@@ -429,8 +429,11 @@ def look_at_everything(room: Room) -> None:
             room.run(insight.message(Finding(names), UUID(str(identifier)), payload=True))
     for letter in room.run(dead_letters.listed(names)):
         print_json(letter._asdict())
-    room.run(dead_letters.requeue(names))
-    send_all(room)
-    room.run(dead_letters.discard(names))
+    again = room.run(dead_letters.requeue(names)).count
+    if cancels:
+        assert room.run(unsent.cancel(names)).count == again
+    else:
+        send_all(room)
+        assert room.run(dead_letters.discard(names)).count == again
     room.run(clean(names, days=-1))
     assert room.select("SELECT count(*) FROM {outbox}") == [(0,)]

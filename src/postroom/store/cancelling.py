@@ -15,7 +15,7 @@ from postroom.store.dialect import ALL_LANES, whole_numbers
 from postroom.store.leases import Order
 from postroom.store.ledgered import cancellation_of
 from postroom.store.operations import CHUNK, Place, chunks, read_up_to
-from postroom.store.rows import headers_of, uuid_of
+from postroom.store.rows import headers_of, shown, uuid_of
 from postroom.store.steps import Query, Steps
 from postroom.store.walking import Walking
 
@@ -167,7 +167,7 @@ class Cancelling(Walking):
         if free:
             yield from self._remove(where, free)
             yield from audit(
-                self.names, "cancel", actor, [(row.position, row.id and str(row.id), _details(row)) for row in free]
+                self.names, "cancel", actor, [(row.position, shown(row.id), _details(row)) for row in free]
             )
         ids = {row.position: known for row in rows if (known := uuid_of(row.id))}
         gone = {row.position for row in free}
@@ -237,4 +237,4 @@ def is_sending(state: Stored, row: _Unsent, holder: _Holder | None) -> bool:
 
 
 def _details(row: _Unsent) -> dict[str, Any]:
-    return {"topic": row.topic, "key": row.key, "attempts": row.attempts, "error_code": row.error_code}
+    return {"topic": shown(row.topic), "key": shown(row.key), "attempts": row.attempts, "error_code": row.error_code}

@@ -35,7 +35,7 @@ class Purpose(StrEnum):
     DASHBOARD = "dashboard"
     """All that only looks: status, lists, metrics."""
     OPERATOR = "operator"
-    """Commands that act: re-queue, discard, release, clean up."""
+    """Commands that act: re-queue, discard, cancel, release, clean up."""
 
 
 class Right(NamedTuple):
@@ -99,7 +99,7 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
         *_on("outbox_receipt", "INSERT", "UPDATE", "DELETE"),
         *_on("outbox_lane", "UPDATE"),
         *_on("inbox", "UPDATE", "DELETE"),
-        *_on("idempotency", "UPDATE", "DELETE"),
+        *_on("idempotency", "INSERT", "UPDATE", "DELETE"),
         *_on("audit", "INSERT"),
     ],
 }
