@@ -188,6 +188,33 @@ def test_V_5_a_message_says_why_it_has_not_left(desk: Desk) -> None:
     assert str(missing) in err
 
 
+def test_R_9_what_waits_for_its_topic_is_told_and_can_be_cancelled(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second, _ = desk.add("orphans", "orphans", "orders")
+    (tmp_path / "targets.py").write_text(
+        "from postroom.brokers.port import TargetUnavailable\n\n"
+        "def deliver(message):\n"
+        "    return TargetUnavailable('no such queue') if message.topic == 'orphans' else None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = desk.ended("relay", "--once", "--broker", "python:targets:deliver", "--json")
+    report = json.loads(out)
+    assert (code, report["sent"], report["postponed"], report["dead"]) == (1, 1, 2, 0)
+    assert "orphans: no such queue" in err.splitlines()[-1]
+    [target] = desk.json("status")["targets"]
+    assert (target["topic"], target["waiting"], target["reason"]) == ("orphans", 2, "no such queue")
+    assert target["since"]
+    assert "no such queue" in desk("status")
+    told = desk.json("messages", "show", str(first))
+    assert (told["reason"], told["attempts"], told["status"]) in {
+        ("target_down", 0, "waiting"),
+        ("no_relay", 0, "pending"),  # its time to try has come
+    }
+    assert desk("messages", "cancel", str(first), str(second)) == "cancelled 2 messages\n"
+    assert desk.json("status")["targets"] == []
+
+
 def test_L_16_what_is_held_names_its_blocker_but_skip_holds_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     blocker, behind = desk.add("orders", "orders", key="7")
     protocol = deliveries(desk.store.names)
