@@ -164,10 +164,12 @@ class Settling(Operations):
             yield Query(
                 f"UPDATE {self.delivery} SET state = :becomes, due = {self.dialect.later(':delay')}, "
                 f"attempts = attempts + :attempts, claims = 0, "
-                f"failed_at = {self.failed_at(':attempts', ':becomes', ':code')}, error_code = :code, "
+                # A parameter that stands for values of two types is refused by PostgreSQL.
+                f"failed_at = {self.failed_at(str(fields.attempts), str(fields.becomes), ':same_code')}, "
+                "error_code = :code, "
                 f"error_message = :message, token = 0, owner = '', leased_until = {self.dialect.never} "
                 f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
-                {"queue": self.queue, **fields._asdict()},
+                {"queue": self.queue, **fields._asdict(), "same_code": fields.code},
             )
 
     def failed_at(self, attempts: str, becomes: str, code: str) -> str:
