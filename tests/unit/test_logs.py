@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import structlog
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom import Consumer, Message, Outbox, Relay, RetryPolicy, logs
@@ -241,6 +241,7 @@ def test_structlog_is_loaded_when_a_log_is_asked_for() -> None:
 SECRET = "s3cr3t-"  # noqa: S105 - a made-up one
 
 
+@settings(deadline=None)
 @given(
     secret=st.text("0123456789abcdef", min_size=8, max_size=30).map(lambda rest: SECRET + rest),
     outcome=st.sampled_from(Outcome),

@@ -75,6 +75,13 @@ class Transactions:
         self._engines.clear()
         self._sync = self._async = None
 
+    def close_blocking(self) -> None:
+        """`close` for sync code, where no async handler has had a transaction."""
+        for engine in self._engines:
+            engine.dispose()
+        self._engines.clear()
+        self._sync = None
+
     def _opener(self) -> Callable[[], Any] | None:
         given: Any = self._given
         opener: Callable[[], Any] | None = getattr(given, "begin", given)

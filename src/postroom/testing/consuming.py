@@ -66,8 +66,8 @@ class InMemoryConsumer:
         self._classifier = consumer._classifier  # noqa: SLF001
         self._holds = consumer._settings.order == "hold"  # noqa: SLF001
         own = consumer._transactions  # noqa: SLF001
-        transactions = own if connection is None else Transactions(savepoints(connection), None)
-        self._calls = Calls(consumer._inbox, transactions)  # noqa: SLF001
+        self._transactions = own if connection is None else Transactions(savepoints(connection), None)
+        self._calls = Calls(consumer._inbox, self._transactions)  # noqa: SLF001
         self._catch = catch
         self.handled: list[Incoming] = []
         """What handlers have taken so far, in order."""
@@ -89,19 +89,31 @@ class InMemoryConsumer:
 
         Those that stand side by side go together to a handler that takes several.
         """
-        return self._drive(self._handle([_received(one) for one in messages]))
+        return self._done(self._handle([_received(one) for one in messages]))
 
     async def ahandle(self, *messages: Message | Incoming) -> list[Fate]:
         """`handle` for async tests. Handlers may be sync."""
-        return await self._adrive(self._handle([_received(one) for one in messages]))
+        return await self._adone(self._handle([_received(one) for one in messages]))
 
     def retry(self) -> list[Fate]:
         """Try once more what is parked, without waiting for its time; returns what became of each."""
-        return self._drive(self._retry())
+        return self._done(self._retry())
 
     async def aretry(self) -> list[Fate]:
         """`retry` for async tests."""
-        return await self._adrive(self._retry())
+        return await self._adone(self._retry())
+
+    def _done(self, work: Work[T]) -> T:
+        try:
+            return self._drive(work)
+        finally:
+            self._transactions.close_blocking()  # connections that were made for this
+
+    async def _adone(self, work: Work[T]) -> T:
+        try:
+            return await self._adrive(work)
+        finally:
+            await self._transactions.close()
 
     def _drive(self, work: Work[T]) -> T:
         answer: list[bool] | Exception | None = None
