@@ -21,7 +21,7 @@ PATIENCE = 20.0
 
 async def test_I_2_once_gets_what_is_there_and_leaves_the_group(topic: str, fresh_database: FreshDatabase) -> None:
     with own_kafka(topic) as kafka, closing(Service(fresh_database("sqlite"))) as service:
-        url = f"{kafka.url}?session_timeout_ms=4000"  # so long the mock waits for those that have left
+        url = f"{kafka.url}?session_timeout_ms=6000"  # so long the mock waits for those that have left
         consumer = Consumer("once", url, database=service.url)
         handled: list[bytes] = []
 
