@@ -39,6 +39,10 @@ class Outage(PostroomError):
     """The database did not do what it was asked; the connection was closed."""
 
 
+class ConnectionReplaced(Outage):
+    """The operation was for a connection that there is no more, and was not begun: the database may be there."""
+
+
 class Database:
     """A store that may go away. Says once that it did, and once that it is back."""
 
@@ -156,7 +160,7 @@ class Line:
             await self.close()  # as old as an outage
             self._outages = database.outages
         if on not in {None, self.connections}:
-            raise Outage("the connection that it was for is gone")
+            raise ConnectionReplaced("the connection that it was for is gone")
         try:
             result = await self._work(steps, patience)
         except SchemaError:

@@ -11,7 +11,7 @@ from postroom.relay.collectors import Collector, HelpingRows, Lanes, Rows
 from postroom.relay.courier import GRACE, Batches, Courier
 from postroom.relay.freeing import Freeing
 from postroom.relay.heart import Heart
-from postroom.relay.lines import Outage
+from postroom.relay.lines import ConnectionReplaced, Outage
 from postroom.relay.settler import Settler
 from postroom.store.holding import Holding
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from postroom.store.workers import Workers
 
 
+_REPLACEMENTS = 5
+"""How many times one may come in the way of what a single run collects."""
 LEAVING = 5.0
 """Seconds for the heart to finish its beat, and again to free what is held."""
 
@@ -77,7 +79,7 @@ class Shift:
         while not office.stopping.is_set():
             found = 0
             for collector in self.collectors:
-                found += await collector.collect(everything=True)
+                found += await _collected(collector)
             await office.flight.wait_until_empty()
             found += await self._freeing.free()
             if not found or office.circuit.down is not None:
@@ -107,3 +109,11 @@ class Shift:
         with suppress(TimeoutError, PostroomError):
             async with asyncio.timeout(LEAVING):
                 await self._heart.leave([token for claimer in self._claimers for token in claimer.unknown])
+
+
+async def _collected(collector: Collector) -> int:
+    """Collect; once more where a connection was replaced on the way, because an operation of another one failed."""
+    for _ in range(_REPLACEMENTS):
+        with suppress(ConnectionReplaced):
+            return await collector.collect(everything=True)
+    return await collector.collect(everything=True)
