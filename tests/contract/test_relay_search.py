@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from postroom.store.steps import Steps
     from postroom.store.stores import Lines, Run
 
-EXAMPLES = {"sqlite": 40, "postgresql": 10, "mariadb": 8}
+EXAMPLES = {"sqlite": 60, "postgresql": 10, "mariadb": 8}
 STEPS = 60
 HOUR = 3600.0
 LEASE = 100 * HOUR
@@ -200,11 +200,12 @@ class Search(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         what=st.sampled_from(
-            ["add"] * 10
-            + ["work"] * 16
+            ["add"] * 8
+            + ["work"] * 12
+            + ["pass_by"] * 5
             + ["collect", "carry", "settle"] * 3
             + ["time"] * 3
-            + ["discard"] * 3
+            + ["discard"] * 8
             + ["cancel"] * 3
             + ["beat", "cut", "kill", "fail_over", "requeue"]
         ),
@@ -215,9 +216,10 @@ class Search(RuleBasedStateMachine):
     # Producers
 
     def add(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(KEYS))
-        for _ in range(data.draw(st.integers(1, 4))):
-            later, expires, size = data.draw(KINDS)
+        self.add_some(data.draw(st.sampled_from(KEYS)), data.draw(st.lists(KINDS, min_size=1, max_size=4)))
+
+    def add_some(self, key: str, kinds: Sequence[tuple[float | None, float | None, int]]) -> None:
+        for later, expires, size in kinds:
             message = Message.new("t", "x" * size, key=key, deliver_at=moment(later), expires_at=moment(expires))
             self.room.add_messages([message])
             self.added.append(Added(message.id, key, scheduled=later is not None))
@@ -237,6 +239,22 @@ class Search(RuleBasedStateMachine):
             self.carry_with(data, worker)
             self.run(worker.settle())
         self.check_receipts()
+
+    def pass_by(self, data: st.DataObject) -> None:
+        """One fails, others are added behind it, and the relay reads on with another key of its lane."""
+        worker = self.some_worker(data)
+        self.add_some(FIRST, [PLAIN])
+        self.round(worker, data.draw(st.sampled_from(["TIMEOUT", "MESSAGE_TOO_LARGE"])))
+        self.add_some(FIRST, data.draw(st.lists(KINDS, min_size=1, max_size=3)))
+        self.add_some(SECOND, [PLAIN])
+        for _ in range(2):
+            self.round(worker)
+
+    def round(self, worker: Worker, *refusals: str) -> None:
+        self.run(worker.collect(due=False, sweep=False))
+        worker.broker.refusals = list(refusals)
+        self.run(worker.carry())
+        self.run(worker.settle())
 
     def collect(self, data: st.DataObject) -> None:
         self.collect_with(data, self.some_worker(data))
