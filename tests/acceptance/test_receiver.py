@@ -101,15 +101,45 @@ async def test_a_signed_message_is_handled_before_it_is_answered(service: Servic
     assert billing.consumer.report.duplicates == 1
 
 
-async def test_a_plain_webhook_has_its_path_for_a_topic(service: Service) -> None:
+async def test_a_plain_webhook_has_its_path_for_a_topic_where_it_is_let_in(service: Service) -> None:
     billing = Billing(service)
     body = b'{"n": 2}'
     headers = {"webhook-id": "msg_1", "webhook-timestamp": str(NOW), "content-type": "application/json"}
     headers["webhook-signature"] = signature(key_of(SECRET), "msg_1", NOW, body)
-    async with requests_to(receiver_of(billing), billing) as client:
+    async with requests_to(receiver_of(billing, unsigned_attributes=True), billing) as client:
         assert (await client.post("/orders.paid", content=body, headers=headers)).status_code == 204
-    [handled] = billing.handled
+        assert (await client.post("/orders.other", content=body, headers=headers)).status_code == 204
+    [handled] = billing.handled  # it is the same one, on whatever path it comes
     assert (handled.id, handled.topic, handled.json()) == ("msg_1", "orders.paid", {"n": 2})
+
+
+async def test_an_event_cannot_be_made_a_plain_webhook_of_another_topic(service: Service) -> None:
+    billing = Billing(service)
+    request = signed(Message.new("orders.created", {"n": 1}))
+    named = ("content-type", "webhook-id", "webhook-timestamp", "webhook-signature")
+    request["headers"] = {name: request["headers"][name] for name in named}
+    async with requests_to(receiver_of(billing), billing) as client:
+        answer = await client.post("/orders.cancelled", **request)
+    assert (answer.status_code, billing.handled) == (401, [])
+    assert "unsigned_attributes=True" in answer.json()["title"]
+
+
+async def test_a_payload_cannot_be_made_an_event(service: Service) -> None:
+    billing = Billing(service)
+    event = {"specversion": "1.0", "id": "1", "source": "/", "type": "OrderCancelled", "topic": "orders.cancelled"}
+    request = signed(Message.new("orders.created", event))
+    named = ("webhook-id", "webhook-timestamp", "webhook-signature")
+    request["headers"] = {name: request["headers"][name] for name in named}
+    request["headers"]["content-type"] = "application/cloudevents+json"
+    async with requests_to(receiver_of(billing), billing) as client:
+        answer = await client.post("/", **request)
+        assert (answer.status_code, billing.handled) == (401, [])
+        assert "webhook-id is not the event's id" in answer.json()["title"]
+    async with requests_to(receiver_of(billing, unsigned_attributes=True), billing) as client:
+        assert (await client.post("/", **request)).status_code == 204
+        request["headers"]["content-type"] = "application/json"
+        assert (await client.post("/orders.other", **request)).status_code == 204
+    assert len(billing.handled) == 1
 
 
 async def test_what_is_not_signed_for_us_is_refused(service: Service) -> None:

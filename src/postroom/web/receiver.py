@@ -33,8 +33,15 @@ PATIENCE = 20.0
 RETRY_AFTER = "5"
 EVENT_ID = "ce-id"
 """Where attributes are not signed, webhook-id is, and alone tells a repetition: else who has listened could send a
-message once more under another id, or as another source's."""
+message once more under another id, as another source's, or to another path."""
 UNSIGNED = "the event's attributes are not signed: send webhook-attributes-signature, or the event in structured mode"
+NO_EVENT = (
+    "this is no event, and its path, which would be its topic, is not signed: send a CloudEvent, or have the receiver "
+    "take it with unsigned_attributes=True"
+)
+OTHER_ID = (
+    "webhook-id is not the event's id: send the same one, or have the receiver take it with unsigned_attributes=True"
+)
 MEGABYTE = 1024 * 1024
 
 
@@ -51,10 +58,10 @@ class Receiver:
     ``secret`` is ``whsec_`` and base64, or several of them while one takes another's place; None takes requests
     unsigned, for receivers behind an authentication of their own. The standard's signature covers the body alone: an
     event in binary mode also needs one of its attributes, as relays send it, or somebody on the way could choose its
-    handler. ``unsigned_attributes`` takes it without, from senders that make none; events in structured mode, and
-    webhooks that are no events, need none. A message is handled, or parked, or a dead letter,
+    handler; one in structured mode has its own id for ``webhook-id``. ``unsigned_attributes`` takes events without
+    either, and webhooks that are no events, whose topic is the path. A message is handled, or parked, or a dead letter,
     before the answer is sent; where that takes longer than ``patience`` seconds the answer is 503, and the message,
-    when it comes again, is known. Its topic is the event's; a plain message has the path for its topic.
+    when it comes again, is known.
 
     As an application of its own it starts and stops the consumer; mounted in another one, do that there with
     ``async with consumer``. Raises `InvalidSetting` where the secret is not one.
@@ -117,8 +124,8 @@ class Receiver:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         body = await self._body(headers, receive)
         self._verify(headers, body)
-        unsigned = self._keys is not None and self._unsigned_attributes and _has_attributes(headers)
-        if unsigned:
+        unsigned = self._keys is not None and self._unsigned_attributes
+        if unsigned and _has_attributes(headers):
             headers[EVENT_ID] = HTTP.attribute_value(headers[signatures.ID])
         topic = scope["path"].removeprefix(scope.get("root_path", "")).strip("/")
         message = incoming(HTTP, headers, body, id=headers.get(signatures.ID, ""), topic=topic)
@@ -126,7 +133,13 @@ class Receiver:
             raise _Refused(HTTPStatus.BAD_REQUEST, message.problem)
         if not message.id:
             raise _Refused(HTTPStatus.BAD_REQUEST, "the message has no id: send webhook-id or ce-id")
-        return msgspec.structs.replace(message, parked_as=origin(None, message.id, "")) if unsigned else message
+        if self._keys is None:
+            return message
+        if unsigned:
+            return msgspec.structs.replace(message, parked_as=origin(None, headers[signatures.ID], ""))
+        if message.id != headers[signatures.ID] and is_structured(headers):
+            raise _Refused(HTTPStatus.UNAUTHORIZED, OTHER_ID)
+        return message
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         too_large = _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._most} bytes")
@@ -153,11 +166,14 @@ class Receiver:
             raise _Refused(HTTPStatus.UNAUTHORIZED, "webhook-timestamp is too far from the time here")
         if not signatures.is_signed(self._keys, name, int(sent), body, headers.get(signatures.SIGNATURE, "")):
             raise _Refused(HTTPStatus.UNAUTHORIZED, "webhook-signature is not that of this message")
-        if not self._unsigned_attributes and _has_attributes(headers):
-            keys = map(signatures.attributes_key, self._keys)
-            given = headers.get(signatures.ATTRIBUTES_SIGNATURE, "")
-            if not signatures.is_signed(keys, name, int(sent), signatures.attributes(headers), given):
-                raise _Refused(HTTPStatus.UNAUTHORIZED, UNSIGNED)
+        if self._unsigned_attributes or is_structured(headers):
+            return
+        if not _has_attributes(headers):
+            raise _Refused(HTTPStatus.UNAUTHORIZED, NO_EVENT)
+        keys = map(signatures.attributes_key, self._keys)
+        given = headers.get(signatures.ATTRIBUTES_SIGNATURE, "")
+        if not signatures.is_signed(keys, name, int(sent), signatures.attributes(headers), given):
+            raise _Refused(HTTPStatus.UNAUTHORIZED, UNSIGNED)
 
     async def _handle(self, message: Incoming) -> None:
         later = {"retry-after": RETRY_AFTER}
