@@ -19,6 +19,8 @@ MOST_CAUSES = 10
 _OURS = f"{Path(__file__).parent}{os.sep}"
 _LIBRARIES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
+_GENERATED = re.compile(r"<(?!stdin|string|console|(i?python-)?input)")
+"""Code that a library made up while it ran, such as `<sqlalchemy generated …>`; not what a user typed in."""
 _CREDENTIALS = re.compile(r"://[^/\s@]*@")
 
 
@@ -84,4 +86,5 @@ def _from_users_code(found: TracebackType | None) -> TracebackType | None:
 
 
 def _is_library(filename: str) -> bool:
-    return filename.startswith(("<frozen", *_LIBRARIES)) or _PACKAGES.search(filename) is not None
+    made_up = _GENERATED.match(filename) is not None
+    return made_up or filename.startswith(_LIBRARIES) or _PACKAGES.search(filename) is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from postroom import Outbox
 from postroom.tracebacks import LONGEST, raised_at, without_credentials, written
@@ -29,6 +30,21 @@ def in_a_package() -> None:
         connection.execute(text("SELECT no_such"))
 
 
+class Base(DeclarativeBase):
+    pass
+
+
+class Bill(Base):
+    __tablename__ = "no_such_table"
+    number: Mapped[int] = mapped_column(primary_key=True)
+
+
+def in_code_that_a_package_generated() -> None:
+    with Session(create_engine("sqlite://")) as session:
+        session.add(Bill(number=7))
+        session.flush()
+
+
 def in_postroom() -> None:
     Outbox().add(object(), "orders", {})
 
@@ -46,7 +62,10 @@ def of(function: Callable[[], Any]) -> BaseException:
     return raised.value
 
 
-@pytest.mark.parametrize("function", [own, in_the_standard_library, in_a_package, in_postroom, for_another])
+OWN = [own, in_the_standard_library, in_a_package, in_code_that_a_package_generated, in_postroom, for_another]
+
+
+@pytest.mark.parametrize("function", OWN)
 def test_the_place_is_the_last_line_of_the_users_own_code(function: Callable[[], Any]) -> None:
     place = raised_at(of(function))
     line = function.__code__.co_firstlineno
