@@ -9,6 +9,7 @@ from postroom.errors import MessageNotFound
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import State, Stored
 from postroom.rules.lifecycle import status as state_of
+from postroom.rules.routing import is_parked
 from postroom.rules.whereabouts import Circumstances, Whereabouts, whereabouts
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def message(finding: Finding, identifier: UUID, *, payload: bool = False) -> Ste
     if found is None:
         raise MessageNotFound(
             f"there is no message {identifier} in the outbox: check the id, as `postroom messages list` shows it; "
-            "it may have been removed by retention, or discarded"
+            "it may have been removed by retention, discarded or cancelled. What a consumer received has another id "
+            "here, which its log calls outbox_id"
         )
     where = whereabouts(_circumstances(found))
     return {
@@ -160,7 +162,18 @@ def _status(found: Found) -> str | None:
 
 
 def _dead(found: Found) -> str:
-    return f"given up{_error(found)}; `postroom dead requeue {found.message.id}` sends it after all"
+    again = "has it handled again" if is_parked(found.queue) else "sends it after all"
+    return f"given up{_error(found)}; `postroom dead requeue {found.message.id}` {again}"
+
+
+def _no_relay(found: Found) -> str:
+    if is_parked(found.queue):
+        return f"no consumer is alive for {found.queue}: start it with `postroom consume`"
+    return "no relay is alive: start one"
+
+
+def _next(found: Found) -> str:
+    return f"nothing keeps it: a {'consumer' if is_parked(found.queue) else 'relay'} takes it next"
 
 
 def _settled(found: Found) -> str:
@@ -175,7 +188,7 @@ def _settled(found: Found) -> str:
             return f"not sent at {at}, because the same content was sent before"
         case _:
             answer = f"; the broker answered {receipt.answer}" if receipt.answer else ""
-            return f"sent at {at}{answer}"
+            return f"{'handled' if is_parked(found.queue) else 'sent'} at {at}{answer}"
 
 
 def _held(found: Found) -> str:
@@ -211,7 +224,7 @@ def _holder(found: Found) -> str:
         return ""
     owner, until = lease
     alive = any(relay["worker"] == owner for relay in found.relays)
-    gone = "" if alive else ", which is not alive: another relay takes it then"
+    gone = "" if alive else ", which is not alive: another one takes it then"
     return f": leased until {_moment(until)} by {owner}{gone}"
 
 
@@ -243,8 +256,8 @@ EXPLANATIONS: dict[Whereabouts, Callable[[Found], str]] = {
     Whereabouts.BROKER_DOWN: _broker_down,
     Whereabouts.SENDING: lambda found: f"being sent{_holder(found)}",
     Whereabouts.QUEUED: _queued,
-    Whereabouts.NO_RELAY: lambda _: "no relay is alive: start one",
-    Whereabouts.NEXT: lambda _: "nothing keeps it: a relay takes it next",
+    Whereabouts.NO_RELAY: _no_relay,
+    Whereabouts.NEXT: _next,
     Whereabouts.NO_DELIVERY: lambda _: "it has neither delivery nor receipt: who recorded it wrote only half of it",
 }
 """Where a message stands, in a sentence for people."""

@@ -80,6 +80,15 @@ class Desk:
         assert len(dead) == len(added)
         return added
 
+    def execute(self, statement: str) -> None:
+        """What a program in plain SQL does; `{outbox}` and `{delivery}` are the tables."""
+
+        def run(connection: Any) -> None:
+            connection.exec_driver_sql(statement.format(**self.store.names.mapping()))
+            connection.commit()
+
+        self.store.call(run)
+
     def dead(self) -> list[str]:
         return [letter["id"] for letter in self.json("dead", "list")]
 
@@ -186,6 +195,17 @@ def test_V_5_a_message_says_why_it_has_not_left(desk: Desk) -> None:
     code, out, err = desk.ended("messages", "show", str(missing))
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert str(missing) in err
+
+
+def test_V_5_what_waits_for_a_handler_asks_for_its_consumer_and_for_no_relay(small_desk: Desk) -> None:
+    desk = small_desk
+    [parked] = desk.add("orders")
+    desk.execute("UPDATE {delivery} SET queue = 'handler:billing'")
+    told = desk.json("messages", "show", str(parked))
+    assert told["reason"] == "no_relay"
+    assert told["explanation"] == "no consumer is alive for handler:billing: start it with `postroom consume`"
+    desk.store.run(Workers(desk.store.names, "handler:billing").beat("consumer 1", 16, 0))
+    assert "a consumer takes it next" in desk.json("messages", "show", str(parked))["explanation"]
 
 
 def test_R_9_what_waits_for_its_topic_is_told_and_can_be_cancelled(

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from postroom import Consumer, Message, Outbox, Relay, dead_letters, insight, unsent
+from postroom import Consumer, Message, Outbox, Relay, dead_letters, insight, schema, unsent
+from postroom.cli import main
 from postroom.dead_letters import Choice
 from postroom.errors import IdempotencyConflict, PrivilegeMissing
 from postroom.idempotency import Ledger
@@ -112,6 +113,16 @@ def test_a_producer_adds_and_can_do_nothing_else(roles: Roles) -> None:
         ):
             with engine.connect() as connection, pytest.raises(DBAPIError, match=DENIED):
                 connection.execute(text(forbidden))
+
+
+def test_who_may_not_even_read_the_tables_version_is_told_what_to_do(
+    roles: Roles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = roles.make(Purpose.SQL_PRODUCER)
+    with engine_of(url) as engine, pytest.raises(PrivilegeMissing, match="have the tables' owner run what"):
+        schema.create(engine)
+    assert main(["status", "--database", url]) == 1
+    assert "--grants ROLE" in capsys.readouterr().err
 
 
 def test_O_3_a_batch_that_is_refused_leaves_nothing_though_the_producer_may_not_delete(roles: Roles) -> None:

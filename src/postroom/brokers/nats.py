@@ -59,7 +59,9 @@ class NatsBroker:
     def __init__(self, url: str) -> None:
         self.address, self.options = urls.parse(url, PORTS, Options)
         if self.options.declare and not (self.options.stream and self.options.subjects):
-            raise InvalidSetting("nats: to declare a stream, give its name and its subjects too: ?stream=…&subjects=…")
+            raise InvalidSetting(
+                "nats: to declare a stream, give its name and its subjects too: ?stream=NAME&subjects=SUBJECTS"
+            )
         if self.options.credentials and not Path(self.options.credentials).is_file():
             raise InvalidSetting(f"nats: the file of the option credentials, {self.options.credentials}, is not there")
         self.name = self.address.name

@@ -122,7 +122,7 @@ def outcome(data: bytes, expected: str | None = None) -> Outcome | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     if found.error is not None:
-        return _refusal(found.error)
+        return _refusal(found.error, expected)
     if found.seq < 1 or (found.stream != expected if expected else not _is_stream(found.stream)):
         return None
     return Accepted(f"{found.stream}:{found.seq}")
@@ -132,11 +132,13 @@ def _is_stream(name: str) -> bool:
     return 0 < len(name) <= LONGEST_NAME and name.isprintable()
 
 
-def _refusal(error: _Error) -> Outcome | None:
+def _refusal(error: _Error, expected: str | None) -> Outcome | None:
     if error.err_code < FIRST_ERROR_CODE:
         return None  # JetStream numbers its errors
     if error.err_code in TOO_LARGE:
         return Refused(Reason.MESSAGE_TOO_LARGE, error.description, Failure.PERMANENT)
-    if error.code == UNAVAILABLE or error.err_code == NOT_THE_EXPECTED_STREAM:
+    if error.err_code == NOT_THE_EXPECTED_STREAM:
+        return TargetUnavailable(f"another stream than {expected}, which the broker's URL demands, takes this subject")
+    if error.code == UNAVAILABLE:
         return TargetUnavailable(error.description)
     return Refused(f"NATS_{error.err_code}", error.description)

@@ -77,6 +77,11 @@ def _queue(prefix: str, name: str) -> str:
     return f"{prefix}sha256-{sha256(name.encode()).hexdigest()[:32]}"
 
 
+def is_parked(queue: str) -> bool:
+    """Whether the messages of this queue wait for a consumer's handler, and not for a relay."""
+    return queue.startswith(HANDLERS)
+
+
 def is_sorted(queue: str) -> bool:
     """Whether messages come into this queue by their topic."""
     return queue.startswith(PREFIX)

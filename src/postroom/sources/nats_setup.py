@@ -67,7 +67,7 @@ async def find_stream(jetstream: JetStreamContext, filters: Sequence[str]) -> st
             found[await jetstream.find_stream_name_by_subject(subject)] = subject
         except nats.js.errors.NotFoundError:
             raise BrokerUnavailable(
-                f"no stream has the subject {subject}; ?declare=true&stream=…&subjects=… makes one"
+                f"no stream has the subject {subject}; ?declare=true&stream=NAME&subjects=SUBJECTS makes one"
             ) from None
     if len(found) > 1:
         raise BrokerUnavailable(

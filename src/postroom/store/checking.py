@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postroom.errors import PrivilegeMissing
 from postroom.store import migrations
-from postroom.store.db_errors import is_denied
 from postroom.store.grants import Purpose, check_privileges
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ def check(connection: Connection, names: Names, purpose: str) -> None:
     """Return if all is well; raise a `SchemaError`, or `PrivilegeMissing`, that says what to do otherwise."""
     try:
         migrations.check(connection, names)
-    except Exception as error:
-        if not is_denied(error):
-            raise
-        connection.rollback()
+    except PrivilegeMissing:
+        connection.rollback()  # the next line tells of all that is missing
     check_privileges(connection, names, Purpose(purpose))

@@ -10,10 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, MetaData, inspect, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.schema import CreateTable
 
-from postroom.errors import SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
+from postroom.errors import PrivilegeMissing, SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
+from postroom.store.db_errors import is_denied
 from postroom.store.ddl import completing_statements, indexes_of, schema_statements, version_row
 from postroom.store.schema import VERSION, metadata
 from postroom.store.upgrades import guard_tables
@@ -96,9 +97,18 @@ def check(connection: Connection, names: Names) -> None:
 
 def current_version(connection: Connection, names: Names) -> int | None:
     """The version that the tables are noted to have; None without a note, be it for want of tables or from Alembic."""
-    if not inspect(connection).has_table(names.bare("schema_version"), schema=names.schema):
-        return None
-    version: int | None = connection.scalar(text(f"SELECT max(version) FROM {names.table('schema_version')}"))
+    table = names.table("schema_version")
+    try:
+        if not inspect(connection).has_table(names.bare("schema_version"), schema=names.schema):
+            return None
+        version: int | None = connection.scalar(text(f"SELECT max(version) FROM {table}"))
+    except DBAPIError as error:
+        if not is_denied(error):
+            raise
+        raise PrivilegeMissing(
+            f"the database's user may not read {table}: have the tables' owner run what "
+            "`postroom schema --grants ROLE` prints; creating and upgrading the tables is for the owner"
+        ) from error
     return version
 
 

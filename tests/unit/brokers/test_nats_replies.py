@@ -118,7 +118,11 @@ def error(code: int, number: int | None, description: str = "no") -> bytes:
         (b'{"error":{"code":500,"description":"theirs"}}', None, None),
         (error(500, 42), None, None),
         (error(503, 10_077), None, TargetUnavailable("no")),
-        (error(400, 10_060), None, TargetUnavailable("no")),
+        (
+            error(400, 10_060),
+            "S",
+            TargetUnavailable("another stream than S, which the broker's URL demands, takes this subject"),
+        ),
         (error(400, 10_054), None, Refused(Reason.MESSAGE_TOO_LARGE, "no", Failure.PERMANENT)),
         (error(400, 10_097), None, Refused(Reason.MESSAGE_TOO_LARGE, "no", Failure.PERMANENT)),
         (error(400, 10_071), None, Refused("NATS_10071", "no")),

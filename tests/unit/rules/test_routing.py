@@ -12,6 +12,7 @@ from postroom.rules.routing import (
     Routing,
     best_pattern,
     expression,
+    is_parked,
     is_sorted,
     matches,
     place_of_source,
@@ -124,3 +125,9 @@ def test_a_consumers_queue_has_its_name_and_is_none_of_topics() -> None:
 def test_what_a_consumer_receives_from_has_a_name_beside_its_queue() -> None:
     assert place_of_source("billing") == "source:billing"
     assert not is_sorted(place_of_source("billing"))
+
+
+def test_what_waits_for_a_handler_is_told_from_what_waits_for_a_relay() -> None:
+    assert is_parked(queue_of_consumer("billing"))
+    assert not is_parked(queue_of_pattern("orders.*"))
+    assert not is_parked("default")
