@@ -113,23 +113,29 @@ class Claiming(Settling):
 
     def _lease_ready(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         """Lease ready rows; each comes as position, lane, attempts, claims, size, expired and the message columns."""
-        return (yield from self.transaction(self._lease, "state = 0 AND position > :after", "position", lease))
+        ready = (
+            f"SELECT state, lane, position, {self.size('d')} FROM {self.delivery} d "
+            f"WHERE state = 0 AND queue = :queue AND lane = {NO_LANE} AND position > :after "
+            f"AND leased_until <= {self.now} ORDER BY position LIMIT :limit{self.dialect.skip_locked}"
+        )
+        return (yield from self.transaction(self._lease, ready, lease))
 
     def _lease_due(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
+        return (yield from self.transaction(self._lease, self._due_in([NO_LANE]), lease))
+
+    def _due_in(self, lanes: Sequence[int]) -> str:
+        """Lock what is due in these lanes, `:limit` of it, longest due first: state, lane, position and size."""
         return (
-            yield from self.transaction(self._lease, f"state IN (1, 2) AND due <= {self.now}", "due, position", lease)
+            f"SELECT state, lane, position, {self.size('d')} FROM {self.delivery} d WHERE state IN (1, 2) "
+            f"AND queue = :queue AND lane IN ({whole_numbers(lanes)}) AND due <= {self.now} "
+            f"AND leased_until <= {self.now} ORDER BY due, position LIMIT :limit{self.dialect.skip_locked}"
         )
 
-    def _lease(self, which: str, order: str, lease: dict[str, object]) -> Steps[Sequence[Row]]:
-        found = yield Query(
-            f"SELECT state, position, {self.size('d')} FROM {self.delivery} d "
-            f"WHERE queue = :queue AND lane = {NO_LANE} AND {which} "
-            f"AND leased_until <= {self.now} ORDER BY {order} LIMIT :limit{self.dialect.skip_locked}",
-            lease,
-        )
+    def _lease(self, which: str, lease: dict[str, object]) -> Steps[Sequence[Row]]:
+        found = yield Query(which, lease)
         states: dict[int, list[int]] = {}
-        fitting = list(fitting_in(found.rows, 2, int(str(lease["most_bytes"]))))
-        for state, position, _ in fitting:
+        fitting = list(fitting_in(found.rows, 3, int(str(lease["most_bytes"]))))
+        for state, _, position, _ in fitting:
             states.setdefault(state, []).append(position)
         for state, positions in states.items():
             yield Query(
@@ -138,7 +144,7 @@ class Claiming(Settling):
                 f"AND lane = {NO_LANE} AND position IN ({whole_numbers(positions)})",
                 lease,
             )
-        return (yield from self._rows([position for _, position, _ in fitting]))
+        return (yield from self._rows([position for _, _, position, _ in fitting]))
 
     def _rows(self, positions: Sequence[int]) -> Steps[Sequence[Row]]:
         if not positions:

@@ -232,13 +232,10 @@ class Lanes(Claiming):
     def _make_ready(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
         live = yield from self._live_lanes([lane.number for lane in lanes])
         held = [lane.number for lane in lanes if lane.lease in live]
-        found = yield Query(
-            f"SELECT lane, position FROM {self.delivery} WHERE state IN (1, 2) AND queue = :queue "
-            f"AND lane IN ({whole_numbers(held)}) AND due <= {self.now} "
-            f"ORDER BY due, position LIMIT {MOST_PROMOTED}{self.dialect.skip_locked}",
-            {"queue": self.queue},
-        )
-        due = [Place(*row) for row in found.rows]
+        if not held:
+            return {}
+        found = yield Query(self._due_in(held), {"queue": self.queue, "limit": MOST_PROMOTED})
+        due = [Place(lane, position) for _, lane, position, _ in found.rows]
         for some in chunks(due):
             # By their positions: what has come due since was not returned, and would be passed by.
             yield Query(
