@@ -9,7 +9,6 @@ import pytest
 from postroom import Message
 from postroom.store.holding import BEGINNING, Holding
 from postroom.store.leases import Claimed, Postponed, Retry, Sent
-from postroom.store.operations import Place
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 
 CODE = "TARGET_UNAVAILABLE"
@@ -23,7 +22,7 @@ def freed(room: Room, topic: str, most: int = 500) -> list[int]:
     """How many came free with each call."""
     counts, begin = [], BEGINNING
     while True:
-        found = room.run(Holding(room.store.names).free(topic, begin, most))
+        found = room.run(Holding(room.store.names).free([topic], begin, most))
         counts.append(found.messages)
         if found.next is None:
             return counts
@@ -110,12 +109,24 @@ def test_L_16_what_waits_for_its_topic_holds_its_key_and_leaves_in_order(room: R
         assert all(one < other for one, other in pairwise([one.position for one in sent if one.message.key == key]))
 
 
-def test_one_message_is_freed_to_try(room: Room) -> None:
-    room.add_messages([Message.new("a", {"n": n}) for n in range(3)])
+@on_one_driver_of_each_style
+def test_one_message_of_each_topic_is_freed_to_try(room: Room) -> None:
+    room.add_messages([Message.new(topic, {"n": n}) for n in range(3) for topic in "abc"])
     room.settle(*map(postponed, room.claim()))
-    found = room.run(Holding(room.store.names).free("a", most=1))
-    assert (found.messages, isinstance(found.next, Place)) == (1, True)
-    assert len(room.claim()) == 1
+    assert room.run(Holding(room.store.names).free_one_of_each(["a", "b", "no such topic"])) == 2
+    assert sorted(one.message.topic for one in room.claim()) == ["a", "b"]
+    assert room.run(Holding(room.store.names).free_one_of_each(["no such topic"])) == 0
+
+
+@on_one_driver_of_each_style
+def test_many_topics_are_freed_in_one_walk(room: Room) -> None:
+    topics = [f"t{n}" for n in range(500)]
+    room.add_messages([Message.new(topic) for topic in [*topics, "other"]])
+    claimed = room.claim(limit=1000)
+    room.settle(*map(postponed, claimed))
+    found = room.run(Holding(room.store.names).free(topics, most=1000))
+    assert found == (500, None)
+    assert positions(room.claim(limit=1000)) == positions(claimed[:-1])
 
 
 @pytest.mark.parametrize("ending", [Sent, lambda one: Retry(one, 60, "TIMEOUT", "")])

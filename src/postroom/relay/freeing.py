@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from postroom.relay.lines import Outage
 from postroom.store.holding import BEGINNING, MOST_TARGETS
+from postroom.store.operations import chunks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postroom.relay.lines import Line
     from postroom.relay.office import Office
     from postroom.store.holding import Holding
@@ -44,15 +47,18 @@ class Freeing:
     async def free(self) -> int:
         """Make due what waits for topics that take messages again; returns how many it were. Raises `Outage`."""
         office, freed = self._office, 0
-        for topic in list(office.targets.to_free):
+        to_free = office.targets.to_free
+        for some_topics in chunks(list(to_free)):
             begin: Place | None = BEGINNING
-            while begin is not None and topic in office.targets.to_free:  # it may refuse again meanwhile
-                some = await self._line.attempt(self._holding.free(topic, begin))
+            topics: Sequence[str] = some_topics
+            while begin is not None and (topics := [one for one in topics if one in to_free]):  # it may refuse again
+                some = await self._line.attempt(self._holding.free(topics, begin))
                 freed, begin = freed + some.messages, some.next
                 if some.messages:
                     office.freed += some.messages
                     office.wake()
-            office.targets.to_free.pop(topic, None)
+            for topic in topics:
+                to_free.pop(topic, None)
         return freed
 
     async def look(self, *, everything: bool = False) -> None:
@@ -64,9 +70,10 @@ class Freeing:
         found = await self._line.attempt(self._holding.targets_of_queue())
         targets.learn({one.topic: one.reason for one in found})
         known = {one.topic for one in found}
-        for topic in targets.unprobed():
-            if topic in known:
-                await self._line.attempt(self._holding.free(topic, most=1))
-            elif len(found) < MOST_TARGETS:
+        unprobed = targets.unprobed()
+        for topics in chunks([topic for topic in unprobed if topic in known]):
+            await self._line.attempt(self._holding.free_one_of_each(topics))
+        for topic in unprobed:
+            if topic not in known and len(found) < MOST_TARGETS:
                 targets.forget(topic)
         self._look_at = started + max(EVERY, SHARE * (time.monotonic() - started))

@@ -65,15 +65,16 @@ class Holding(Operations):
             for queue, topic, waiting, since, reason in found.rows
         ]
 
-    def free(self, topic: str, begin: Place = BEGINNING, most: int = CHUNK) -> Steps[Freed]:
-        """Make some of what waits for the topic due now, the oldest of each lane first.
+    def free(self, topics: Sequence[str], begin: Place = BEGINNING, most: int = CHUNK) -> Steps[Freed]:
+        """Make some of what waits for these topics due now, the oldest of each lane first.
 
-        `begin` is where to go on: call it again until it is nowhere.
+        `begin` is where to go on: call it again until it is nowhere. All calls together read what waits once, however
+        many topics there are.
         """
         freed = 0
         lane, after = begin
         while lane < LANES:
-            places = yield from self._waiting(topic, lane, after, most - freed)
+            places = yield from self._waiting(topics, lane, after, most - freed)
             if places:
                 yield from self.transaction(self._make_due, places)
             freed += len(places)
@@ -82,15 +83,29 @@ class Holding(Operations):
             lane, after = lane + 1, 0
         return Freed(freed, None)
 
-    def _waiting(self, topic: str, lane: int, after: int, most: int) -> Steps[Sequence[Place]]:
+    def free_one_of_each(self, topics: Sequence[str]) -> Steps[int]:
+        """Make one message of each of these topics due now, to try it; returns how many it were."""
+        found = yield Query(
+            f"SELECT m.topic, d.lane, min(d.position) FROM {self.delivery} d "
+            f"JOIN {self.outbox} m ON m.position = d.position "
+            f"WHERE {HELD_BACK} AND d.queue = :queue AND d.due > {self.now} AND {_is_one_of(topics)} "
+            f"GROUP BY m.topic, d.lane",
+            {"queue": self.queue, **_named(topics)},
+        )
+        first_of = {topic: Place(lane, position) for topic, lane, position in found.rows}
+        if first_of:
+            yield from self.transaction(self._make_due, list(first_of.values()))
+        return len(first_of)
+
+    def _waiting(self, topics: Sequence[str], lane: int, after: int, most: int) -> Steps[Sequence[Place]]:
         # Left alone, MySQL takes the index of what is due, and sorts all that waits for each batch.
         by_position = " FORCE INDEX (PRIMARY)" if self.dialect.name == "mysql" else ""
         found = yield Query(
             f"SELECT d.lane, d.position FROM {self.delivery} d{by_position} "
             f"JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE {HELD_BACK} AND d.queue = :queue AND d.lane = {int(lane)} AND d.position > :after "
-            f"AND d.due > {self.now} AND m.topic = :topic ORDER BY d.position LIMIT {most}",
-            {"queue": self.queue, "after": after, "topic": topic},
+            f"AND d.due > {self.now} AND {_is_one_of(topics)} ORDER BY d.position LIMIT {most}",
+            {"queue": self.queue, "after": after, **_named(topics)},
         )
         return [Place(*row) for row in found.rows]
 
@@ -100,3 +115,11 @@ class Holding(Operations):
             f"AND {self.places(places)} AND error_code = '{Reason.TARGET_UNAVAILABLE}' AND due > {self.now}",
             {"queue": self.queue},
         )
+
+
+def _is_one_of(topics: Sequence[str]) -> str:
+    return f"m.topic IN ({', '.join(f':topic_{n}' for n in range(len(topics)))})"
+
+
+def _named(topics: Sequence[str]) -> dict[str, str]:
+    return {f"topic_{n}": topic for n, topic in enumerate(topics)}
