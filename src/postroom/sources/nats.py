@@ -91,6 +91,10 @@ class _Link:
         if trouble := self.lost or pull.trouble:
             raise BrokerUnavailable(trouble)
 
+    def ours(self, received: Sequence[Received]) -> list[str]:
+        """Where to settle those of these that came by this connection."""
+        return [one.receipt for one in received if one.receipt in self.out]
+
     async def say(self, word: bytes, places: Sequence[str]) -> None:
         """Say what becomes of messages, and see that the server has heard it."""
         for place in places:
@@ -190,20 +194,25 @@ class NatsSource:
         return [link.waiting.popleft() for _ in range(min(most, len(link.waiting)))]
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """Acknowledge each, and wait until the server has heard it. Raises `BrokerUnavailable`."""
+        """Acknowledge what came by this connection, and wait until the server has heard it.
+
+        The rest comes again: a stream that was made anew meanwhile would take it for its own messages, of the same
+        numbers. Raises `BrokerUnavailable`.
+        """
         link = self._link
         if link is None or link.lost:
             raise BrokerUnavailable(f"{self.name}: {link.lost if link else 'the connection is lost'}")
         try:
-            await link.say(ACK, [one.receipt for one in received])
+            await link.say(ACK, link.ours(received))
         except (nats.errors.Error, OSError) as error:
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
 
     async def give_back(self, received: Sequence[Received]) -> None:
         """Have them sent again at once; where the server cannot be told, it finds out after `ack_wait`."""
-        if self._link is not None:
+        link = self._link
+        if link is not None:
             with contextlib.suppress(nats.errors.Error, OSError):
-                await self._link.say(NAK, [one.receipt for one in received])
+                await link.say(NAK, link.ours(received))
 
     async def close(self) -> None:
         """Give back what is out, and end the connection."""

@@ -61,7 +61,7 @@ class RedisSource:
         """Whether entries may be pending under our name that we have not seen."""
         self._look_at = 0.0
         self._waiting: deque[Received] = deque()
-        self._out: dict[Place, None] = {}
+        self._out: dict[Place, Received] = {}
         self._keeping: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()
 
@@ -90,8 +90,8 @@ class RedisSource:
             raise OSError(f"the task that keeps what is out has ended: {type(error).__name__}: {error}")
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """Acknowledge all in one round trip. Raises `BrokerUnavailable`."""
-        places = [one.receipt for one in received]
+        """Acknowledge all that is out in one round trip. Raises `BrokerUnavailable`."""
+        places = self._places(received)
         try:
             async with asyncio.timeout(PATIENCE), self._client.pipeline(transaction=False) as pipeline:
                 for stream, entries in _by_stream(places):
@@ -105,7 +105,7 @@ class RedisSource:
 
     async def give_back(self, received: Sequence[Received]) -> None:
         """Put them where whoever looks next takes them; where that fails, we take them again ourselves."""
-        places = [one.receipt for one in received]
+        places = self._places(received)
         self._settle(places)
         try:
             async with asyncio.timeout(PATIENCE):
@@ -204,8 +204,8 @@ class RedisSource:
             if not fields:  # the stream was cut, and this is no more
                 await self._client.xack(stream, self._group, entry)
                 continue
-            self._out[place] = None
-            self._waiting.append(_received(place, self._topics[stream], fields))
+            self._out[place] = _received(place, self._topics[stream], fields)
+            self._waiting.append(self._out[place])
 
     async def _keep(self) -> None:
         """Touch all that is out, again and again, so that nobody takes it over."""
@@ -220,6 +220,10 @@ class RedisSource:
     async def _claim(self, places: Sequence[Place], member: str, idle_ms: int) -> None:
         for stream, entries in _by_stream(places):
             await self._client.xclaim(stream, self._group, member, 0, entries, idle=idle_ms, justid=True)
+
+    def _places(self, received: Sequence[Received]) -> list[Place]:
+        """Of those that are out. Others come again: a stream that was made anew may hold something else there."""
+        return [one.receipt for one in received if self._out.get(one.receipt) is one]
 
     def _settle(self, places: Iterable[Place]) -> None:
         for place in places:

@@ -19,7 +19,7 @@ from postroom.brokers.memory import MemoryBroker
 from postroom.errors import BrokerUnavailable
 from postroom.sources.memory import MemorySource
 from tests.contract.sources.desks import SERVERS, KafkaDesk, NatsDesk, RabbitDesk, RedisDesk, ServerDesk
-from tests.contract.sources.receiving import GLANCE, consume, ids, receive
+from tests.contract.sources.receiving import GLANCE, acknowledge, consume, ids, receive
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -233,6 +233,23 @@ async def test_I_5_what_comes_to_the_same_place_of_a_stream_made_anew_is_a_new_m
     first, second = (known_as.split(":")[:2] for known_as in seen)
     assert first == second
     assert seen[0] != seen[1]
+
+
+@pytest.mark.parametrize("kind", [NatsDesk, RedisDesk], ids=lambda kind: kind.name)
+async def test_I_5_what_was_of_a_stream_that_is_gone_does_not_settle_what_is_now_in_its_place(
+    kind: type[ServerDesk], topic: str, stack: AsyncExitStack
+) -> None:
+    desk = kind()
+    await send_first(desk, topic, b"first")
+    source = opened(stack, desk.source(f"c{topic}", topic, **desk.hasty))
+    [first] = await receive(source, 1)
+    await remove(desk, topic)
+    await send_first(desk, topic, b"second")
+    [second] = await receive(source, 1)
+    await acknowledge(source, [first])
+    await source.close()  # with the second undone, as when a consumer stops
+    [again] = await receive(opened(stack, desk.source(f"c{topic}", topic, **desk.hasty)), 1)
+    assert again.message.known_as == second.message.known_as != first.message.known_as
 
 
 class Broken(dict[str, None]):
