@@ -77,4 +77,4 @@ def others(names: Names, ids: Collection[UUID]) -> Steps[dict[UUID, str]]:
 
 
 def _named(found: dict[str, Any]) -> str:
-    return str(found["status"] or "without a delivery")
+    return str(found["status"] or "incomplete")

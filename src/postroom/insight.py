@@ -258,6 +258,9 @@ EXPLANATIONS: dict[Whereabouts, Callable[[Found], str]] = {
     Whereabouts.QUEUED: _queued,
     Whereabouts.NO_RELAY: _no_relay,
     Whereabouts.NEXT: _next,
-    Whereabouts.NO_DELIVERY: lambda _: "it has neither delivery nor receipt: who recorded it wrote only half of it",
+    Whereabouts.NO_DELIVERY: lambda found: (
+        "who added it wrote no row into outbox_delivery, so no relay will find it: add that row, or "
+        f"`postroom messages cancel {found.message.id}`"
+    ),
 }
 """Where a message stands, in a sentence for people."""

@@ -208,6 +208,27 @@ def test_V_5_what_waits_for_a_handler_asks_for_its_consumer_and_for_no_relay(sma
     assert "a consumer takes it next" in desk.json("messages", "show", str(parked))["explanation"]
 
 
+def test_R_9_what_was_written_by_half_is_listed_and_can_be_cancelled(desk: Desk) -> None:
+    half = uuid4()
+    first, second = desk.add("orders", "orders")
+    desk.execute(
+        f"INSERT INTO {{outbox}} (id, topic, ordering_key, content_type) VALUES ('{half}', 'mails', '7', 'text/plain')"
+    )
+    rows = desk.json("messages", "list")
+    assert [(row["id"], row["status"], row["key"]) for row in rows] == [
+        (str(half), None, "7"),
+        (str(second), "pending", None),
+        (str(first), "pending", None),
+    ]
+    assert rows[0]["created_at"]
+    assert "incomplete" in desk("messages", "list")
+    assert f"`postroom messages cancel {half}`" in desk("messages", "show", str(half))
+    assert desk.ended("messages", "cancel", str(half), "--topic", "orders", "--yes")[0] != 0
+    assert desk("messages", "cancel", str(half), str(first)) == "cancelled 2 messages\n"
+    assert desk.audit() == [("cancel", getpass.getuser())] * 2
+    assert [row["id"] for row in desk.json("messages", "list")] == [str(second)]
+
+
 def test_R_9_what_waits_for_its_topic_is_told_and_can_be_cancelled(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -104,7 +104,7 @@ def show_one(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json({**{name: value for name, value in found.items() if name != "payload"}, **_payload(found)})
         return
-    status, explanation = found["status"] or "message", shown(found["explanation"])
+    status, explanation = named(found), shown(found["explanation"])
     told = explanation if explanation.startswith(status) else f"{status}: {explanation}"
     print_text(f"{told}\n", style="bold")
     rows = [(name, ", ".join(value) if name == "headers" else value) for name, value in found.items()]
@@ -116,6 +116,11 @@ def show_one(found: dict[str, Any], *, as_json: bool) -> None:
     for name, value in _payload(found).items():
         print_text(f"\n{name}:")
         print_text("\n".join(map(shown, str(value).splitlines())))
+
+
+def named(message: dict[str, Any]) -> str:
+    """Its state, in a word."""
+    return message["status"] or "incomplete"
 
 
 def _payload(found: dict[str, Any]) -> dict[str, Any]:
@@ -145,5 +150,5 @@ def show(found: Sequence[dict[str, Any]]) -> None:
     if not found:
         print_text("no messages")
         return
-    rows = [[message[column] for column in COLUMNS] for message in found]
+    rows = [[message[column] for column in COLUMNS] for message in ({**one, "status": named(one)} for one in found)]
     print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare=SPARE)

@@ -112,7 +112,34 @@ class Cancelling(Walking):
                 after = batch.last
                 if tell:
                     tell(batch.done)
+        left = {*(choice.ids or ())} - {*done.ids, *done.sending} if choice.code is None else ()
+        for chunk in chunks(sorted(left)):
+            halves = yield from self.transaction(self._remove_halves, choice, actor, chunk)
+            done.count += len(halves)
+            done.ids += halves
         return done
+
+    def _remove_halves(self, choice: Choice, actor: str, ids: Sequence[UUID]) -> Steps[list[UUID]]:
+        """Messages without a delivery, of which a program in plain SQL wrote only half: nobody will ever send them.
+
+        One statement looks, since a message changes its place while relays work. It reads all deliveries, so it is only
+        for ids that are given, and were not found otherwise.
+        """
+        chosen, params = self._chosen(choice)
+        names = ", ".join(f":id_{n}" for n in range(len(ids)))
+        found = yield Query(
+            f"SELECT m.position, m.id, m.topic, m.ordering_key FROM {self.outbox} m WHERE m.id IN ({names}) "
+            f"AND NOT EXISTS (SELECT 1 FROM {self.delivery} d WHERE d.position = m.position) "
+            f"AND NOT EXISTS (SELECT 1 FROM {self.receipt} r WHERE r.position = m.position) {chosen}",
+            {**params, **{f"id_{n}": str(one) for n, one in enumerate(ids)}},
+        )
+        if not found.rows:
+            return []
+        yield Query(f"DELETE FROM {self.outbox} WHERE position IN ({whole_numbers([row[0] for row in found.rows])})")
+        details = [{"topic": shown(topic), "key": shown(key)} for _, _, topic, key in found.rows]
+        acts = [(row[0], shown(row[1]), told) for row, told in zip(found.rows, details, strict=True)]
+        yield from audit(self.names, "cancel", actor, acts)
+        return [one for row in found.rows if (one := uuid_of(row[1]))]
 
     def _everywhere(self, choice: Choice) -> Steps[list[_Where]]:
         places: list[_Where] = []

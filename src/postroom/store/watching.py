@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import State
@@ -13,6 +14,8 @@ from postroom.store.steps import Query, Row, Steps
 from postroom.store.workers import ALIVE_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postroom.store.names import Names
 
 LISTED = (
@@ -121,23 +124,39 @@ class Watching(Holding):
         ]
 
     def messages(self, state: State | None, limit: int, before: int | None) -> Steps[list[dict[str, Any]]]:
-        """Messages, newest first, as rows of the view `outbox_status`; `before` pages on behind a position."""
+        """Messages, newest first, as rows of the view `outbox_status`; `before` pages on behind a position.
+
+        Without a state also those that the view does not have, since only half of them was written.
+        """
         params: dict[str, Any] = {"limit": limit, "before": before if before is not None else 2**63 - 1}
-        if state is None:
-            page = yield Query(
-                f"SELECT position FROM {self.outbox} WHERE position < :before ORDER BY position DESC LIMIT :limit",
-                params,
-            )
-            condition = f"position IN ({whole_numbers([position for [position] in page.rows])})"
-        else:
-            condition = "status = :status AND position < :before"
-            params["status"] = state.value
+        if state is not None:
+            return (yield from self._rows("status = :status AND position < :before", {**params, "status": state.value}))
+        page = yield Query(
+            f"SELECT position FROM {self.outbox} WHERE position < :before ORDER BY position DESC LIMIT :limit", params
+        )
+        positions = [position for [position] in page.rows]
+        listed = yield from self._rows(f"position IN ({whole_numbers(positions)})", params)
+        if halves := set(positions) - {row["position"] for row in listed}:
+            listed += yield from self._halves(sorted(halves))
+        return sorted(listed, key=itemgetter("position"), reverse=True)
+
+    def _rows(self, condition: str, params: dict[str, Any]) -> Steps[list[dict[str, Any]]]:
         columns = ", ".join(
             self.dialect.readable(name) if name in MOMENTS else self.names.quoted(name) for name in LISTED
         )
         found = yield Query(
             f"SELECT {columns} FROM {self.tables['status_view']} WHERE {condition} ORDER BY position DESC LIMIT :limit",
             params,
+        )
+        return [self._listed(row) for row in found.rows]
+
+    def _halves(self, positions: Sequence[int]) -> Steps[list[dict[str, Any]]]:
+        """Messages of which a program in plain SQL wrote only half: they have no state."""
+        values = {name: name for name in ("position", "id", "queue", "topic", "type")}
+        values |= {"key": "ordering_key", "attempts": "0", "created_at": self.dialect.readable("created_at")}
+        found = yield Query(
+            f"SELECT {', '.join(values.get(name, 'NULL') for name in LISTED)} FROM {self.outbox} "
+            f"WHERE position IN ({whole_numbers(positions)})"
         )
         return [self._listed(row) for row in found.rows]
 
