@@ -15,11 +15,12 @@ import pytest
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
-from django.db import connections
+from django.db import connections, transaction
 from django.http import FileResponse, Http404, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, modify_settings, override_settings
 from django.urls import path
 
+from postroom import Outbox
 from postroom.idempotency import Response
 from tests.acceptance.keyed_shop import KEY, WHO
 from tests.acceptance.service import Service
@@ -127,6 +128,15 @@ def slow(_request: Any) -> HttpResponse:
     return HttpResponse(status=204)
 
 
+def later(request: Any) -> HttpResponse:
+    alias = settings.POSTROOM_IDEMPOTENCY["using"]
+    with transaction.atomic(using=alias):
+        Outbox().add(connections[alias], "orders", {}, ledger=request.META["postroom.idempotency"].entry)
+        effects.append(b"later")
+        assert may_go_on.wait(30)
+    return HttpResponse(status=202)
+
+
 class Failing:
     """A middleware that raises."""
 
@@ -171,6 +181,7 @@ urlpatterns = [
     path("large", large),
     path("form", form),
     path("slow", slow),
+    path("later", later),
 ]
 
 
@@ -384,3 +395,26 @@ def test_K_3_a_view_keeps_its_key_for_as_long_as_it_runs(client: Client) -> None
         asking.join()
         assert post(Client(), "/slow")["idempotent-replayed"] == "true"
     assert (effects, answers) == ([b"slow"], [204])
+
+
+@pytest.mark.parametrize("client", ["postgresql", "mariadb"], indirect=True)
+def test_K_3_a_view_keeps_its_key_while_the_transaction_of_another_lasts(client: Client) -> None:
+    def ask(url: str, key: str) -> None:
+        answers.append(post(client, url, b"", **{"idempotency-key": key}).status_code)
+        connections.close_all()  # this thread's
+
+    answers: list[int] = []
+    with override_settings(POSTROOM_IDEMPOTENCY={**settings.POSTROOM_IDEMPOTENCY, "lease_seconds": 1}):
+        client = Client()
+        asking = [threading.Thread(target=ask, args=one) for one in (("/later", "1"), ("/slow", "2"))]
+        for number, one in enumerate(asking, 1):
+            one.start()
+            while len(effects) < number:
+                time.sleep(0.01)
+        deadline = time.monotonic() + 2.5  # longer than the lease
+        while time.monotonic() < deadline:
+            assert told(post(Client(), "/slow", b"", **{"idempotency-key": "2"})) == (409, "in-progress")
+        may_go_on.set()
+        for one in asking:
+            one.join()
+    assert (effects, sorted(answers)) == ([b"later", b"slow"], [202, 204])

@@ -76,8 +76,11 @@ class Bookkeeping:
         return self._alone(self._keeper.renew, entry, 0.0)
 
     def renew(self, entry: Entry) -> Steps[bool]:
-        """Hold the entry for another lease. False where it is no longer this run's."""
-        return self._alone(self._keeper.renew, entry, self._terms.lease)
+        """Hold the entry for another lease. False where it is no longer this run's, or the run's transaction has it.
+
+        That one may last, and whoever waited for it would not renew the leases of others meanwhile.
+        """
+        return self._alone(self._keeper.renew_unless_locked, entry, self._terms.lease)
 
     def _alone(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
         """Run an operation of the keeper's. Where each of its writes is one guarded statement, that one commits."""

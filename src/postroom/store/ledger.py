@@ -100,6 +100,20 @@ class Keeper:
         """Hold the entry for so many seconds from now. False where it is no longer this run's."""
         return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._renewed, {"lease": float(lease)}))
 
+    def renew_unless_locked(self, entry: Entry, lease: float) -> Steps[bool]:
+        """As `renew`, but not while a transaction holds the row: it is about to end it, and may take long to do so.
+
+        Where databases lock no rows, it waits.
+        """
+        if self.dialect.skip_locked:
+            free = yield Query(
+                f"SELECT token FROM {self.table} WHERE {_PLACE}{self.dialect.skip_locked}",
+                {**_identity(entry), "old_token": entry.token, "old_status": Status.IN_PROGRESS.value},
+            )
+            if not free.rows:
+                return False
+        return (yield from self.renew(entry, lease))
+
     def hand_over(self, entry: Entry, token: int, response: Response | None) -> Steps[bool]:
         """Give the entry, still in progress, to the holder of another token. False where it is no longer this run's."""
         values = {"token": token, "lease": UNTIL_CONFIRMED, **self.answer(response)}
