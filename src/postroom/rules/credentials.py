@@ -26,7 +26,9 @@ _TELLING = frozenset(
             "organisation",
             "customer",
         ),
-        *("consumer", "merchant", "partner", "principal", "identity", "subject", "member", "workspace"),
+        *("consumer", "merchant", "partner", "principal", "identity", "subject", "member", "workspace", "company"),
+        *("team", "project", "shop", "store", "seller", "vendor", "login", "caller", "actor", "behalf", "impersonate"),
+        *("uid", "clientid", "accesskey", "appkey", "secretkey", "bearer"),
     }
 )
 """Words in names of headers: Authorization, X-API-Key, X-Forwarded-Client-Cert, X-Auth-Request-User and the like."""
@@ -38,6 +40,8 @@ _PASSING = frozenset(
     }
 )
 """Words of others that sound like it, and are no credential, or one that is new in every attempt."""
+_ENDINGS = ("id", "name", "info", "code", "key", "token")
+"""What is often written together with such a word, as in X-TenantId and X-UserInfo."""
 _CLIENT = re.compile(r"(?:^|-)(?:(?:ssl|tls|mtls)-client(?:-|$)|client-id$)")
 _PASSING_COOKIES = re.compile(
     r"""(?ix)
@@ -68,7 +72,11 @@ def credentials(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 def is_credential(name: str) -> bool:
     """Whether a header of this name, in lower case, tells whose request it is."""
     words = set(name.replace("_", "-").split("-"))
-    return not words & _PASSING and (bool(words & _TELLING) or _CLIENT.search(name) is not None)
+    return not words & _PASSING and (any(map(_tells, words)) or _CLIENT.search(name) is not None)
+
+
+def _tells(word: str) -> bool:
+    return word in _TELLING or any(word.removesuffix(end) in _TELLING for end in _ENDINGS)
 
 
 def cookies(headers: Iterable[tuple[str, str]]) -> list[str]:

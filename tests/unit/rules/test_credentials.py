@@ -32,6 +32,8 @@ from postroom.rules.credentials import cookies, credentials, is_credential, logi
             "x-amzn-oidc-identity",
         ],
         *["x-user-id", "x-tenant-id", "x-consumer-username", "x-account"],
+        *["x-tenantid", "x-scope-orgid", "x-customerid", "x-accountid", "x-userinfo", "x-endpoint-api-userinfo"],
+        *["x-clientid", "x-accesskey", "x-usertoken", "openai-project", "x-company-id", "x-on-behalf-of"],
     ],
 )
 def test_K_4_a_name_with_such_a_word_is_that_of_a_credential(name: str) -> None:
