@@ -8,7 +8,7 @@ longer end it.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -45,11 +45,12 @@ class Handing:
         """
         tokens: list[tuple[Entry, int]] = []
         for scope, those in _chunks(entries):
-            keys = [entry.key for entry in those]
-            found = yield from self._keeper.select(scope, sorted(set(keys)), self._keeper.dialect.for_update)
+            keys = sorted({entry.key for entry in those})
+            found = yield from self._keeper.select(scope, keys, self._keeper.dialect.for_update)
             tokens += [(entry, _open_token(found.get(entry.key), entry)) for entry in those]
-            if len(set(keys)) < len(keys):
-                raise InvalidMessage(_second(those[0]))
+        for (entry, _), (following, _) in pairwise(tokens):
+            if (entry.scope, entry.key) == (following.scope, following.key):
+                raise InvalidMessage(_second(entry))
         for entry, token in tokens:
             yield from self._keeper.leave(replace(entry, token=token), token ^ MESSAGE)
 
