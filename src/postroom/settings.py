@@ -107,7 +107,7 @@ _KNOWN = {
     *(f"{name}{end}" for names in ENVIRONMENT.values() for name in names for end in ("", "_FILE")),
 }
 _SERVICE = re.compile(r"POSTROOM_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)\w*|PORT(?:_\d+_(?:TCP|UDP)\w*)?)")
-"""What Kubernetes gives every container where there is a service with the name postroom."""
+"""What Kubernetes gives every container where there is a service with the name postroom, or one that begins so."""
 _SECRETS = frozenset({"database", "broker", "brokers"})
 """Settings whose values may hold passwords."""
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Settings)}
@@ -178,11 +178,16 @@ def _environment(variables: Mapping[str, str]) -> list[Source]:
     found: list[Source] = []
     for name, names in ENVIRONMENT.items():
         for variable in reversed(names):
-            if variable in variables:
+            if variable in variables and not _is_service(variable, variables[variable]):
                 found.append((f"environment variable {variable}", {name: variables[variable]}))
             elif f"{variable}_FILE" in variables:
                 found.append((f"file of {variable}_FILE", {name: _secret(variable, variables[f"{variable}_FILE"])}))
     return found
+
+
+def _is_service(variable: str, value: str) -> bool:
+    """Whether Kubernetes gives it, as POSTROOM_HTTP_PORT where there is a service with the name postroom-http."""
+    return _SERVICE.fullmatch(variable) is not None and "://" in value
 
 
 def _secret(variable: str, path: str) -> str:

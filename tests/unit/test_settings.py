@@ -112,9 +112,10 @@ def test_what_others_put_into_the_environment_is_not_warned_of(
     for variable in (
         *("POSTROOM_SERVICE_HOST", "POSTROOM_SERVICE_PORT_HTTP", "POSTROOM_PORT", "POSTROOM_PORT_80_TCP_ADDR"),
         *("POSTROOM_RELAY_SERVICE_HOST", "POSTROOM_RELAY_PORT_80_TCP", "POSTROOM_SUPERVISED", "OUTBOX_OF_ANOTHER"),
+        *("POSTROOM_HTTP_SERVICE_PORT", "POSTROOM_HTTP_PORT"),  # of a service with the name postroom-http
     ):
         monkeypatch.setenv(variable, "tcp://10.0.0.1:80")
-    Settings.load()
+    assert Settings.load().http_port is None
     assert not caplog.messages
 
 
