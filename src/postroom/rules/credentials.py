@@ -40,6 +40,10 @@ _PASSING = frozenset(
     }
 )
 """Words of others that sound like it, and are no credential, or one that is new in every attempt."""
+_EMPTY = re.compile(r"(?i)\s*(?:(?:bearer|basic|token|apikey)\b)?\s*(?:null|undefined|none|\"\")?\s*")
+"""What a client sends that has no credential."""
+_EMPTY_COOKIE = re.compile(r'(?:[^=]*=)?\s*(?:"")?\s*')
+_MADE_ANEW = re.compile(r"(?i)(?:digest|oauth|hawk|signature|negotiate|ntlm|\S*hmac\S*)\s")
 _ENDINGS = ("id", "name", "info", "code", "key", "token")
 """What is often written together with such a word, as in X-TenantId and X-UserInfo."""
 _CLIENT = re.compile(r"(?:^|-)(?:(?:ssl|tls|mtls)-client(?:-|$)|client-id$)")
@@ -56,7 +60,10 @@ _PASSING_COOKIES = re.compile(
 """Cookies that change by themselves between two attempts, and tell nobody."""
 
 
-_LOGIN = re.compile(r"(?i)sess|(?:^|[._-])sid$|auth|token|jwt|login|user|account|identity|remember|^__(?:host|secure)-")
+_LOGIN = re.compile(
+    r"(?i)sess|(?:^|[._-])[su]id$|auth|token|jwt|login|user|account|identity|remember|^__(?:host|secure)-"
+    r"|ticket|tenant|customer|member|^\.aspnet"
+)
 """Cookies that are likely to be the one that tells."""
 
 
@@ -64,9 +71,14 @@ def credentials(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The headers, their names in lower case, that tell whose request it is, by the words in their names; sorted.
 
     Those that change between two attempts of one request are left out, as far as they are known: with them each attempt
-    would be another one's. Cookies are not among them.
+    would be another one's. Cookies are not among them, nor what is empty, and so might be anybody's.
     """
-    return sorted((name, value) for name, value in headers if is_credential(name))
+    return sorted((name, value) for name, value in headers if is_credential(name) and not _EMPTY.fullmatch(value))
+
+
+def is_made_anew(authorization: str) -> bool:
+    """Whether an Authorization header is of a scheme that signs each attempt anew, and so makes it another one's."""
+    return _MADE_ANEW.match(authorization) is not None
 
 
 def is_credential(name: str) -> bool:
@@ -80,9 +92,11 @@ def _tells(word: str) -> bool:
 
 
 def cookies(headers: Iterable[tuple[str, str]]) -> list[str]:
-    """The cookies, each as it was sent, sorted, but for those that are known to change by themselves."""
+    """The cookies, each as it was sent, sorted, but for empty ones and those known to change by themselves."""
     sent = (one.strip() for name, value in headers if name == "cookie" for one in re.split("[;,]", value))
-    return sorted(one for one in sent if one and not _PASSING_COOKIES.fullmatch(_name(one)))
+    return sorted(
+        one for one in sent if not _EMPTY_COOKIE.fullmatch(one) and not _PASSING_COOKIES.fullmatch(_name(one))
+    )
 
 
 def logins(sent: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from postroom import encoding
 from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
-from postroom.rules.credentials import cookies, credentials, logins
+from postroom.rules.credentials import cookies, credentials, is_made_anew, logins
 from postroom.rules.spelling import plain
 from postroom.web import problems, responses
 from postroom.web.forms import without_boundary
@@ -157,6 +157,8 @@ def _sender(request: Request) -> str:
     Raises `Refused` where it has none.
     """
     found, sent = _credentials(request), cookies(request.headers)
+    if any(name == "authorization" and is_made_anew(value) for name, value in found):
+        _warn_of_signatures()
     if {name for name, _ in found} == {"authorization"}:
         return encoding.digest(request.header("authorization"))[:32]
     if not found and not sent:
@@ -188,6 +190,15 @@ def _warn_of_cookies() -> None:
     _log.warning(
         "a request with an Idempotency-Key has cookies, and no other credential that tells whose it is: if one of them "
         "changes between two attempts, both will run, so give the idempotency middleware a function `scope`"
+    )
+
+
+@cache
+def _warn_of_signatures() -> None:
+    """Once in a process."""
+    _log.warning(
+        "a request with an Idempotency-Key has an Authorization header of a kind that is made anew for each attempt: "
+        "two attempts will both run, so give the idempotency middleware a function `scope`"
     )
 
 

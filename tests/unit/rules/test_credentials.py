@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.rules.credentials import cookies, credentials, is_credential, logins
+from postroom.rules.credentials import cookies, credentials, is_credential, is_made_anew, logins
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,25 @@ def test_credentials_are_sorted_and_each_counts() -> None:
     assert credentials(sent) == [("authorization", "a"), ("x-api-key", "a"), ("x-api-key", "b")]
 
 
+@pytest.mark.parametrize(
+    "value", ["", " ", "Bearer", "Bearer ", "bearer undefined", "Bearer null", "Basic ", "null", '""']
+)
+def test_K_4_what_is_empty_tells_nobody(value: str) -> None:
+    assert credentials([("authorization", value), ("x-api-key", value)]) == []
+    assert cookies([("cookie", 'sessionid=; session=""; ;')]) == []
+
+
+def test_a_short_credential_is_one() -> None:
+    sent = [("authorization", "Bearer nullable"), ("x-api-key", "0"), ("x-token", "tokens"), ("x-user", "none of them")]
+    assert credentials(sent) == sent
+
+
+def test_schemes_that_sign_each_attempt_are_known() -> None:
+    signed = ["AWS4-HMAC-SHA256 Credential=a", 'Digest username="a"', "OAuth a=b", "HMAC a:b", "Signature keyId=a"]
+    assert [is_made_anew(one) for one in signed] == [True] * len(signed)
+    assert not any(map(is_made_anew, ["Bearer digest", "Basic YTpi", "hmac", "token"]))
+
+
 def test_cookies_are_those_that_do_not_change_by_themselves() -> None:
     passing = "csrftoken=1; XSRF-TOKEN=2; _ga=3; _ga_X1=4; AWSALB=5; __cf_bm=6; messages=7; django_language=de"
     assert cookies([("cookie", passing), ("accept", "a=b")]) == []
@@ -83,5 +102,13 @@ def test_cookies_are_those_that_do_not_change_by_themselves() -> None:
 
 
 def test_logins_are_those_whose_name_says_so() -> None:
-    told = ["PHPSESSID=1", "connect.sid=2", "auth_token=3", "__Host-x=4", "remember_me=5"]
+    told = [
+        "PHPSESSID=1",
+        "connect.sid=2",
+        "auth_token=3",
+        "__Host-x=4",
+        "remember_me=5",
+        "uid=6",
+        ".AspNetCore.Cookies=7",
+    ]
     assert logins([*told, "cart=1", "side=2", "shop=session"]) == told

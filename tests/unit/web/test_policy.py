@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from postroom.errors import InvalidEntry, InvalidSetting
 from postroom.rules.replay import Replay, Response
 from postroom.web.options import Options
-from postroom.web.policy import Policy, Refused, _warn_of_cookies, _warn_of_nobody
+from postroom.web.policy import Policy, Refused, _warn_of_cookies, _warn_of_nobody, _warn_of_signatures
 from postroom.web.requests import Request
 from postroom.web.responses import as_response, given_again, is_endless, kept, not_kept, sized
 
@@ -170,6 +170,25 @@ def test_who_may_be_told_apart_by_a_cookie_is_warned_of_once(caplog: pytest.LogC
     [warning] = caplog.messages
     assert "give the idempotency middleware a function `scope`" in warning
     assert "session" not in warning
+
+
+def test_a_signature_that_is_new_in_every_attempt_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    _warn_of_signatures.cache_clear()
+    for signature in ("AWS4-HMAC-SHA256 Signature=a", "AWS4-HMAC-SHA256 Signature=b"):
+        scope_of(policy(scope=everyone), request("/", ("authorization", signature)))
+    assert not caplog.messages
+    for signature in ("AWS4-HMAC-SHA256 Signature=a", "AWS4-HMAC-SHA256 Signature=b"):
+        scope_of(policy(), request("/", ("authorization", signature)))
+    [warning] = caplog.messages
+    assert "two attempts will both run" in warning
+    assert "AWS4" not in warning
+
+
+@pytest.mark.parametrize("empty", [("authorization", "Bearer "), ("x-api-key", ""), ("cookie", "sessionid=")])
+def test_K_4_who_sends_an_empty_credential_is_nobody(empty: tuple[str, str]) -> None:
+    with pytest.raises(Refused) as refused:
+        scope_of(policy(), request("/", empty))
+    assert b"sender-unknown" in refused.value.response.body
 
 
 def test_K_4_the_scope_covers_every_credential() -> None:
