@@ -199,6 +199,15 @@ def test_B_3_what_can_be_read_is_sent(room: Room) -> None:
     assert send_all(room) == rows
 
 
+@only_on("sqlite")
+@pytest.mark.parametrize("key", [None, "7"])
+@pytest.mark.parametrize("column", ["size", "attempts", "claims"])
+def test_B_3_counts_that_are_no_numbers_count_as_none(room: Room, column: str, key: str | None) -> None:
+    """No SQL function wrote them, and no trigger looks at what is changed by hand."""
+    rows = [write(room, key, {}), write(room, key, {}, {column: "'many'"}), write(room, key, {})]
+    assert send_all(room) == rows
+
+
 def test_L_16_what_stands_behind_an_unreadable_message_of_its_key_waits(room: Room) -> None:
     first = write(room, "7", {})
     bad = write(room, "7", {"headers": """'{"n": 1}'"""})

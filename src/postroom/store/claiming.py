@@ -150,7 +150,7 @@ class Claiming(Settling):
         if not positions:
             return []
         result = yield Query(
-            f"SELECT d.position, d.lane, d.attempts, d.claims, {self.size('d', 'm')}, "
+            f"SELECT d.position, d.lane, {self.tries()}, {self.size('d', 'm')}, "
             f"coalesce(m.expires_at <= {self.now}, 0), {self.columns} "
             f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {NO_LANE} "

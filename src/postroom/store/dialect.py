@@ -65,6 +65,10 @@ class Dialect:
         """How many bytes of payload and headers a message has."""
         return f"coalesce(octet_length({message}.payload), 0) + coalesce(octet_length({message}.headers), 0)"
 
+    def whole(self, column: str) -> str:
+        """A column of whole numbers."""
+        return column
+
     def moment(self, value: datetime | None) -> Any:
         """A moment as a parameter."""
         raise NotImplementedError
@@ -156,6 +160,9 @@ class SQLite(Dialect):
 
     def bytes_of(self, message: str) -> str:
         return super().bytes_of(message).replace("octet_length", "length")  # the former is new in 3.43
+
+    def whole(self, column: str) -> str:
+        return f"CAST({column} AS INTEGER)"  # it keeps whatever was written there, a text too
 
     def moment(self, value: datetime | None) -> str | None:
         return None if value is None else _utc(value).isoformat(" ", "milliseconds")

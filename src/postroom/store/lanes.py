@@ -198,7 +198,7 @@ class Lanes(Claiming):
 
     def _lane_select(self, lane: int, after: int, busy: str) -> str:
         return (
-            f"SELECT d.position, d.lane, d.attempts, d.claims, {self.size('d', 'm')}, "
+            f"SELECT d.position, d.lane, {self.tries()}, {self.size('d', 'm')}, "
             f"coalesce(m.expires_at <= {self.now}, 0), {self.columns} "
             f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "

@@ -99,7 +99,12 @@ class Operations:
         real = self.dialect.bytes_of(message or "sized")
         if message is None:
             real = f"coalesce((SELECT {real} FROM {self.outbox} sized WHERE sized.position = {delivery}.position), 0)"
-        return f"CASE WHEN {delivery}.size > 0 THEN {delivery}.size ELSE {real} END"
+        given = self.dialect.whole(f"{delivery}.size")
+        return f"CASE WHEN {given} > 0 THEN {given} ELSE {real} END"
+
+    def tries(self) -> str:
+        """The columns of attempts and claims of a delivery `d`."""
+        return f"{self.dialect.whole('d.attempts')}, {self.dialect.whole('d.claims')}"
 
 
 def _single(query: Query) -> Steps[Sequence[Row]]:
