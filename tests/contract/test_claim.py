@@ -302,6 +302,7 @@ def test_a_delivery_without_a_message_goes_dead(room: Room) -> None:
     assert positions(claim.messages) == [good]
     [dead] = claim.settled
     assert isinstance(dead, Dead)
+    assert dead.claimed.message.position == lost  # which the log tells
     row = room.delivery(lost)
     assert (row.state, row.error_code, row.token, row.attempts) == (3, Reason.MESSAGE_MISSING, 0, 0)
 

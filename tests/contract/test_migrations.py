@@ -182,6 +182,7 @@ def test_a_database_without_the_tables_says_so_in_one_line(engine: Engine, names
         checked(engine, names)
     [outbox] = full_names(names, "outbox")
     assert outbox in str(refusal.value)
+    assert f"the database {engine.url.database}" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 

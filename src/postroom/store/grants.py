@@ -108,7 +108,7 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
 def grant_statements(names: Names, role: str, purposes: Iterable[Purpose] = tuple(Purpose)) -> list[str]:
     """The statements that give a role what it needs for these purposes, and no more. Raises `InvalidSetting`."""
     if names.dialect == "sqlite":
-        raise InvalidSetting("SQLite has no roles: who may open the file may do everything")
+        raise InvalidSetting("SQLite has no roles: whoever may open the file may do everything")
     wanted = list(purposes)
     to = _quoted_role(names, role)
     statements: list[str] = []

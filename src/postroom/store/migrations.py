@@ -85,7 +85,11 @@ def check(connection: Connection, names: Names) -> None:
         return
     if version is None or version == _BEGUN:
         place = outbox if names.schema is None else f"{names.schema}.{outbox}"
-        raise SchemaMissing(f"Postroom's tables are not in this database (looked for {place}): run `postroom init`")
+        database = connection.engine.url.database or "this one"  # the name alone: URLs hold passwords
+        raise SchemaMissing(
+            f"Postroom's tables are not in the database {database} (looked for {place}): run `postroom init` on it, or "
+            "call postroom.schema.create"
+        )
     if version < LATEST:
         raise SchemaOutdated(
             f"Postroom's tables are at version {version} ({names.table('schema_version')}), "

@@ -101,7 +101,7 @@ class Reader:
         ) = row
         # fmt: on
         if id_ is None:
-            return GONE
+            return msgspec.structs.replace(GONE, position=position)  # all that is known of it
         message = Message(
             position=position,
             id=id_ if isinstance(id_, UUID) else UUID(str(id_)),

@@ -35,7 +35,7 @@ _log = logging.getLogger("postroom.web")
 
 
 class IdempotencyMiddleware:
-    """Runs a request with an `Idempotency-Key` once; who asks again gets the same response.
+    """Runs a request with an `Idempotency-Key` once; a client that asks again gets the same response.
 
     ``database`` is the URL of the ledger's database, where `postroom init` has been run. `Options` lists what else can
     be chosen. Connections are opened by the first keyed request and closed at the lifespan's end. Raises

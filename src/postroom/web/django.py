@@ -48,7 +48,7 @@ TOO_LATE = (
 
 
 class IdempotencyMiddleware:
-    """Runs a request with an `Idempotency-Key` once; who asks again gets the same response.
+    """Runs a request with an `Idempotency-Key` once; a client that asks again gets the same response.
 
     Its options are in the setting `POSTROOM_IDEMPOTENCY`. Its connections are Django's. Raises `InvalidSetting`.
     """

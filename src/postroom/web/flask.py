@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Idempotency(IdempotencyMiddleware):
-    """Runs a request with an `Idempotency-Key` once; who asks again gets the same response.
+    """Runs a request with an `Idempotency-Key` once; a client that asks again gets the same response.
 
     It takes the place of ``app.wsgi_app``, and also knows which requests failed, of which Flask makes a response, and
     their routes. Raises `InvalidSetting` or `UnsupportedDatabase`.
