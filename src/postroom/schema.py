@@ -109,5 +109,9 @@ def _refusal(given: object, method: str, twin: str, *, asynchronous: bool) -> Ty
     name = f"{type(given).__module__}.{type(given).__qualname__}"
     if name.startswith("sqlalchemy.ext.asyncio" if asynchronous else "sqlalchemy.engine"):
         return WrongMethod(f"{name} belongs to postroom.schema.{twin}, not to {method}")
+    if name == "sqlalchemy.engine.mock.MockConnection":
+        return UnsupportedConnection(
+            "Alembic's offline mode has no connection: put what `postroom schema --sql` prints into the script"
+        )
     kinds = "AsyncEngine or AsyncConnection" if method == "acreate" else "Engine or Connection"
     return UnsupportedConnection(f"{name} is not a database: pass a URL, or an SQLAlchemy {kinds}")

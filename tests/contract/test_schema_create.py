@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import create_mock_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import postroom
@@ -76,6 +77,9 @@ async def test_the_wrong_thing_is_told_the_right_one(url: str, monkeypatch: pyte
         await schema.acreate(sync_engine)  # type: ignore[arg-type]  # as above
     with pytest.raises(UnsupportedConnection, match="int is not a database: pass a URL, or an SQLAlchemy Engine"):
         schema.create(7)  # type: ignore[arg-type]  # as above
+    offline = create_mock_engine("postgresql+psycopg://", print)  # what Alembic gives with --sql
+    with pytest.raises(UnsupportedConnection, match=r"offline mode .* `postroom schema --sql`"):
+        schema.create(offline)  # type: ignore[arg-type]  # as above
     monkeypatch.delenv("POSTROOM_DATABASE", raising=False)
     with pytest.raises(InvalidSetting, match="no database is given"):
         schema.create()
