@@ -35,8 +35,9 @@ class Bookkeeping:
         self._in_transaction = in_transaction
 
     def begin(self, entry: Entry) -> Steps[Decision]:
-        """Take the entry, or tell why not."""
-        return self._alone(self._keeper.begin, entry, self._terms, replay_failures=self._replay_failures)
+        """Take the entry, or tell why not. A transaction that holds it is not waited for: it may last."""
+        failures = self._replay_failures
+        return self._alone(self._keeper.begin, entry, self._terms, replay_failures=failures, waits=False)
 
     def begin_again(self, entry: Entry) -> Steps[Decision]:
         """`begin` after an attempt of which one does not know how it ended: what is in progress may be this very run's.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from postroom.rules.replay import Decision, Entry, Recorded, Response, Run, Status, decide
+from postroom.rules.replay import Decision, Entry, InProgress, Recorded, Response, Run, Status, decide
 from postroom.store.dialect import DIALECTS, Dialect, as_json
 from postroom.store.steps import Query, Row, Steps
 from postroom.store.writer import listed, text
@@ -77,8 +77,11 @@ class Keeper:
             f"expires_at <= {now}"
         )
 
-    def begin(self, entry: Entry, terms: Terms, *, replay_failures: bool) -> Steps[Decision]:
-        """Take the entry, or tell why not. Of any number of transactions that do this at once, one gets to run."""
+    def begin(self, entry: Entry, terms: Terms, *, replay_failures: bool, waits: bool = True) -> Steps[Decision]:
+        """Take the entry, or tell why not. Of any number of transactions that do this at once, one gets to run.
+
+        Where it ``waits`` not, an entry whose lease has ended is in progress as long as a transaction holds it.
+        """
         found = yield from self._glance(entry)
         while True:
             if found is None:
@@ -87,7 +90,11 @@ class Keeper:
                 found = yield from self._look(entry, self.lock)
             if found is not None:  # else it was removed in the meantime
                 decision = decide(found.recorded, entry, replay_failures=replay_failures)
-                if not isinstance(decision, Run) or (yield from self._take_over(entry, found, terms)):
+                if not isinstance(decision, Run):
+                    return decision
+                if not waits and (yield from self._is_locked(entry, found)):
+                    return InProgress(1)
+                if (yield from self._take_over(entry, found, terms)):
                     return decision
                 found = None
 
@@ -105,13 +112,8 @@ class Keeper:
 
         Where databases lock no rows, it waits.
         """
-        if self.dialect.skip_locked:
-            free = yield Query(
-                f"SELECT token FROM {self.table} WHERE {_PLACE}{self.dialect.skip_locked}",
-                {**_identity(entry), "old_token": entry.token, "old_status": Status.IN_PROGRESS.value},
-            )
-            if not free.rows:
-                return False
+        if self.dialect.skip_locked and not (yield from self._is_free(entry, entry.token, Status.IN_PROGRESS)):
+            return False
         return (yield from self.renew(entry, lease))
 
     def hand_over(self, entry: Entry, token: int, response: Response | None) -> Steps[bool]:
@@ -167,6 +169,22 @@ class Keeper:
 
     def _look(self, entry: Entry, lock: str = "") -> Steps[Found | None]:
         return (yield from self.select(entry.scope, [entry.key], lock)).get(entry.key)
+
+    def _is_free(self, entry: Entry, token: int, status: Status) -> Steps[bool]:
+        """Whether the row still has the token and the status, and no other transaction holds it."""
+        result = yield Query(
+            f"SELECT token FROM {self.table} WHERE {_PLACE}{self.dialect.skip_locked}",
+            {**_identity(entry), "old_token": token, "old_status": status.value},
+        )
+        return bool(result.rows)
+
+    def _is_locked(self, entry: Entry, found: Found) -> Steps[bool]:
+        """Whether another transaction holds the row that was found, and has not ended yet."""
+        status = found.recorded.status
+        if not self.dialect.skip_locked or (yield from self._is_free(entry, found.token, status)):
+            return False
+        now = yield from self._look(entry)
+        return now is not None and (now.token, now.recorded.status) == (found.token, status)
 
     def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
         """Make the entry, unless there is one. One that is there and about to change is not waited for."""
