@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LONGEST = 16_000
 """Characters of a traceback that are kept: its end, which says the most."""
 MOST_CAUSES = 10
+AFTERWARDS = "when its changes were flushed or committed, after the handler had returned"
+"""The note on an error that a handler left behind: none of its lines raised it."""
 _OURS = f"{Path(__file__).parent}{os.sep}"
 _LIBRARIES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
@@ -40,8 +42,8 @@ def raised_at(error: BaseException) -> str:
     """File, line and function, as in ``billing.py:14, in bill``: the innermost line that is the user's own.
 
     An error that took no such way is looked up at what caused it: that of a call which did not end in time, where the
-    call waited. Where all lines are those of libraries, it is the first of them: what Postroom called. Empty where no
-    code but Postroom's took part.
+    call waited. Where all lines are those of libraries, it is the first of them: what Postroom called; or that the
+    handler had returned. Empty where no code but Postroom's took part.
     """
     fallback: Place | None = None
     for one in _causes(error):
@@ -50,6 +52,8 @@ def raised_at(error: BaseException) -> str:
         if own:
             return own[-1].shown()
         fallback = fallback or (places[0] if places else None)
+    if AFTERWARDS in getattr(error, "__notes__", ()):
+        return AFTERWARDS
     return fallback.shown() if fallback else ""
 
 

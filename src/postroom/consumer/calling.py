@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from postroom.consumer.tracing import continued
 from postroom.store.db_errors import is_aborted
+from postroom.tracebacks import AFTERWARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,6 +41,16 @@ class Attempt:
         """Whether its time is up: whoever finds that writes nothing."""
         self.is_with_handler = False
         """Whether the handler has been called, and has not returned: what is raised then, it has raised."""
+        self.has_returned = False
+        """Whether the handler has been called and has returned."""
+
+    @contextmanager
+    def with_handler(self) -> Iterator[None]:
+        """While the handler works. Where it raises, it stays so."""
+        self.is_with_handler = True
+        yield
+        self.is_with_handler = False
+        self.has_returned = True
 
 
 class Calls:
@@ -57,36 +68,44 @@ class Calls:
     async def wait(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt | None = None) -> list[bool]:
         """Call an async handler."""
         attempt = attempt or Attempt()
-        async with self._transactions.waiting() as connection:
-            first = await self._inbox.afirst_times(connection, _ids(messages))
-            fresh = _those(messages, first)
-            if fresh:
-                with continued(fresh, self._inbox.consumer, self._tracer):
-                    attempt.is_with_handler = True
-                    await handler.call(connection, fresh)
-                    attempt.is_with_handler = False
-                if handler.takes_connection:
-                    with _told():
-                        _see(is_there=await self._inbox.ais_marked(connection, fresh[0].known_as))
+        with _noted(attempt):
+            async with self._transactions.waiting() as connection:
+                first = await self._inbox.afirst_times(connection, _ids(messages))
+                fresh = _those(messages, first)
+                if fresh:
+                    with continued(fresh, self._inbox.consumer, self._tracer), attempt.with_handler():
+                        await handler.call(connection, fresh)
+                    if handler.takes_connection:
+                        with _told():
+                            _see(is_there=await self._inbox.ais_marked(connection, fresh[0].known_as))
         return first
 
     def block(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt | None = None) -> list[bool]:
         """Call a sync handler. Where it is too late when that returns, raises `TimeoutError`."""
         attempt = attempt or Attempt()
-        with self._transactions.blocking() as connection:
+        with _noted(attempt), self._transactions.blocking() as connection:
             first = self._inbox.first_times(connection, _ids(messages))
             fresh = _those(messages, first)
             if fresh:
-                with continued(fresh, self._inbox.consumer, self._tracer):
-                    attempt.is_with_handler = True
+                with continued(fresh, self._inbox.consumer, self._tracer), attempt.with_handler():
                     handler.call(connection, fresh)
-                    attempt.is_with_handler = False
                 if handler.takes_connection:
                     with _told():
                         _see(is_there=self._inbox.is_marked(connection, fresh[0].known_as))
             if attempt.is_late:
                 raise TimeoutError  # what makes the transaction roll back
         return first
+
+
+@contextmanager
+def _noted(attempt: Attempt) -> Iterator[None]:
+    """What is raised when the handler has returned, none of its lines has raised: an ORM writes late."""
+    try:
+        yield
+    except Exception as error:
+        if attempt.has_returned and not isinstance(error, HandlerFailed | TimeoutError):
+            error.add_note(AFTERWARDS)
+        raise
 
 
 @contextmanager

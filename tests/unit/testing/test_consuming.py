@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import aiosqlite
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from postroom import Consumer, Incoming, Message, Outbox
 from postroom.errors import UnsupportedConnection
 from postroom.testing import InMemoryConsumer
+from postroom.tracebacks import AFTERWARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,3 +194,32 @@ def test_a_parked_message_that_raises_stays_parked(consumer: Consumer, connectio
 def test_something_that_is_no_connection_is_refused(consumer: Consumer) -> None:
     with pytest.raises(UnsupportedConnection):
         InMemoryConsumer(consumer, object())
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Bill(Base):
+    __tablename__ = "no_such_table"
+    number: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.mark.parametrize(("flushes", "place"), [(True, "test_consuming.py:"), (False, f"({AFTERWARDS})")])
+def test_I_2_what_an_orm_writes_after_the_handler_has_returned_is_said_to_fail_then(
+    postroom_database: str, *, flushes: bool, place: str
+) -> None:
+    consumer, engine = Consumer("billing"), create_engine(postroom_database)
+
+    @consumer.handler("orders.created", attempts=1)
+    def bill(session: Session, message: Incoming) -> None:
+        session.add(Bill(number=message.json()["n"]))
+        if flushes:
+            session.flush()
+
+    with Session(engine) as session:
+        billing = InMemoryConsumer(consumer, session, catch=True)
+        assert billing.receive("orders.created", {"n": 7}) == "dead"
+    assert "no_such_table" in billing.dead[0].said
+    assert place in billing.dead[0].said
+    engine.dispose()
