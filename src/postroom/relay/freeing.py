@@ -26,6 +26,11 @@ EVERY = 10.0
 SHARE = 50
 """A look that takes long, because much waits, is followed by a pause that is so many times as long."""
 
+SOON, BUSY_SHARE = 1.0, 0.25
+"""Where more topics wait than a look tells, and some are freed, the next are looked at after so many seconds; and
+looking takes no more than this share of the time."""
+NEVER = float("inf")
+
 
 class Freeing:
     """Works beside the couriers, batch by batch, so that a million messages hold up nothing."""
@@ -35,6 +40,7 @@ class Freeing:
         self._line = line
         self._holding = holding
         self._look_at = 0.0
+        self._look_for_more_at = NEVER
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -59,6 +65,8 @@ class Freeing:
                     office.wake()
             for topic in topics:
                 to_free.pop(topic, None)
+        if freed:
+            self._look_at = min(self._look_at, self._look_for_more_at)
         return freed
 
     async def look(self, *, everything: bool = False) -> None:
@@ -68,12 +76,15 @@ class Freeing:
             return
         targets = self._office.targets
         found = await self._line.attempt(self._holding.targets_of_queue())
-        targets.learn({one.topic: one.reason for one in found})
-        known = {one.topic for one in found}
+        known = {one.topic: one.reason for one in found}
         unprobed = targets.unprobed()
-        for topics in chunks([topic for topic in unprobed if topic in known]):
+        to_try = [*targets.learn(known), *(topic for topic in unprobed if topic in known)]
+        for topics in chunks(to_try):
             await self._line.attempt(self._holding.free_one_of_each(topics))
+        there_are_more = len(found) == MOST_TARGETS
         for topic in unprobed:
-            if topic not in known and len(found) < MOST_TARGETS:
+            if topic not in known and not there_are_more:
                 targets.forget(topic)
-        self._look_at = started + max(EVERY, SHARE * (time.monotonic() - started))
+        seconds = time.monotonic() - started
+        self._look_at = started + max(EVERY, SHARE * seconds)
+        self._look_for_more_at = started + max(SOON, seconds / BUSY_SHARE) if there_are_more else NEVER

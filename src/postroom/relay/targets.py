@@ -111,15 +111,17 @@ class Targets:
             self._tail = queueing(self._tail, rest, now)
         return [*(due - now for due in scouts), *[self._tail - now] * rest]
 
-    def learn(self, found: Mapping[str, str]) -> None:
+    def learn(self, found: Mapping[str, str]) -> list[str]:
         """Messages of these topics wait in the database, for reasons that this relay, or another, was given.
 
-        One that is not known here may take messages by now: the next message tries it.
+        Returns those that were not known here. They may take messages by now: the next message tries them.
         """
-        for topic, reason in found.items():
-            if topic not in self.down and topic not in self.to_free and len(self.down) < MOST:
-                self.down[topic] = Target(reason, self._clock())
-                self._changed(topic, reason)
+        new = [topic for topic in found if topic not in self.down and topic not in self.to_free]
+        del new[max(0, MOST - len(self.down)) :]
+        for topic in new:
+            self.down[topic] = Target(found[topic], self._clock())
+            self._changed(topic, found[topic])
+        return new
 
     def unprobed(self) -> list[str]:
         """Topics that could be tried, while no message that was to do so has come for long."""
