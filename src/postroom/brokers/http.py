@@ -142,8 +142,10 @@ class HttpBroker:
         refusals = self._refusals
         async with self._asking:
             if self._wary and refusals == self._refusals:
-                self._wary = False
-                await self._post_each(islice(work, 1), outcomes, addresses, timeout)
+                try:
+                    await self._post_each(islice(work, 1), outcomes, addresses, timeout)
+                finally:  # until there is an answer, batches that come meanwhile wait for it too
+                    self._wary = self._refusals > refusals
 
     async def _post_each(
         self,
