@@ -211,7 +211,7 @@ def test_a_consumer_without_a_broker_is_told_to_have_one(
 
 
 HANGING = """
-import time
+import asyncio, time
 from postroom import Consumer, Message
 from postroom.brokers.memory import MemoryBroker
 
@@ -219,17 +219,31 @@ broker = MemoryBroker()
 broker.messages.append(Message.new("orders", {{}}))
 consumer = Consumer("billing", broker, database={database!r})
 
-@consumer.handler("orders", timeout=0.2, delays=[3600])
+@consumer.handler("orders", timeout=0.5, delays=[3600])
+{handler}
+"""
+SYNC = """
 def bill(connection, message):
     time.sleep(1000)
 """
+DEAF = """
+async def bill(connection, message):
+    while True:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            pass
+"""
 
 
-def test_a_handler_that_never_ends_does_not_keep_the_process(tmp_path: Path, fresh_database: FreshDatabase) -> None:
-    """Python waits for threads at its end: the process would stay until it is killed."""
+@pytest.mark.parametrize("handler", [SYNC, DEAF], ids=["sync", "async"])
+def test_a_handler_that_never_ends_does_not_keep_the_process(
+    tmp_path: Path, fresh_database: FreshDatabase, handler: str
+) -> None:
+    """Python waits for tasks at its end: the process would stay until it is killed."""
     database = fresh_database("postgresql")
     with closing(Service(database)) as service:
-        (tmp_path / "application.py").write_text(HANGING.format(database=database))
+        (tmp_path / "application.py").write_text(HANGING.format(database=database, handler=handler.strip()))
         command = [sys.executable, "-m", "postroom", "consume", "--app", "application:consumer", "--once", "--json"]
         ended = subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, env=plain_environment(), timeout=PATIENCE, check=True

@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 from collections import defaultdict
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -21,7 +21,7 @@ from postroom.errors import BrokerUnavailable
 from postroom.incoming import Incoming
 from postroom.rules.failures import Classifier, Failure
 from postroom.sources.memory import MemorySource
-from postroom.telemetry import Event, Handled, Reachability
+from postroom.telemetry import Event, Handled, Postponed, Reachability
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
 from tests.services.service import free_port
@@ -534,7 +534,7 @@ async def test_hung_handlers_cost_the_others_no_attempt_and_are_said(service: Se
 
     consumer = Consumer("billing", "http:", database=service.url, concurrency=1, hook=listen, **QUICK)
 
-    @consumer.handler("orders.created", attempts=1, timeout=0.1)
+    @consumer.handler("orders.created", attempts=1, timeout=0.5)
     def bill(message: Incoming) -> None:
         called.append(message.id)
         if message.id.startswith("hangs"):
@@ -550,6 +550,62 @@ async def test_hung_handlers_cost_the_others_no_attempt_and_are_said(service: Se
         assert await good == "handled"
     assert [one.reachable for one in told] == [False, True]
     assert len(service.dead()) == 2
+
+
+def hanging(called: list[str], release: threading.Event, *, asynchronous: bool) -> Any:
+    """A handler that does not end before it is released: a sync one, or one that does not heed being cancelled."""
+
+    def hang(message: Incoming) -> None:
+        called.append(message.id)
+        release.wait(60)
+
+    async def ahang(message: Incoming) -> None:
+        called.append(message.id)
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    return ahang if asynchronous else hang
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+async def test_a_call_that_hangs_is_not_made_again_before_it_has_ended(
+    service: Service, kind: str, *, asynchronous: bool
+) -> None:
+    """Another one would wait for the first one's mark until its own time is up, and burn an attempt and a thread."""
+    if kind == "sqlite":
+        pytest.skip("one that hangs is the only writer there")
+    events: list[Event] = []
+    called: list[str] = []
+    release = threading.Event()
+    consumer = Consumer("billing", "http:", database=service.url, concurrency=1, hook=events.append, **QUICK)
+    options: dict[str, Any] = {"attempts": 2, "delays": [0.01], "timeout": 0.5}
+    consumer.handler("orders.created", **options)(hanging(called, release, asynchronous=asynchronous))
+    async with consumer:
+        assert await consumer.handle(received("7")) == "parked"
+        await wait_for(lambda: any(isinstance(event, Postponed) for event in events))
+        assert await consumer.handle(received("7")) == "parked", "as when its sender repeats it"
+        assert called == ["7"]
+        release.set()
+        await wait_for(lambda: consumer.report.handled)
+    assert (called, service.dead()) == (["7", "7"], [])
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+async def test_a_single_run_ends_where_calls_hang(service: Service, kind: str, *, asynchronous: bool) -> None:
+    if kind == "sqlite":
+        pytest.skip("one that hangs is the only writer there")
+    called: list[str] = []
+    release = threading.Event()
+    broker = await published(*orders(4))
+    consumer = Consumer("billing", broker, database=service.url, concurrency=1, **QUICK)
+    consumer.handler("orders.created", timeout=0.5)(hanging(called, release, asynchronous=asynchronous))
+    with pytest.raises(BrokerUnavailable, match=r"2 calls of a?sync handlers have not ended in time"):
+        await consumer.run_once()
+    assert len(called) == 2
+    release.set()
+    report = await consumer.run_once()
+    assert report.handled >= 2, "what was not tried was given back"
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])

@@ -51,6 +51,10 @@ class TargetUnavailable(msgspec.Struct, frozen=True, gc=False):
 class NotSent(msgspec.Struct, frozen=True, gc=False):
     """Kept back, because one before it in the batch was not accepted: the message counts as not tried."""
 
+    delay: float = 0.0
+    """Not before so many seconds, where it is kept back for a reason of its own."""
+    reason: str = ""
+
 
 Outcome = Accepted | Refused | Unreached | TargetUnavailable | NotSent
 ACCEPTED = Accepted()

@@ -79,11 +79,16 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
     told = telemetry(settings)
     for one in consumers:
         one.add_hook(told.hook)
-    with asyncio.Runner() as runner:
+    runner = asyncio.Runner()
+    try:
         runner.run(_run(consumers, told, once=once))
+    finally:
+        late = _late_calls(runner.get_loop())
+        if not late:
+            runner.close()  # which would wait for them
     if as_json:
         print_json({one.name: asdict(one.report) for one in consumers})
-    _leave_late_handlers()
+    _leave_late_handlers(late)
 
 
 def _load(address: str) -> Sequence[Consumer]:
@@ -115,21 +120,28 @@ async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) ->
                 group.create_task(one.run_once() if once else one.run())
 
 
-def _leave_late_handlers() -> None:
-    """End the process where a handler does not end, long after its timeout: Python would wait for its thread.
+def _late_calls(loop: asyncio.AbstractEventLoop) -> Sequence[asyncio.Task[object]]:
+    """Calls of async handlers that go on though they were cancelled."""
+    from postroom.consumer.running import THREADS
+
+    return [task for task in asyncio.all_tasks(loop) if task.get_name() == THREADS]
+
+
+def _leave_late_handlers(late: Sequence[asyncio.Task[object]]) -> None:
+    """End the process where a handler does not end, long after its timeout.
 
     What it wrote is rolled back with its connection.
     """
     from postroom.consumer.running import THREADS
 
     deadline = time.monotonic() + FAREWELL
-    for thread in threading.enumerate():
-        if thread.name.startswith(THREADS):
-            thread.join(max(0.0, deadline - time.monotonic()))
-            if thread.is_alive():
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(0)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if late or any(thread.is_alive() for thread in threads):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _stop(consumers: Sequence[Consumer], number: signal.Signals) -> None:

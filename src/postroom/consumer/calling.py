@@ -38,7 +38,9 @@ class Attempt:
 
     def __init__(self) -> None:
         self.is_late = False
-        """Whether its time is up: whoever finds that writes nothing."""
+        """Whether its time is up: whoever finds that calls nothing any more, and writes nothing."""
+        self.has_ended = False
+        """Whether nothing of it goes on any more."""
         self.is_with_handler = False
         """Whether the handler has been called, and has not returned: what is raised then, it has raised."""
         self.has_returned = False
@@ -51,6 +53,11 @@ class Attempt:
         yield
         self.is_with_handler = False
         self.has_returned = True
+
+    def see_time(self) -> None:
+        """Raise `TimeoutError` where it is too late, which makes the transaction roll back."""
+        if self.is_late:
+            raise TimeoutError
 
 
 class Calls:
@@ -66,11 +73,12 @@ class Calls:
         self._tracer = tracer
 
     async def wait(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt | None = None) -> list[bool]:
-        """Call an async handler."""
+        """Call an async handler. Where it is too late when that returns, raises `TimeoutError`."""
         attempt = attempt or Attempt()
         with _noted(attempt):
             async with self._transactions.waiting() as connection:
                 first = await self._inbox.afirst_times(connection, _ids(messages))
+                attempt.see_time()
                 fresh = _those(messages, first)
                 if fresh:
                     with continued(fresh, self._inbox.consumer, self._tracer), attempt.with_handler():
@@ -78,13 +86,15 @@ class Calls:
                     if handler.takes_connection:
                         with _told():
                             _see(is_there=await self._inbox.ais_marked(connection, fresh[0].known_as))
+                attempt.see_time()
         return first
 
     def block(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt | None = None) -> list[bool]:
         """Call a sync handler. Where it is too late when that returns, raises `TimeoutError`."""
         attempt = attempt or Attempt()
         with _noted(attempt), self._transactions.blocking() as connection:
-            first = self._inbox.first_times(connection, _ids(messages))
+            first = self._inbox.first_times(connection, _ids(messages))  # may wait for another attempt's end
+            attempt.see_time()
             fresh = _those(messages, first)
             if fresh:
                 with continued(fresh, self._inbox.consumer, self._tracer), attempt.with_handler():
@@ -92,8 +102,7 @@ class Calls:
                 if handler.takes_connection:
                     with _told():
                         _see(is_there=self._inbox.is_marked(connection, fresh[0].known_as))
-            if attempt.is_late:
-                raise TimeoutError  # what makes the transaction roll back
+            attempt.see_time()
         return first
 
 

@@ -14,7 +14,7 @@ from postroom.consumer.office import Office
 from postroom.consumer.outcomes import Report
 from postroom.consumer.presence import Presence
 from postroom.consumer.retries import Retries
-from postroom.consumer.running import Runner
+from postroom.consumer.running import GRACE, Runner
 from postroom.consumer.shift import Shift
 from postroom.consumer.transactions import Transactions
 from postroom.errors import InvalidSetting
@@ -260,7 +260,7 @@ class Consumer(Background):
             lane_lease_sec=self._settings.lane_lease_sec,
             order=self._settings.order,
             batch=self._batch,
-            broker_timeout_ms=1000 * (longest + 1),
+            broker_timeout_ms=1000 * (longest + 1 + GRACE),
             dedup=False,
             notify=False,
         )

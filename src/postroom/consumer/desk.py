@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import as_parked, not_kept, ordering_key, without_payload
-from postroom.consumer.running import said
+from postroom.consumer.running import StillRunning, said
 from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.rules import failures
 from postroom.rules.failures import Reason
@@ -95,6 +95,7 @@ class Desk:
             try:
                 done = await self._attempt(self._free(left[:at_once]))
             except Outage:  # the service's own database is away: nothing can be handled, and nothing parked
+                self._office.lose_patience()
                 if await self._office.stops_within(pause):
                     self._done(left, Fate.UNDONE)
                     break
@@ -125,11 +126,16 @@ class Desk:
             return 1
         if self._stands_behind(message):
             return await self._park(first, None)
-        started = time.monotonic()
+        return await self._call(handler, received)
+
+    async def _call(self, handler: Handler, received: Sequence[Received]) -> int:
+        first, started = received[0], time.monotonic()
         try:
             is_first = await self._office.runner.run(handler, [one.message for one in received])
         except Outage:
             raise
+        except StillRunning:
+            return await self._park(first, None) if len(received) == 1 else 0
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             messages = [one.message for one in received]
             self._office.hook(Raised(handler.name, messages, error, self._office.name))

@@ -37,10 +37,17 @@ class Office:
     """Says to the relay of parked messages that there is one."""
     parked_keys: ParkedKeys = field(default_factory=ParkedKeys)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    is_patient: bool = True
+    """Whether to wait for calls of handlers that hang, and not to stop for them."""
 
     def handler_for(self, message: Incoming) -> Handler | None:
         """The first handler that the message fits."""
         return next((handler for handler in self.handlers if handler.fits(message)), None)
+
+    def lose_patience(self) -> None:
+        """Stop, where nothing can be handled any more because calls hang, and that is not to be waited for."""
+        if not self.is_patient and self.runner.hangs_for_good:
+            self.stopping.set()
 
     async def stops_within(self, seconds: float) -> bool:
         """Wait so long; returns at once when the consumer stops, and whether it does."""

@@ -6,10 +6,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from postroom.brokers.port import ACCEPTED, Outcome, Refused, Unreached
+from postroom.brokers.port import ACCEPTED, NotSent, Outcome, Refused, Unreached
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import as_received
-from postroom.consumer.running import said
+from postroom.consumer.running import StillRunning, said
 from postroom.relay.lines import Outage
 from postroom.rules import failures
 from postroom.rules.backoff import RetryPolicy
@@ -72,6 +72,8 @@ class Retries:
             [is_first] = await self._runner.run(handler, [received])
         except Outage as outage:
             return Unreached(str(outage))
+        except StillRunning:
+            return NotSent(handler.timeout, "an earlier call of its handler has not ended: it is tried when that has")
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             self._hook(Raised(handler.name, [received], error, self._consumer))
             return Refused(failures.reason_code(error, self._classifier), said(error, handler))

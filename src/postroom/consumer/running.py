@@ -34,6 +34,16 @@ STUCK = (
     "{} calls of sync handlers have not ended in time, and no thread is free: no message is tried until one ends; give "
     "what the handlers wait for a time limit"
 )
+STUCK_TASKS = (
+    "{} calls of async handlers have not ended in time, and were cancelled in vain: no message is tried until one "
+    "ends; let asyncio.CancelledError out of the handlers"
+)
+GRACE = 1.0
+"""Seconds in which a call that is cancelled ends: it rolls back."""
+
+
+class StillRunning(Exception):
+    """An earlier call for the same message has not ended: another one would wait for its mark, and is not made."""
 
 
 class Runner:
@@ -51,8 +61,12 @@ class Runner:
         """`tell` is told why no sync handler can be called, and, with None, that they can be again."""
         self._database_answers = database_answers
         self._tell = tell
-        self.stuck: str | None = None
-        """Why no sync handler can be called."""
+        self._stuck: dict[bool, str] = {}
+        """Why no handler can be called; by whether they are async."""
+        self._hung: dict[Attempt, frozenset[str]] = {}
+        """Calls that nobody waits for any more, and what their messages are known by."""
+        self._tasks: set[asyncio.Task[list[bool]]] = set()
+        """Those of async handlers that were cancelled and go on."""
         self._transactions = transactions
         self._calls = Calls(inbox, transactions, tracer)
         self._threads = Threads(threads, THREADS)
@@ -65,8 +79,12 @@ class Runner:
         that takes too long writes nothing either, when it ends at last. Where a connection of a pool proves to be
         stale, before the handler is called or after it has returned, it is tried again at once; where the database is
         away, or no thread is free, raises `Outage`: the handler is not at fault. A connection that a handler loses may
-        be to another database: that is a failed attempt, unless ours is away too.
+        be to another database: that is a failed attempt, unless ours is away too. Where an earlier call for one of the
+        messages goes on though its time is up, raises `StillRunning`.
         """
+        known = frozenset(one.known_as for one in messages) if self._hung else frozenset()
+        if any(known & theirs for theirs in self._hung.values()):
+            raise StillRunning
         lost: Exception | None = None
         attempt = Attempt()
         for _ in range(STALE):
@@ -85,19 +103,80 @@ class Runner:
             raise lost
         return await self._run(handler, messages, Attempt())  # it may have been away until now
 
+    @property
+    def stuck(self) -> str | None:
+        """Why no handler, or none of a kind, can be called."""
+        return next(iter(self._stuck.values()), None)
+
+    @property
+    def hangs_for_good(self) -> bool:
+        """Whether nothing but calls whose time is up keeps handlers from being called."""
+        return max(len(self._tasks), self._threads.left) >= self._threads.number
+
     async def _run(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
+        call = self._in_task if handler.is_async else self._in_thread
         try:
-            if handler.is_async:
-                async with asyncio.timeout(handler.timeout):
-                    return await self._calls.wait(handler, messages, attempt)
-            return await self._in_thread(handler, messages, attempt)
-        except Exception:
+            first = await call(handler, messages, attempt)
+        except Outage:
             raise
         except BaseException as error:
+            self._note(handler, None)
+            if not attempt.has_ended:
+                attempt.is_late = True
+                self._hung[attempt] = frozenset(one.known_as for one in messages)
             task = asyncio.current_task()
-            if isinstance(error, KeyboardInterrupt) or (task is not None and task.cancelling()):
+            if isinstance(error, Exception | KeyboardInterrupt) or (task is not None and task.cancelling()):
                 raise
-            raise HandlerFailed(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+            raise _failed(error) from error
+        self._note(handler, None)
+        return first
+
+    async def _in_task(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
+        """In a task of its own: a handler may not heed that it is cancelled, and nobody must wait for it then."""
+        if len(self._tasks) >= self._threads.number:
+            raise self._outage(handler, STUCK_TASKS.format(len(self._tasks)))
+        call = asyncio.create_task(self._wait(handler, messages, attempt), name=THREADS)
+        call.add_done_callback(lambda _: self._ended(attempt))
+        is_late = False
+        try:
+            is_late = not (await asyncio.wait({call}, timeout=handler.timeout))[0]
+        finally:
+            if not call.done():
+                await self._cancel(call)
+        if not call.done():
+            raise TimeoutError
+        try:
+            return call.result()
+        except asyncio.CancelledError as error:
+            if is_late:
+                raise TimeoutError from error
+            raise _failed(error) from error
+
+    async def _wait(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
+        try:
+            return await self._calls.wait(handler, messages, attempt)
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise _failed(error) from error  # an exit would end the loop
+
+    async def _cancel(self, call: asyncio.Task[list[bool]]) -> None:
+        call.cancel()
+        try:
+            await asyncio.wait({call}, timeout=GRACE)
+        finally:
+            if not call.done():
+                self._tasks.add(call)
+                call.add_done_callback(self._forget)
+
+    def _forget(self, call: asyncio.Task[list[bool]]) -> None:
+        self._tasks.discard(call)
+        if not call.cancelled():
+            call.exception()  # nobody else asks for it
+
+    def _ended(self, attempt: Attempt) -> None:
+        attempt.has_ended = True
+        self._hung.pop(attempt, None)
 
     async def check(self, handlers: Sequence[Handler]) -> None:
         """Open a transaction of each kind that the handlers need, and leave it.
@@ -126,26 +205,33 @@ class Runner:
     async def _in_thread(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
         try:
             async with asyncio.timeout(handler.timeout):
-                first: list[bool] = await self._threads.call(self._block, handler, messages, attempt)
+                first: list[bool] = await self._threads.call(
+                    self._block, handler, messages, attempt, ended=lambda: self._ended(attempt)
+                )
         except NoFreeThread:
-            self._note(STUCK.format(self._threads.left))
-            raise Outage(str(self.stuck)) from None
-        except BaseException:
-            attempt.is_late = True
-            self._note(None)
-            raise
-        self._note(None)
+            raise self._outage(handler, STUCK.format(self._threads.left)) from None
         return first
 
     def _block(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
-        if attempt.is_late:
-            raise TimeoutError  # the machine was so slow that its time was up before it began
+        attempt.see_time()  # the machine may be so slow that its time is up before it begins
         return self._calls.block(handler, messages, attempt)
 
-    def _note(self, stuck: str | None) -> None:
-        if (stuck is None) != (self.stuck is None):
-            self._tell(stuck)
-        self.stuck = stuck
+    def _outage(self, handler: Handler, reason: str) -> Outage:
+        self._note(handler, reason)
+        return Outage(reason)
+
+    def _note(self, handler: Handler, stuck: str | None) -> None:
+        was = self.stuck
+        if stuck is None:
+            self._stuck.pop(handler.is_async, None)
+        else:
+            self._stuck[handler.is_async] = stuck
+        if (was is None) != (self.stuck is None):
+            self._tell(self.stuck)
+
+
+def _failed(error: BaseException) -> HandlerFailed:
+    return HandlerFailed(f"{type(error).__name__}: {error}".removesuffix(": "))
 
 
 def said(error: BaseException, handler: Handler) -> str:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from postroom.consumer.reception import Reception
+from postroom.errors import BrokerUnavailable
 from postroom.telemetry import Lifecycle
 
 if TYPE_CHECKING:
@@ -49,7 +50,11 @@ class Shift:
             saying.cancel()
 
     async def work_once(self) -> None:
-        """Handle what the broker has at hand, and what is parked and due."""
+        """Handle what the broker has at hand, and what is parked and due.
+
+        Raises `BrokerUnavailable`; also where handlers hang, and nothing more can be handled.
+        """
+        self._office.is_patient = False
         async with self._at_work():
             deadline = time.monotonic() + JOINING
             while not self._office.stopping.is_set():
@@ -58,6 +63,8 @@ class Shift:
             await self.reception.wait_until_idle()
             if not self._office.stopping.is_set():
                 await self._relay.run_once()
+        if self._office.runner.hangs_for_good:
+            raise BrokerUnavailable(f"not all is handled: {self._office.runner.stuck or 'all calls hang'}")
 
     @asynccontextmanager
     async def _at_work(self) -> AsyncIterator[None]:

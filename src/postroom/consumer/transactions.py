@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import create_engine
@@ -12,7 +13,7 @@ from postroom.errors import DriverMissing, InvalidSetting
 from postroom.store.urls import dialect_of_url, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 WHAT = (
     "give an SQLAlchemy engine or sessionmaker (or their async forms), or a function that returns a context manager, "
@@ -37,7 +38,7 @@ class Transactions:
     def blocking(self) -> AbstractContextManager[Any]:
         """A transaction for a sync handler. Raises `InvalidSetting` where there are only async ones."""
         if self._sync is None:
-            self._sync = self._opener() or self._engine().begin
+            self._sync = self._opener() or partial(self._begin, self._engine())
         manager = self._sync()
         if not hasattr(manager, "__enter__"):
             if inspect.iscoroutine(manager):
@@ -53,8 +54,8 @@ class Transactions:
     async def waiting(self) -> AsyncIterator[Any]:
         """A transaction for an async handler. Raises `InvalidSetting` where there are only sync ones."""
         if self._async is None:
-            self._async = self._opener() or self._async_engine().begin
-        manager = self._async()
+            self._async = self._opener() or partial(self._abegin, self._async_engine())
+        manager: Any = self._async()
         if inspect.isawaitable(manager) and not hasattr(manager, "__aenter__"):
             manager = await manager
         if not hasattr(manager, "__aenter__"):
@@ -81,6 +82,26 @@ class Transactions:
             engine.dispose()
         self._engines.clear()
         self._sync = None
+
+    @contextmanager
+    def _begin(self, engine: Any) -> Iterator[Any]:
+        with engine.begin() as connection:
+            try:
+                yield connection
+            except BaseException:
+                if engine not in self._engines:  # closed meanwhile: nobody else closes what comes back too late
+                    connection.invalidate()
+                raise
+
+    @asynccontextmanager
+    async def _abegin(self, engine: Any) -> AsyncIterator[Any]:
+        async with engine.begin() as connection:
+            try:
+                yield connection
+            except BaseException:
+                if engine not in self._engines:
+                    await connection.invalidate()
+                raise
 
     def _opener(self) -> Callable[[], Any] | None:
         given: Any = self._given

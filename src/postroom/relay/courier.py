@@ -184,7 +184,7 @@ class Courier:
         office = self._office
         if office.broker.capabilities.ordered_prefix or office.stopping.is_set() or office.circuit.down is not None:
             return ()
-        left = [one for one, outcome in fates if isinstance(outcome, NotSent)]
+        left = [one for one, outcome in fates if isinstance(outcome, NotSent) and not outcome.delay]
         return left if len(left) < len(fates) else ()
 
     def _keep_back(self, failed: Sequence[Claimed]) -> None:

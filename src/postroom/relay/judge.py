@@ -117,6 +117,8 @@ class Judge:
                 return self._failed(one, outcome)
             case NotSent():
                 self._office.targets.nothing_to_probe(one.message.topic)
+                if outcome.delay:
+                    return Postponed(one, outcome.delay, Reason.TIMEOUT, outcome.reason)
                 return GivenBack(one)
             case Unreached():
                 return self._unreached(one, outcome, fault)
