@@ -58,6 +58,16 @@ class RabbitMQ(Service):
         # What only the directory decides goes by way of `env`, since the environment is made before it.
         return ["/usr/bin/env", *self._variables(), "sh", "-c", BOTH, SCRIPT]
 
+    def stop(self, *, kill: bool = False) -> None:
+        """As for all, but a queue that has been declared is there again after a crash.
+
+        The server answers before Mnesia has written it: of eight queues that were declared right before a kill, one
+        was gone, with its messages. That is RabbitMQ's own matter, and no test's.
+        """
+        if kill:
+            self.control("eval", "mnesia:sync_log().")
+        super().stop(kill=kill)
+
     def control(self, *arguments: str) -> None:
         """Run `rabbitmqctl`."""
         command: list[str | Path] = ["/usr/bin/env", *self._variables(), CONTROL, *arguments]
