@@ -42,6 +42,20 @@ def test_I_4_without_another_attempt_it_is_dead(room: Room) -> None:
     assert (room.delivery(position).state, room.delivery(position).attempts) == (3, 1)
 
 
+@pytest.mark.parametrize("character", ['"', "\\", "'", "x", "é"])
+def test_L_10_what_mysql_would_not_take_is_told_by_how_long_it_is_in_a_statement(room: Room, character: str) -> None:
+    """Its answer may be a lost connection, and headers are text in JSON in a statement."""
+    if room.names.dialect != "mysql":
+        message = Message.new("orders", b"x" * 1000)
+        assert not room.run(parking(room).is_too_large(message))
+        return
+    [[limit]] = room.select("SELECT @@max_allowed_packet")
+    written = {'"': 4, "\\": 4, "'": 2, "x": 1, "é": 2}[character]  # bytes of a statement
+    for bytes_over, expected in ((-8192, False), (8192, True)):
+        message = Message.new("orders", None, headers={"h": character * ((limit + bytes_over) // written)})
+        assert room.run(parking(room).is_too_large(message)) is expected
+
+
 def test_what_is_parked_is_parked_once(room: Room) -> None:
     store = parking(room)
     assert room.run(store.park(parked(), Failed("OOPS", "no", 60.0))).is_new

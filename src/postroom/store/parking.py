@@ -11,7 +11,7 @@ from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
-from postroom.store.dialect import whole_numbers
+from postroom.store.dialect import as_json, whole_numbers
 from postroom.store.leases import Order
 from postroom.store.operations import Operations
 from postroom.store.steps import Query, Steps
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 AROUND = 4096
 """Bytes of a statement beside payload and headers."""
+ESCAPED = ("\\", '"', "'")
+"""What is written twice as long in a statement, of a text that has no control characters."""
 
 
 class Failed(NamedTuple):
@@ -96,7 +98,9 @@ class Parking(Operations):
             return False
         found = yield Query("SELECT @@max_allowed_packet")
         [[limit]] = found.rows
-        return 2 * message.size + AROUND > int(limit)  # in hexadecimal
+        headers = as_json(dict(message.headers))
+        escaped = len(headers.encode()) + sum(map(headers.count, ESCAPED))
+        return 2 * len(message.payload or b"") + escaped + AROUND > int(limit)  # the payload is in hexadecimal
 
     def _failure(self, message: Message, failed: Failed) -> Query:
         return Query(
