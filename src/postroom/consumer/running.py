@@ -210,7 +210,12 @@ class Runner:
                 )
         except NoFreeThread:
             raise self._outage(handler, STUCK.format(self._threads.left)) from None
-        return first
+        except TimeoutError:
+            if attempt.has_ended:
+                raise
+        else:
+            return first
+        raise TimeoutError  # a new one: asyncio has raised the other, and no line of the handler's
 
     def _block(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
         attempt.see_time()  # the machine may be so slow that its time is up before it begins
