@@ -186,6 +186,34 @@ async def test_R_9_a_receiver_that_wants_no_messages_is_asked_once(receiver: Rec
     assert len(receiver.request("GET", f"/{topic}").splitlines()) == 2
 
 
+async def test_R_9_a_batch_that_comes_while_the_receiver_is_asked_waits_for_the_answer() -> None:
+    asked, may_answer = asyncio.Semaphore(0), asyncio.Event()
+    requests = 0
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await reader.readuntil(b"\r\n\r\n")
+        requests += 1
+        asked.release()
+        await may_answer.wait()
+        writer.write(b"HTTP/1.1 410 Gone\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(receive, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        broker = HttpBroker(f"http://127.0.0.1:{port}/?postroom.private=true")
+        batches = [[Message.new("t", {"n": n}) for n in range(20)] for _ in range(2)]
+        first = asyncio.create_task(broker.publish(batches[0], 10.0))
+        await asked.acquire()
+        second = asyncio.create_task(broker.publish(batches[1], 10.0))
+        await asyncio.wait([second], timeout=0.2)
+        may_answer.set()
+        assert isinstance((await first)[0], Unreached)
+        assert await second == [NOT_SENT] * 20
+        await broker.close()
+    assert requests == 1
+
+
 async def test_R_9_one_message_that_is_not_wanted_keeps_none_from_being_sent(receiver: Receiver) -> None:
     receiver.request("PUT", "/wanted")
     broker = HttpBroker(f"http://127.0.0.1:{receiver.port}/?postroom.private=true")
