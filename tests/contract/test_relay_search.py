@@ -20,8 +20,8 @@ from postroom import unsent
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome, Refused
 from postroom.message import Message
 from postroom.relay import settler as settling
-from postroom.relay.collectors import Lanes
 from postroom.relay.courier import Courier
+from postroom.relay.lane_readers import Lanes
 from postroom.relay.lines import Database, Outage, ShiftLines
 from postroom.relay.office import Office
 from postroom.relay.options import Options

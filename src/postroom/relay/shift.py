@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from postroom.errors import PostroomError
-from postroom.relay.collectors import Collector, HelpingRows, Lanes, Rows
+from postroom.relay.collectors import Collector, HelpingRows, Rows
 from postroom.relay.courier import GRACE, Batches, Courier
 from postroom.relay.freeing import Freeing
 from postroom.relay.heart import Heart
+from postroom.relay.lane_readers import Lanes
 from postroom.relay.lines import ConnectionReplaced, Outage
 from postroom.relay.settler import Settler
 from postroom.store.holding import Holding
