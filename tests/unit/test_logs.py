@@ -198,6 +198,7 @@ class Terminal(io.StringIO):
 
 def test_on_a_terminal_it_is_text_in_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
     coloured, plain, as_json = Terminal(), Terminal(), Terminal()
     logs.structured(coloured)(Lifecycle("w1\x1b[2J", "started"))
     assert "\x1b[1mrelay_started" in coloured.getvalue()
