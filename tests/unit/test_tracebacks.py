@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.pool import NullPool
 
 from postroom import Outbox
 from postroom.tracebacks import LONGEST, raised_at, without_credentials, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+ENGINE = create_engine("sqlite://", poolclass=NullPool)  # which leaves no connection open behind it
 
 
 def own() -> None:
@@ -26,7 +30,7 @@ def in_the_standard_library() -> None:
 
 
 def in_a_package() -> None:
-    with create_engine("sqlite://").begin() as connection:
+    with ENGINE.begin() as connection:
         connection.execute(text("SELECT no_such"))
 
 
@@ -40,7 +44,7 @@ class Bill(Base):
 
 
 def in_code_that_a_package_generated() -> None:
-    with Session(create_engine("sqlite://")) as session:
+    with Session(ENGINE) as session:
         session.add(Bill(number=7))
         session.flush()
 
