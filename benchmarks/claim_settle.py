@@ -9,10 +9,10 @@ import psycopg
 
 from benchmarks.rounds import create_tables, per_second, show
 from postroom import Message, Outbox
-from postroom.store.databases import deliveries
-from postroom.store.leases import Sent
-from postroom.store.steps import arun
-from postroom.store.stores import AsyncStore
+from postroom.store.connections.stores import AsyncStore
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.leases import Sent
+from postroom.store.sql.steps import arun
 from tests.services import registry
 from tests.services.databases import fresh_database
 

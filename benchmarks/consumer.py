@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 from benchmarks.rounds import create_tables, per_second, show
 from postroom import Consumer, Inbox, Message
 from postroom.brokers.nats import NatsBroker
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
 from tests.services.nats import Nats
 from tests.services.postgresql import PostgreSQL
 

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from benchmarks.rounds import create_tables, per_second, show
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
 from postroom.web import IdempotencyMiddleware
 from postroom.web.joining import PLACE
 from tests.services.postgresql import PostgreSQL

@@ -16,7 +16,7 @@ import psycopg
 from benchmarks.producer import PAYLOAD
 from benchmarks.rounds import create_tables, per_second, show
 from postroom import Outbox
-from postroom.store.names import Names, channel
+from postroom.store.sql.names import Names, channel
 from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pymysql
 
 from benchmarks.rounds import create_tables, per_second, show
 from postroom import Message, Outbox
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
 from tests.services import registry
 from tests.services.databases import fresh_database
 

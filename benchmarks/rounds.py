@@ -7,8 +7,8 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from postroom.store.migrations import upgrade
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
+from postroom.store.schema.migrations import upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from postroom.brokers.port import Broker
     from postroom.settings import Settings
     from postroom.sources.port import Source
-    from postroom.store.limits import Limits
-    from postroom.store.stores import BlockingStore, Lines
+    from postroom.store.connections.limits import Limits
+    from postroom.store.connections.stores import BlockingStore, Lines
 
 STARTING = 40.0
 """Seconds for a database to answer for the first time: longer than SQLite waits for a lock."""
@@ -37,7 +37,10 @@ def open_store(settings: Settings, *, create: bool = False, limits: Limits | Non
         raise InvalidSetting(
             "no database is given: use --database URL or set POSTROOM_DATABASE, for example to sqlite:///app.db"
         )
-    from postroom.store import stores, urls  # SQLAlchemy: not for those who only ask for help
+    from postroom.store.connections import (
+        stores,
+        urls,  # SQLAlchemy: not for those who only ask for help
+    )
 
     file = urls.file_of(settings.database)
     if file and not create and not Path(file).exists():
@@ -51,8 +54,8 @@ async def open_relay_store(settings: Settings, purpose: str = "relay", limits: L
     Its tables are what this version works with: raises `SchemaError` otherwise; `PrivilegeMissing` where its user may
     not do what the purpose asks for; `DatabaseUnreachable`, and what `open_store` raises.
     """
-    from postroom.store import stores, urls
-    from postroom.store.checking import check
+    from postroom.store.connections import stores, urls
+    from postroom.store.schema.checking import check
 
     if settings.database is None or urls.dialect_of_url(settings.database) == "sqlite":
         store: Lines = stores.ThreadStore(open_store(settings, limits=limits))

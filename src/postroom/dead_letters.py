@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from postroom import insight
 from postroom.errors import MessageNotFound
 from postroom.rules.lifecycle import State
-from postroom.store.dead_letters import ALL, Choice, Counted, DeadLetter, DeadLetters, Done, Tell
-from postroom.store.finding import Finding
+from postroom.store.admin.dead_letters import ALL, Choice, Counted, DeadLetter, DeadLetters, Done, Tell
+from postroom.store.admin.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from uuid import UUID
 
-    from postroom.store.names import Names
-    from postroom.store.steps import Steps
+    from postroom.store.sql.names import Names
+    from postroom.store.sql.steps import Steps
 
 __all__ = ["Choice", "Counted", "DeadLetter", "Done", "count", "discard", "listed", "others", "requeue", "show"]
 

@@ -22,13 +22,13 @@ from postroom.rules.replay import (
     Status,
 )
 from postroom.settings import HOUR, MOST_DAYS, Settings
-from postroom.store import handing
-from postroom.store.connections import async_kind, sync_kind
-from postroom.store.db_errors import explained
-from postroom.store.leases import new_token
-from postroom.store.ledger import KEEPERS, Keeper, Terms
-from postroom.store.names import Names
-from postroom.store.steps import Steps, arun, run
+from postroom.store.connections.kinds import async_kind, sync_kind
+from postroom.store.ledger import handing
+from postroom.store.ledger.entries import KEEPERS, Keeper, Terms
+from postroom.store.outbox.leases import new_token
+from postroom.store.sql.db_errors import explained
+from postroom.store.sql.names import Names
+from postroom.store.sql.steps import Steps, arun, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from postroom.message import unique_key
 from postroom.settings import Settings
-from postroom.store.connections import async_kind, sync_kind
-from postroom.store.db_errors import explained
-from postroom.store.marking import MARKERS, Marker
-from postroom.store.names import Names
-from postroom.store.steps import arun, run
+from postroom.store.connections.kinds import async_kind, sync_kind
+from postroom.store.inbox import MARKERS, Marker
+from postroom.store.sql.db_errors import explained
+from postroom.store.sql.names import Names
+from postroom.store.sql.steps import arun, run
 
 if TYPE_CHECKING:
     import uuid

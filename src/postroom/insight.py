@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from postroom.store.finding import Finding, Found
-    from postroom.store.steps import Steps
-    from postroom.store.watching import Watching
+    from postroom.store.admin.finding import Finding, Found
+    from postroom.store.admin.watching import Watching
+    from postroom.store.sql.steps import Steps
 
 
 @dataclass(frozen=True, slots=True)

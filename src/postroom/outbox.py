@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Unpack
 
-from postroom import wakeup
 from postroom.errors import InvalidMessage, InvalidSetting, LeaseLost, PayloadTooLarge
 from postroom.message import Fields, Message
 from postroom.rules.routing import Routing, best_pattern
 from postroom.rules.topics import rule_of
+from postroom.runtime import wakeup
 from postroom.settings import Settings
-from postroom.store.connections import async_kind, sync_kind
-from postroom.store.db_errors import explained
-from postroom.store.handing import Handing
-from postroom.store.names import Names
-from postroom.store.steps import Steps, arun, run
-from postroom.store.writing import WRITERS, Writer
+from postroom.store.connections.kinds import async_kind, sync_kind
+from postroom.store.ledger.handing import Handing
+from postroom.store.outbox.writing import WRITERS, Writer
+from postroom.store.sql.db_errors import explained
+from postroom.store.sql.names import Names
+from postroom.store.sql.steps import Steps, arun, run
 
 MOST_TOPICS = 4096
 """Of which it is remembered whether a broker can have them."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.store.operations import Operations
-from postroom.store.retention import BATCH, Retention
-from postroom.telemetry import Cleaned
+from postroom.store.admin.retention import BATCH, Retention
+from postroom.store.sql.operations import Operations
+from postroom.telemetry.events import Cleaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.store.names import Names
-    from postroom.store.steps import Steps
+    from postroom.store.sql.names import Names
+    from postroom.store.sql.steps import Steps
 
 __all__ = ["Cleaned", "clean"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, MetaData
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-    from postroom.store.names import Names
+    from postroom.store.sql.names import Names
 
 __all__ = ["acreate", "create", "metadata"]
 
@@ -35,7 +35,7 @@ def create(
     """
     from sqlalchemy import Connection, Engine
 
-    from postroom.store.migrations import upgrade, upgrade_within
+    from postroom.store.schema.migrations import upgrade, upgrade_within
 
     settings = Settings.load(
         database=database if isinstance(database, str) else None, schema=schema, table_prefix=table_prefix
@@ -63,7 +63,7 @@ async def acreate(
     table_prefix: str | None = None,
 ) -> None:
     """`create` with a URL, an AsyncEngine or an AsyncConnection."""
-    from postroom.store.migrations import upgrade, upgrade_within
+    from postroom.store.schema.migrations import upgrade, upgrade_within
 
     settings = Settings.load(
         database=database if isinstance(database, str) else None, schema=schema, table_prefix=table_prefix
@@ -93,13 +93,13 @@ def metadata(dialect: str = "postgresql", schema: str | None = None, table_prefi
     In ``env.py``: ``target_metadata = [Base.metadata, postroom.schema.metadata("postgresql")]``. MetaData cannot hold
     everything: the migration also calls ``postroom.schema.create(op.get_bind())``, which adopts the tables.
     """
-    from postroom.store.schema import metadata_for
+    from postroom.store.schema.tables import metadata_for
 
     return metadata_for(dialect, schema, table_prefix)
 
 
 def _names(connection: Connection | None, settings: Settings) -> Names:
-    from postroom.store.names import Names
+    from postroom.store.sql.names import Names
 
     assert connection is not None  # noqa: S101 - an open AsyncConnection has one
     return Names.of(connection.dialect.name, settings.schema, settings.table_prefix)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.store.cancelling import Cancelled, Cancelling
-from postroom.store.dead_letters import ALL, Choice
-from postroom.store.leases import Order
+from postroom.store.admin.cancelling import Cancelled, Cancelling
+from postroom.store.admin.dead_letters import ALL, Choice
+from postroom.store.outbox.leases import Order
 
 if TYPE_CHECKING:
-    from postroom.store.dead_letters import Tell
-    from postroom.store.names import Names
-    from postroom.store.steps import Steps
+    from postroom.store.admin.dead_letters import Tell
+    from postroom.store.sql.names import Names
+    from postroom.store.sql.steps import Steps
 
 __all__ = ["Cancelled", "Choice", "cancel", "count"]
 

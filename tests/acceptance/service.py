@@ -8,12 +8,12 @@ from sqlalchemy import Engine, create_engine, text
 
 from postroom import Message, Outbox, dead_letters, insight
 from postroom.dead_letters import Choice, DeadLetter
-from postroom.store.databases import deliveries
-from postroom.store.migrations import upgrade
-from postroom.store.stores import Store
-from postroom.store.urls import resolve
-from postroom.store.watching import Watching
-from postroom.store.workers import Workers
+from postroom.store.admin.watching import Watching
+from postroom.store.connections.stores import Store
+from postroom.store.connections.urls import resolve
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.workers import Workers
+from postroom.store.schema.migrations import upgrade
 
 LARGEST = 2 * 1024 * 1024
 """More than the test brokers take."""

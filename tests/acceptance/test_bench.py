@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, inspect
 from postroom import Message
 from postroom.bench import latency
 from postroom.cli import main
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from postroom import Outbox
 from postroom.cli import main
-from postroom.store import urls
+from postroom.store.connections import urls
 from tests.services.databases import KINDS, SERVERS, need
 
 if TYPE_CHECKING:

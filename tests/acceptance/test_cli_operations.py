@@ -16,10 +16,10 @@ import pytest
 
 from postroom import Outbox
 from postroom.cli import main
-from postroom.store.databases import deliveries
-from postroom.store.leases import Dead, Sent
-from postroom.store.stores import Store
-from postroom.store.workers import Workers
+from postroom.store.connections.stores import Store
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.leases import Dead, Sent
+from postroom.store.outbox.workers import Workers
 from tests.contract import clock
 from tests.services.databases import KINDS
 

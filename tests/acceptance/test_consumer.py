@@ -21,7 +21,7 @@ from postroom.errors import BrokerUnavailable
 from postroom.incoming import Incoming
 from postroom.rules.failures import Classifier, Failure
 from postroom.sources.memory import MemorySource
-from postroom.telemetry import Event, Handled, Postponed, Reachability
+from postroom.telemetry.events import Event, Handled, Postponed, Reachability
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
 from tests.services.service import free_port

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from postroom import Consumer, Message
 from postroom.brokers.memory import MemoryBroker
 from postroom.errors import DatabaseUnreachable, InvalidSetting, NotInTransaction, UnsupportedConnection
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
 from tests.acceptance.service import Service
 from tests.contract.connection_kinds import KINDS, Kind
 

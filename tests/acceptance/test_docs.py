@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from postroom import errors
 from postroom.cli.app import app
-from postroom.metrics import prometheus
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import Outcome, State, Transition
-from postroom.store.names import TABLES
-from postroom.store.watching import LISTED
+from postroom.store.admin.watching import LISTED
+from postroom.store.sql.names import TABLES
+from postroom.telemetry.metrics import prometheus
 from tests.acceptance import documents
 
 if TYPE_CHECKING:

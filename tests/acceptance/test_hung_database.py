@@ -13,8 +13,8 @@ import pytest
 from postroom import Consumer, Message, Relay, compose
 from postroom.brokers.memory import MemoryBroker
 from postroom.errors import DatabaseUnreachable
-from postroom.health import Health
-from postroom.telemetry import Event, Reachability, all_of
+from postroom.telemetry.events import Event, Reachability, all_of
+from postroom.telemetry.health import Health
 from tests.acceptance.probing import started, wait_until
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for

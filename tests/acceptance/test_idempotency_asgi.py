@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import PlainTextResponse
 
 from postroom.errors import InvalidSetting, SchemaMissing
-from postroom.metrics import prometheus
-from postroom.store.bookkeeping import Bookkeeping
-from postroom.telemetry import KEYED, Event
+from postroom.store.ledger.bookkeeping import Bookkeeping
+from postroom.telemetry.events import KEYED, Event
+from postroom.telemetry.metrics import prometheus
 from postroom.web import IdempotencyMiddleware
 from tests.acceptance.keyed_shop import KEY, LARGE, KeyedShop, served
 from tests.acceptance.service import Service

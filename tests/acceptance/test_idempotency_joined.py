@@ -17,7 +17,7 @@ from postroom import Message, Outbox, Relay, RetryPolicy
 from postroom.errors import InvalidEntry, LeaseLost
 from postroom.idempotency import Ledger, Start
 from postroom.idempotency import Response as Answer
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
 from postroom.web import IdempotencyMiddleware, KeyedRequest
 from tests.acceptance.keyed_shop import KEY
 from tests.acceptance.service import Service

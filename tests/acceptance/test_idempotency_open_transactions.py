@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from starlette.middleware.gzip import GZipMiddleware
 
 from postroom import Outbox, Relay
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
 from postroom.web import IdempotencyMiddleware
 from tests.acceptance.keyed_shop import KEY, served
 from tests.acceptance.service import Service

@@ -80,7 +80,7 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 import importlib.util
-from postroom.store import urls
+from postroom.store.connections import urls
 urls.find_spec = lambda name: None if name in {names!r} else importlib.util.find_spec(name)
 from postroom.cli import main
 """

@@ -25,8 +25,8 @@ from examples.orders.service import FIND, Asked, engine_of
 from postroom.cli import main
 from postroom.idempotency import Response
 from postroom.rules.replay import Verdict
-from postroom.store.confirming import Confirmation, Confirming
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
+from postroom.store.ledger.confirming import Confirmation, Confirming
 from tests.acceptance.documents import ROOT
 from tests.contract import clock
 from tests.services.service import free_port

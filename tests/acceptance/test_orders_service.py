@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from examples.orders.service import app, set_up
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
 from tests.contract import clock
 
 if TYPE_CHECKING:

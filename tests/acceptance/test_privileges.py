@@ -17,15 +17,15 @@ from postroom.dead_letters import Choice
 from postroom.errors import IdempotencyConflict, PrivilegeMissing
 from postroom.idempotency import Ledger
 from postroom.retention import clean
-from postroom.store.census import Census
-from postroom.store.finding import Finding
-from postroom.store.freeing import Freeing
-from postroom.store.grants import RIGHTS, Purpose, grant_statements, missing_rights
-from postroom.store.stores import Store
-from postroom.store.urls import resolve
-from postroom.store.watching import Watching
-from postroom.store.workers import Workers
-from postroom.telemetry import Denied, Event, Reachability
+from postroom.store.admin.census import Census
+from postroom.store.admin.finding import Finding
+from postroom.store.admin.freeing import Freeing
+from postroom.store.admin.watching import Watching
+from postroom.store.connections.stores import Store
+from postroom.store.connections.urls import resolve
+from postroom.store.outbox.workers import Workers
+from postroom.store.schema.grants import RIGHTS, Purpose, grant_statements, missing_rights
+from postroom.telemetry.events import Denied, Event, Reachability
 from tests.acceptance.service import Service
 from tests.acceptance.test_consumer import published
 from tests.acceptance.waiting import wait_for
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from postroom.incoming import Incoming
-    from postroom.store.names import Names
+    from postroom.store.sql.names import Names
     from tests.conftest import FreshDatabase
 
 pytestmark = pytest.mark.parametrize("kind", ["postgresql", "mariadb"])

@@ -12,7 +12,7 @@ import pytest
 from postroom import Message, Relay, RetryPolicy
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, Refused, Unreached
-from postroom.telemetry import Event, Reachability
+from postroom.telemetry.events import Event, Reachability
 from tests.acceptance.service import Service
 
 if TYPE_CHECKING:

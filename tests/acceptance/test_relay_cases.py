@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from postroom.telemetry import Event
+    from postroom.telemetry.events import Event
     from tests.conftest import FreshDatabase
     from tests.services.pgbouncer import PgBouncer
 

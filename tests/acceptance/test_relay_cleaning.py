@@ -12,9 +12,9 @@ import pytest
 
 from postroom import Inbox, Message, Relay
 from postroom.brokers.memory import MemoryBroker
-from postroom.logs import structured
-from postroom.store.stores import Store
-from postroom.telemetry import Cleaned, Event
+from postroom.store.connections.stores import Store
+from postroom.telemetry.events import Cleaned, Event
+from postroom.telemetry.logs import structured
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
 from tests.contract import clock

@@ -13,9 +13,9 @@ from sqlalchemy import create_engine, make_url, text
 from postroom import Message, Outbox, Relay, RetryPolicy
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome, Refused
-from postroom.relay.lines import Outage
 from postroom.rules.ordering import key_hash, lane_of
-from postroom.store.urls import resolve
+from postroom.store.connections.reconnecting import Outage
+from postroom.store.connections.urls import resolve
 from tests.acceptance.service import Service
 from tests.contract.schema_support import names_for, take_guards
 

@@ -17,10 +17,10 @@ from postroom.brokers.memory import MemoryBroker
 from postroom.consumer.parked import as_parked
 from postroom.errors import InvalidMessage, LeaseLost
 from postroom.idempotency import Conflict, Entry, InProgress, Ledger, Replay, Response, Run, digest_of
-from postroom.store.operations import Operations
-from postroom.store.retention import Retention
-from postroom.store.stores import Store
-from postroom.telemetry import Event, Settled
+from postroom.store.admin.retention import Retention
+from postroom.store.connections.stores import Store
+from postroom.store.sql.operations import Operations
+from postroom.telemetry.events import Event, Settled
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
 from tests.contract import clock

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from postroom import Relay
 from postroom.brokers.memory import MemoryBroker
-from postroom.store.databases import deliveries
-from postroom.store.lanes import Lanes
-from postroom.store.migrations import upgrade
-from postroom.store.steps import Query
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.lanes import Lanes
+from postroom.store.schema.migrations import upgrade
+from postroom.store.sql.steps import Query
 
 if TYPE_CHECKING:
     import pytest
 
-    from postroom.store.leases import Lane
-    from postroom.store.steps import Steps
+    from postroom.store.outbox.leases import Lane
+    from postroom.store.sql.steps import Steps
     from tests.conftest import FreshDatabase
 
 

@@ -13,7 +13,7 @@ import pytest
 from postroom import Message, Relay, RetryPolicy
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, TargetUnavailable, Unreached
 from postroom.errors import BrokerUnavailable
-from postroom.telemetry import Event, Reachability, TargetChanged
+from postroom.telemetry.events import Event, Reachability, TargetChanged
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import PATIENCE, wait_for
 from tests.services.databases import need

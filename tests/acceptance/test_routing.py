@@ -15,7 +15,7 @@ from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import Outcome, Unreached
 from postroom.cli.running import run
 from postroom.errors import InvalidSetting
-from postroom.telemetry import Event, Reachability
+from postroom.telemetry.events import Event, Reachability
 from postroom.testing import InMemoryRelay
 from tests.acceptance.service import Service
 

@@ -16,11 +16,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from postroom import Consumer, Message, Relay, RetryPolicy
 from postroom.brokers.memory import MemoryBroker
-from postroom.health import Health
-from postroom.logs import structured
-from postroom.metrics import prometheus
-from postroom.telemetry import all_of
-from postroom.traces import opentelemetry
+from postroom.telemetry.events import all_of
+from postroom.telemetry.health import Health
+from postroom.telemetry.logs import structured
+from postroom.telemetry.metrics import prometheus
+from postroom.telemetry.traces import opentelemetry
 from tests.acceptance.probing import started, wait_until
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for

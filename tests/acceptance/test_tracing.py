@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from postroom import Consumer, Message, Outbox, Relay
 from postroom.brokers.memory import MemoryBroker
-from postroom.traces import opentelemetry
+from postroom.telemetry.traces import opentelemetry
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
 from tests.services.databases import need

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.store.operations import Operations
-from postroom.store.steps import Query, Steps
+from postroom.store.sql.operations import Operations
+from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
-    from postroom.store.dialect import Dialect
-    from postroom.store.stores import BlockingStore
+    from postroom.store.connections.stores import BlockingStore
+    from postroom.store.sql.dialect import Dialect
 
 MOMENTS = {
     "delivery": ("due", "leased_until", "failed_at"),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom.store.migrations import upgrade
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
+from postroom.store.schema.migrations import upgrade
 from tests.contract.store_drivers import DRIVERS, Driver, Room
 from tests.contract.write_support import prepared
 from tests.services.databases import fresh_database

@@ -59,7 +59,7 @@ class Kind:
     name: str
     database: str
     registered: str
-    """The class, by the name under which `postroom.store.connections` knows it."""
+    """The class, by the name under which `postroom.store.connections.kinds` knows it."""
     open: Callable[[URL], AbstractContextManager[Caller]]
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from postroom.store.steps import Query, render
+from postroom.store.sql.steps import Query, render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from postroom.store.steps import Result
+    from postroom.store.sql.steps import Result
 
     Execute = Callable[[Query], Result]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url, text
 
-from postroom.store import migrations
-from postroom.store.guards import checks, triggers
-from postroom.store.migrations import check, current_version, upgrade
-from postroom.store.names import Names
-from postroom.store.schema import metadata
+from postroom.store.schema import migrations
+from postroom.store.schema.guards import checks, triggers
+from postroom.store.schema.migrations import check, current_version, upgrade
+from postroom.store.schema.tables import metadata
+from postroom.store.sql.names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

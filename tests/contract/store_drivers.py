@@ -18,19 +18,19 @@ from sqlalchemy import make_url
 from postroom.message import Message
 from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits
 from postroom.rules.ordering import key_hash, lane_of
-from postroom.store.databases import deliveries
-from postroom.store.dialect import whole_numbers
-from postroom.store.leases import Claim, Claimed, Lane, Order, Settlement
-from postroom.store.operations import DEFAULT_QUEUE, Operations
-from postroom.store.steps import Query, Result, Steps
-from postroom.store.stores import BlockingStore, BridgedStore, Store
-from postroom.store.writing import WRITERS
+from postroom.store.connections.stores import BlockingStore, BridgedStore, Store
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.leases import Claim, Claimed, Lane, Order, Settlement
+from postroom.store.outbox.writing import WRITERS
+from postroom.store.sql.dialect import whole_numbers
+from postroom.store.sql.operations import DEFAULT_QUEUE, Operations
+from postroom.store.sql.steps import Query, Result, Steps
 from tests.contract import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from postroom.store.deliveries import Deliveries
+    from postroom.store.outbox.deliveries import Deliveries
 
 T = TypeVar("T")
 

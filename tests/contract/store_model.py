@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from postroom.rules.lifecycle import ClaimLimits, State, Stored, split_batch, status
 from postroom.rules.ordering import LANES, NO_LANE, key_hash, lane_of
-from postroom.store.leases import (
+from postroom.store.outbox.leases import (
     Claimed,
     Dead,
     Duplicate,

@@ -13,7 +13,7 @@ import pytest
 from postroom import Message, Outbox
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.ordering import key_hash, lane_of
-from postroom.store.sync_connections import Sqlite3
+from postroom.store.connections.sync_kinds import Sqlite3
 from tests.contract import connection_kinds as kinds
 from tests.contract.write_support import Database, Databases, business_row
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from postroom.store.steps import Query, Result
+    from postroom.store.sql.steps import Query, Result
     from tests.contract.connection_callers import Caller
 
 OUTBOX = Outbox()

@@ -11,8 +11,8 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
 from postroom.errors import SchemaMissing
-from postroom.store.ddl import completing_statements, schema_statements
-from postroom.store.schema import metadata
+from postroom.store.schema.ddl import completing_statements, schema_statements
+from postroom.store.schema.tables import metadata
 from tests.contract.schema_support import (
     SYNC,
     assert_complete,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from postroom.store.names import Names
+    from postroom.store.sql.names import Names
     from tests.conftest import FreshDatabase
 
 every_database = pytest.mark.parametrize("kind", KINDS)
@@ -39,7 +39,7 @@ ENV = """
 from alembic import context
 from sqlalchemy import MetaData, NullPool, create_engine
 
-from postroom.store.schema import metadata_for
+from postroom.store.schema.tables import metadata_for
 
 engine = create_engine({url!r}, poolclass=NullPool)
 with engine.connect() as connection:

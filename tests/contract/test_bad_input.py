@@ -28,7 +28,7 @@ from postroom.errors import (
     UnsupportedConnection,
     WrongMethod,
 )
-from postroom.store.db_errors import code_of
+from postroom.store.sql.db_errors import code_of
 from tests.contract.connection_kinds import KINDS, Kind, libpq
 from tests.contract.write_support import Database, Databases, business_row
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom.store.census import Census
-from postroom.store.leases import Dead, Order, Retry, Sent
+from postroom.store.admin.census import Census
+from postroom.store.outbox.leases import Dead, Order, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane
 
 if TYPE_CHECKING:
-    from postroom.telemetry import Backlog
+    from postroom.telemetry.events import Backlog
 
 
 def backlog(room: Room, order: Order = Order.HOLD, most: int = 1000) -> dict[str, Backlog]:

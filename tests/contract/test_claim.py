@@ -15,11 +15,11 @@ from postroom import insight
 from postroom.message import Message
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import ClaimLimits
-from postroom.store.leases import Claim, Dead, GivenBack, Retry, Sent
-from postroom.store.operating import Operating
-from postroom.store.steps import Query, run
-from postroom.store.stores import Store
-from postroom.store.watching import Watching
+from postroom.store.admin.operating import Operating
+from postroom.store.admin.watching import Watching
+from postroom.store.connections.stores import Store
+from postroom.store.outbox.leases import Claim, Dead, GivenBack, Retry, Sent
+from postroom.store.sql.steps import Query, run
 from tests.contract.store_drivers import (
     DRIVERS,
     Driver,
@@ -34,7 +34,7 @@ from tests.contract.store_drivers import (
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from postroom.store.steps import Steps
+    from postroom.store.sql.steps import Steps
     from tests.conftest import FreshDatabase
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom import Message, Outbox
-from postroom.store.migrations import upgrade
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
+from postroom.store.schema.migrations import upgrade
 from tests.contract.schema_support import engine_for, execute
 from tests.contract.store_drivers import DRIVERS, Room
 from tests.crash.claim_worker import HOLDING, Noted, dawdle_and_settle, hold_and_settle, read_notes

@@ -6,10 +6,10 @@ import pytest
 
 from postroom.idempotency import Response
 from postroom.rules.replay import Entry, Recorded, Run, Status, Verdict
-from postroom.store.confirming import Confirmation, Confirming
-from postroom.store.leases import new_token
-from postroom.store.ledger import KEEPERS, Terms
-from postroom.store.operations import Operations
+from postroom.store.ledger.confirming import Confirmation, Confirming
+from postroom.store.ledger.entries import KEEPERS, Terms
+from postroom.store.outbox.leases import new_token
+from postroom.store.sql.operations import Operations
 from tests.contract.store_drivers import Room, only_with_row_locks, single
 
 DAY = 86_400.0

@@ -10,7 +10,7 @@ import pytest
 
 from postroom import Consumer, Inbox, Incoming, Message, Outbox
 from postroom.errors import IdempotencyConflict
-from postroom.store.connections import ASYNC_KINDS, SYNC_KINDS
+from postroom.store.connections.kinds import ASYNC_KINDS, SYNC_KINDS
 from postroom.testing import InMemoryConsumer
 from tests.contract.connection_kinds import KINDS, Kind
 from tests.contract.write_support import Database, business_row

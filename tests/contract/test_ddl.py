@@ -12,16 +12,16 @@ import pytest
 from pymysql.constants.CLIENT import MULTI_STATEMENTS
 from sqlalchemy import Engine, make_url, text
 
-from postroom.store.ddl import create_statements
-from postroom.store.dialect import DIALECTS
-from postroom.store.schema import STORAGE
+from postroom.store.schema.ddl import create_statements
+from postroom.store.schema.tables import STORAGE
+from postroom.store.sql.dialect import DIALECTS
 from tests.contract.schema_support import assert_complete, count, engine_for, execute, init, names_for
 from tests.services.databases import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postroom.store.names import Names
+    from postroom.store.sql.names import Names
     from tests.conftest import FreshDatabase
 
 every_database = pytest.mark.parametrize("kind", KINDS)

@@ -10,10 +10,10 @@ import pytest
 
 from postroom import dead_letters
 from postroom.errors import MessageNotFound
-from postroom.store.dead_letters import ALL, Choice, DeadLetters
-from postroom.store.leases import Claimed, Dead, Expired, Found, GivenBack, Order, Retry, Sent
-from postroom.store.operating import Operating
-from postroom.store.steps import Query, Result, run
+from postroom.store.admin.dead_letters import ALL, Choice, DeadLetters
+from postroom.store.admin.operating import Operating
+from postroom.store.outbox.leases import Claimed, Dead, Expired, Found, GivenBack, Order, Retry, Sent
+from postroom.store.sql.steps import Query, Result, run
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 
 if TYPE_CHECKING:

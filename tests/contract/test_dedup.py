@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.store.deliveries import content_hash
-from postroom.store.leases import Claimed, Dead, Duplicate, Retry, Sent
+from postroom.store.outbox.deliveries import content_hash
+from postroom.store.outbox.leases import Claimed, Dead, Duplicate, Retry, Sent
 from tests.contract.store_drivers import Received, Room, positions
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ import pytest
 from postroom import insight
 from postroom.errors import MessageNotFound
 from postroom.rules.ordering import NO_LANE
-from postroom.store.finding import Finding
-from postroom.store.freeing import Freed, Freeing
-from postroom.store.leases import Dead, Duplicate, Expired, Order, Retry, Sent
-from postroom.store.workers import Workers
+from postroom.store.admin.finding import Finding
+from postroom.store.admin.freeing import Freed, Freeing
+from postroom.store.outbox.leases import Dead, Duplicate, Expired, Order, Retry, Sent
+from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, key_of_lane
 
 if TYPE_CHECKING:
-    from postroom.store.leases import Settlement
+    from postroom.store.outbox.leases import Settlement
 
 
 def about(room: Room, position: int, order: Order = Order.HOLD, **options: Any) -> dict[str, Any]:

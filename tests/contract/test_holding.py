@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from postroom import Message
-from postroom.store.holding import BEGINNING, Holding
-from postroom.store.leases import Claimed, Postponed, Retry, Sent
+from postroom.store.outbox.holding import BEGINNING, Holding
+from postroom.store.outbox.leases import Claimed, Postponed, Retry, Sent
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 
 CODE = "TARGET_UNAVAILABLE"

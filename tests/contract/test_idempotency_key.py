@@ -9,7 +9,7 @@ import pytest
 
 from postroom import Inbox, Message, Outbox
 from postroom.errors import DuplicateMessage, IdempotencyConflict
-from postroom.store.db_errors import code_of
+from postroom.store.sql.db_errors import code_of
 from tests.contract.connection_kinds import KINDS, Kind
 from tests.contract.waiting import waiting
 from tests.contract.write_support import Database, business_row

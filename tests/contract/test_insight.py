@@ -9,9 +9,9 @@ import pytest
 
 from postroom import insight
 from postroom.rules.lifecycle import State, Stored, status
-from postroom.store.leases import Dead, Expired, GivenBack, Order, Retry, Sent
-from postroom.store.watching import LISTED, Watching
-from postroom.store.workers import Workers
+from postroom.store.admin.watching import LISTED, Watching
+from postroom.store.outbox.leases import Dead, Expired, GivenBack, Order, Retry, Sent
+from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, key_of_lane, positions
 
 

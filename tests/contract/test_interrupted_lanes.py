@@ -9,12 +9,12 @@ import pytest
 
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import ClaimLimits
-from postroom.store.leases import Claim, Claimed, Dead, GivenBack, Lane, Order, Sent
+from postroom.store.outbox.leases import Claim, Claimed, Dead, GivenBack, Lane, Order, Sent
 from tests.contract.store_drivers import Room, key_of_lane, positions
 
 if TYPE_CHECKING:
-    from postroom.store.deliveries import Deliveries
-    from postroom.store.leases import Settlement
+    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.leases import Settlement
 
 
 def later(lane: Lane) -> Lane:

@@ -11,11 +11,11 @@ import pytest
 
 from postroom.message import Message
 from postroom.rules.ordering import LANES
-from postroom.store.lanes import MOST_PROMOTED
-from postroom.store.leases import Claim, Claimed, Dead, Duplicate, Expired, GivenBack, Lane, Retry, Sent
-from postroom.store.operating import Operating
-from postroom.store.steps import Query
-from postroom.store.workers import ALIVE_SECONDS, Workers
+from postroom.store.admin.operating import Operating
+from postroom.store.outbox.lanes import MOST_PROMOTED
+from postroom.store.outbox.leases import Claim, Claimed, Dead, Duplicate, Expired, GivenBack, Lane, Retry, Sent
+from postroom.store.outbox.workers import ALIVE_SECONDS, Workers
+from postroom.store.sql.steps import Query
 from tests.contract.store_drivers import (
     Room,
     key_of_lane,
@@ -28,8 +28,8 @@ from tests.contract.store_drivers import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.store.leases import Settlement
-    from postroom.store.stores import Store
+    from postroom.store.connections.stores import Store
+    from postroom.store.outbox.leases import Settlement
 
 
 def numbers(lanes: list[Lane]) -> list[int]:

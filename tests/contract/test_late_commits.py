@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from postroom import Outbox
-from postroom.store.databases import deliveries
-from postroom.store.leases import NO_AGES, UNKNOWN_AGES
-from postroom.store.migrations import upgrade
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES
+from postroom.store.schema.migrations import upgrade
 from tests.crash.crew import wait_until
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from postroom.errors import LeaseLost
 from postroom.idempotency import Conflict, Decision, InProgress, Ledger, Replay, Response, Run, Start, digest_of
-from postroom.store.db_errors import code_of
+from postroom.store.sql.db_errors import code_of
 from tests.contract import clock
 from tests.contract.connection_kinds import KINDS, Kind
 from tests.contract.waiting import waiting

@@ -22,10 +22,10 @@ from postroom.rules.replay import (
     Status,
     Verdict,
 )
-from postroom.store.confirming import Confirmation, Confirming
-from postroom.store.leases import new_token
-from postroom.store.ledger import KEEPERS, UNTIL_CONFIRMED, Terms
-from postroom.store.retention import Retention
+from postroom.store.admin.retention import Retention
+from postroom.store.ledger.confirming import Confirmation, Confirming
+from postroom.store.ledger.entries import KEEPERS, UNTIL_CONFIRMED, Terms
+from postroom.store.outbox.leases import new_token
 from tests.contract.store_drivers import Room, only_on
 
 EXAMPLES = {"sqlite": 60, "postgresql": 15, "mariadb": 15}

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import make_url
 
 from postroom import Outbox
-from postroom.relay import listener
-from postroom.relay.listener import Listener
-from postroom.store.migrations import upgrade
-from postroom.store.names import Names, channel
-from postroom.store.stores import Store
+from postroom.delivery import listener
+from postroom.delivery.listener import Listener
+from postroom.store.connections.stores import Store
+from postroom.store.schema.migrations import upgrade
+from postroom.store.sql.names import Names, channel
 from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:

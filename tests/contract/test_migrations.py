@@ -14,10 +14,10 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, ProgrammingError
 
 from postroom.errors import SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
-from postroom.store import ddl, migrations
-from postroom.store.ddl import schema_statements
-from postroom.store.migrations import current_version, upgrade
-from postroom.store.schema import metadata
+from postroom.store.schema import ddl, migrations
+from postroom.store.schema.ddl import schema_statements
+from postroom.store.schema.migrations import current_version, upgrade
+from postroom.store.schema.tables import metadata
 from tests.contract.schema_support import (
     assert_complete,
     assert_guarded,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from postroom.store.names import Names
+    from postroom.store.sql.names import Names
     from tests.conftest import FreshDatabase
 
 every_database = pytest.mark.parametrize("kind", KINDS)
@@ -75,7 +75,7 @@ def test_init_again_changes_nothing(engine: Engine, names: Names) -> None:
 
 PROCESS = """
 import sys
-from postroom.store.migrations import upgrade
+from postroom.store.schema.migrations import upgrade
 from tests.contract.schema_support import engine_for, names_for
 with engine_for(sys.argv[1]) as engine, engine.connect() as connection:
     print("ready", flush=True)

@@ -12,8 +12,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from postroom.errors import SchemaMissing
-from postroom.store.migrations import check, upgrade
-from postroom.store.names import Names
+from postroom.store.schema.migrations import check, upgrade
+from postroom.store.sql.names import Names
 from tests.contract.schema_support import (
     ASYNC,
     assert_complete,

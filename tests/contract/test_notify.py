@@ -11,7 +11,7 @@ from psycopg.rows import tuple_row
 
 from postroom import Message, Outbox
 from postroom.errors import IdempotencyConflict
-from postroom.store.names import Names, channel
+from postroom.store.sql.names import Names, channel
 from tests.contract.connection_kinds import KINDS
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom.rules.ordering import key_hash, lane_of
-from postroom.store.leases import Claimed, Dead, Expired, Order, Retry, Sent
+from postroom.store.outbox.leases import Claimed, Dead, Expired, Order, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane, keys_of_lane, positions
 
 if TYPE_CHECKING:
-    from postroom.store.deliveries import Deliveries
-    from postroom.store.leases import Settlement
+    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.leases import Settlement
 
 every_order = pytest.mark.parametrize("order", Order)
 

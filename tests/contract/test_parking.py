@@ -6,8 +6,8 @@ import pytest
 
 from postroom.message import Message
 from postroom.rules.ordering import key_hash
-from postroom.store.leases import Order, Sent
-from postroom.store.parking import Failed, Parking
+from postroom.store.outbox.leases import Order, Sent
+from postroom.store.outbox.parking import Failed, Parking
 from tests.contract.store_drivers import Room, moment
 
 QUEUE = "handler:billing"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from postroom.store.leases import Claimed, Sent
-from postroom.store.migrations import upgrade
-from postroom.store.steps import Query, run
-from postroom.store.stores import AsyncStore, BridgedStore, Store
+from postroom.store.connections.stores import AsyncStore, BridgedStore, Store
+from postroom.store.outbox.leases import Claimed, Sent
+from postroom.store.schema.migrations import upgrade
+from postroom.store.sql.steps import Query, run
 from tests.contract.store_drivers import DRIVERS, Driver, Room, single
 from tests.services.databases import need
 from tests.services.pgbouncer import PgBouncer
@@ -22,7 +22,7 @@ from tests.services.postgresql import PostgreSQL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from postroom.store.stores import BlockingStore
+    from postroom.store.connections.stores import BlockingStore
     from tests.conftest import FreshDatabase
 
 ON_POSTGRESQL = [

@@ -13,15 +13,15 @@ import pytest
 from postroom import Outbox
 from postroom.errors import IdempotencyConflict
 from postroom.rules.ordering import LANES, NO_LANE, key_hash, lane_of
-from postroom.store.databases import deliveries
-from postroom.store.steps import ParamStyle, render
+from postroom.store.outbox.databases import deliveries
+from postroom.store.sql.steps import ParamStyle, render
 from tests.contract.connection_kinds import CONNECT
 from tests.contract.write_support import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from postroom.store.leases import Claimed
+    from postroom.store.outbox.leases import Claimed
     from tests.conftest import FreshDatabase
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "plain-sql.md").read_text(encoding="utf-8")

@@ -13,21 +13,21 @@ import psycopg
 import pytest
 
 from postroom.message import Message
-from postroom.store.connections import driver_kind
-from postroom.store.databases import deliveries
-from postroom.store.leases import Claimed, Dead, GivenBack, Lane, Order, Retry, Sent
-from postroom.store.migrations import upgrade
-from postroom.store.names import Names
-from postroom.store.steps import Query, Steps, run
-from postroom.store.stores import Store
-from postroom.store.writing import WRITERS
+from postroom.store.connections.kinds import driver_kind
+from postroom.store.connections.stores import Store
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Lane, Order, Retry, Sent
+from postroom.store.outbox.writing import WRITERS
+from postroom.store.schema.migrations import upgrade
+from postroom.store.sql.names import Names
+from postroom.store.sql.steps import Query, Steps, run
 from tests.contract.plan_support import DUE_ROWS, analyse, explain, forget_statistics, load, statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from postroom.store.deliveries import Deliveries
-    from postroom.store.steps import Result, Row
+    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.sql.steps import Result, Row
     from tests.conftest import FreshDatabase
     from tests.contract.plan_support import Execute
 

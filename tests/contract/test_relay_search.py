@@ -18,19 +18,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from postroom import unsent
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome, Refused
+from postroom.delivery import settler as settling
+from postroom.delivery.lane_reader import Lanes
+from postroom.delivery.options import Options
+from postroom.delivery.publisher import Courier
+from postroom.delivery.queue_state import Office
+from postroom.delivery.queue_worker import Shift
 from postroom.message import Message
-from postroom.relay import settler as settling
-from postroom.relay.courier import Courier
-from postroom.relay.lane_readers import Lanes
-from postroom.relay.lines import Database, Outage, ShiftLines
-from postroom.relay.office import Office
-from postroom.relay.options import Options
-from postroom.relay.shift import Shift
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.lifecycle import ClaimLimits
-from postroom.store.dead_letters import Choice, DeadLetters
-from postroom.store.leases import Order
-from postroom.store.workers import Workers
+from postroom.store.admin.dead_letters import Choice, DeadLetters
+from postroom.store.connections.reconnecting import Database, Outage, ShiftLines
+from postroom.store.outbox.leases import Order
+from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, keys_of_lane, moment, only_on
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from postroom.brokers.port import Broker
-    from postroom.relay.lines import Line
-    from postroom.store.steps import Steps
-    from postroom.store.stores import Lines, Run
+    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.stores import Lines, Run
+    from postroom.store.sql.steps import Steps
 
 EXAMPLES = {"sqlite": 60, "postgresql": 10, "mariadb": 8}
 STEPS = 60

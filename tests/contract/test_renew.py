@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.store.leases import Claimed, Lane, Sent
-from postroom.store.steps import Query
+from postroom.store.outbox.leases import Claimed, Lane, Sent
+from postroom.store.sql.steps import Query
 from tests.contract.store_drivers import Room, key_of_lane, only_on, only_with_row_locks, positions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from postroom.store.steps import Steps
-    from postroom.store.stores import Store
+    from postroom.store.connections.stores import Store
+    from postroom.store.sql.steps import Steps
 
 
 def renew(

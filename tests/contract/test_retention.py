@@ -6,9 +6,9 @@ from functools import partial
 
 from postroom import retention
 from postroom.rules.replay import Entry, Response, Run, Status
-from postroom.store.leases import Dead, Expired, Retry, Sent, new_token
-from postroom.store.ledger import KEEPERS, Terms
-from postroom.store.retention import Retention
+from postroom.store.admin.retention import Retention
+from postroom.store.ledger.entries import KEEPERS, Terms
+from postroom.store.outbox.leases import Dead, Expired, Retry, Sent, new_token
 from tests.contract.store_drivers import Room, only_with_row_locks
 
 DAY = 86_400.0

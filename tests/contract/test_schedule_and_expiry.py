@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 from postroom.message import Message
-from postroom.store.leases import Expired, GivenBack, Retry, Sent
+from postroom.store.outbox.leases import Expired, GivenBack, Retry, Sent
 from tests.contract.store_drivers import Received, Room, positions
 
 

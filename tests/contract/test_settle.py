@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from postroom.store.leases import Claimed, Dead, Duplicate, Expired, GivenBack, Postponed, Retry, Sent, Settlement
+from postroom.store.outbox.leases import (
+    Claimed,
+    Dead,
+    Duplicate,
+    Expired,
+    GivenBack,
+    Postponed,
+    Retry,
+    Sent,
+    Settlement,
+)
 from tests.contract.store_drivers import Received, Room, on_one_driver_of_each_style, positions
 
 Ending = Callable[[Claimed], Settlement]

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom.rules.routing import Routing
-from postroom.store.dead_letters import Choice, DeadLetters
-from postroom.store.finding import Finding
-from postroom.store.leases import Dead, GivenBack, Refiled, Retry, Sent
-from postroom.store.sorting import Sorting
-from postroom.store.steps import Query
-from postroom.store.watching import Watching
-from postroom.store.workers import Workers
+from postroom.store.admin.dead_letters import Choice, DeadLetters
+from postroom.store.admin.finding import Finding
+from postroom.store.admin.watching import Watching
+from postroom.store.outbox.leases import Dead, GivenBack, Refiled, Retry, Sent
+from postroom.store.outbox.sorting import Sorting
+from postroom.store.outbox.workers import Workers
+from postroom.store.sql.steps import Query
 from tests.contract.store_drivers import Room, key_of_lane, only_with_row_locks, positions
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from postroom.store.deliveries import Deliveries
-    from postroom.store.leases import Claimed, Lane
-    from postroom.store.sorting import Cursors
+    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.leases import Claimed, Lane
+    from postroom.store.outbox.sorting import Cursors
 
 PAYMENTS, OTHERS = "topic:payments.*", "topic:*"
 ROUTING = Routing(["payments.*"])
@@ -169,7 +169,7 @@ class TestSorting:
     def test_it_can_look_at_all_of_a_queue_of_which_most_stays(
         self, room: Room, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("postroom.store.sorting.CHUNK", 2)
+        monkeypatch.setattr("postroom.store.outbox.sorting.CHUNK", 2)
         for key in (None, KEY):
             room.add(3, queue=OTHERS, topic="orders", key=key)
             room.add(2, queue=OTHERS, topic="payments.x", key=key)

@@ -10,7 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from postroom.rules.lifecycle import ClaimLimits, Stored
 from postroom.rules.ordering import unsent_after_failure, waves
-from postroom.store.leases import (
+from postroom.store.admin.operating import Operating
+from postroom.store.admin.retention import Retention
+from postroom.store.outbox.leases import (
     Claimed,
     Dead,
     Duplicate,
@@ -24,8 +26,6 @@ from postroom.store.leases import (
     Settlement,
     new_token,
 )
-from postroom.store.operating import Operating
-from postroom.store.retention import Retention
 from tests.contract.store_drivers import Room, keys_of_lane, only_on, positions
 from tests.contract.store_model import Model, Unsent
 

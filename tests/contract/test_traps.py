@@ -10,13 +10,13 @@ import pytest
 
 from postroom.message import Message
 from postroom.rules.ordering import key_hash, unsent_after_failure, waves
-from postroom.store.databases import deliveries
-from postroom.store.leases import Claimed, Dead, Order, Retry, Sent
-from postroom.store.migrations import upgrade
-from postroom.store.retention import Retention
-from postroom.store.steps import Query, run
-from postroom.store.stores import Store
-from postroom.store.writing import WRITERS
+from postroom.store.admin.retention import Retention
+from postroom.store.connections.stores import Store
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.leases import Claimed, Dead, Order, Retry, Sent
+from postroom.store.outbox.writing import WRITERS
+from postroom.store.schema.migrations import upgrade
+from postroom.store.sql.steps import Query, run
 from tests.contract.store_drivers import Room, key_of_lane, keys_of_lane, only_on, only_with_row_locks, positions
 from tests.contract.trap_support import add_with, uncommitted_settle, wait_until_blocked
 

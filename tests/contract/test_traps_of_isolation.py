@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postroom.store.db_errors import code_of
-from postroom.store.leases import Claimed, Dead, Retry, Sent
-from postroom.store.operating import Operating
-from postroom.store.retention import Retention
-from postroom.store.steps import Query
+from postroom.store.admin.operating import Operating
+from postroom.store.admin.retention import Retention
+from postroom.store.outbox.leases import Claimed, Dead, Retry, Sent
+from postroom.store.sql.db_errors import code_of
+from postroom.store.sql.steps import Query
 from tests.contract.store_drivers import Room, only_on, single
 from tests.contract.trap_support import add_with, until_commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.store.steps import Steps
+    from postroom.store.sql.steps import Steps
 
 HOLDING_OPERATIONS: dict[str, Callable[[Room, list[Claimed]], Steps[Any]]] = {
     "claim": lambda room, _: room.deliveries.claim("worker", 100, 30, due=False),

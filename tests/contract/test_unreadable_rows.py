@@ -19,21 +19,21 @@ from postroom.errors import DatabaseUnreachable
 from postroom.retention import clean
 from postroom.rules.failures import Reason
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
-from postroom.store.census import Census
-from postroom.store.dead_letters import Choice
-from postroom.store.finding import Finding
-from postroom.store.leases import Sent
-from postroom.store.retention import Retention
-from postroom.store.sorting import Sorting
-from postroom.store.stores import Store
-from postroom.store.watching import Watching
+from postroom.store.admin.census import Census
+from postroom.store.admin.dead_letters import Choice
+from postroom.store.admin.finding import Finding
+from postroom.store.admin.retention import Retention
+from postroom.store.admin.watching import Watching
+from postroom.store.connections.stores import Store
+from postroom.store.outbox.leases import Sent
+from postroom.store.outbox.sorting import Sorting
 from tests.contract.schema_support import without_guards
 from tests.contract.store_drivers import Driver, Room, only_on, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from postroom.store.leases import Claimed
+    from postroom.store.outbox.leases import Claimed
     from tests.conftest import FreshDatabase
 
 

@@ -6,16 +6,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from postroom.message import Message
-from postroom.store.leases import Sent
-from postroom.store.steps import Query, Result, run
-from postroom.store.writing import WRITERS
+from postroom.store.outbox.leases import Sent
+from postroom.store.outbox.writing import WRITERS
+from postroom.store.sql.steps import Query, Result, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.store.leases import Claimed
-    from postroom.store.names import Names
-    from postroom.store.steps import Steps
+    from postroom.store.outbox.leases import Claimed
+    from postroom.store.sql.names import Names
+    from postroom.store.sql.steps import Steps
     from tests.contract.store_drivers import Room
 
     Execute = Callable[[Query], Result]

@@ -10,11 +10,11 @@ from uuid import uuid4
 import msgspec
 from sqlalchemy import URL, Connection, make_url
 
-from postroom.store.dialect import DIALECTS
-from postroom.store.migrations import upgrade
-from postroom.store.operations import Operations
-from postroom.store.steps import Query, Row, Steps
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
+from postroom.store.schema.migrations import upgrade
+from postroom.store.sql.dialect import DIALECTS
+from postroom.store.sql.operations import Operations
+from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from postroom.rules.lifecycle import ClaimLimits
-from postroom.store.databases import deliveries
-from postroom.store.dialect import whole_numbers
-from postroom.store.leases import Claimed, Sent
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.leases import Claimed, Sent
+from postroom.store.sql.dialect import whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from postroom.store.deliveries import Deliveries
-    from postroom.store.stores import BlockingStore
+    from postroom.store.connections.stores import BlockingStore
+    from postroom.store.outbox.deliveries import Deliveries
     from tests.contract.store_drivers import Driver
 
 LONG = 60.0

@@ -18,8 +18,8 @@ import msgspec
 from sqlalchemy import Connection, text
 
 from postroom import Consumer, Relay
-from postroom.store import workers
-from postroom.telemetry import Event, Handled, Reachability
+from postroom.store.outbox import workers
+from postroom.telemetry.events import Event, Handled, Reachability
 from tests.crash.places import Told, append
 from tests.crash.relay_worker import QUICK, SILENT
 

@@ -21,8 +21,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from postroom.store.bookkeeping import Bookkeeping
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
+from postroom.store.ledger.bookkeeping import Bookkeeping
 from postroom.web import IdempotencyMiddleware, KeyedRequest
 from postroom.web.joining import PLACE
 

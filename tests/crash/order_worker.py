@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from postroom.rules.ordering import LANES, NO_LANE, waves
-from postroom.store.databases import deliveries
-from postroom.store.leases import Claimed, Dead, Lane, Order, Retry, Sent, Settlement
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.leases import Claimed, Dead, Lane, Order, Retry, Sent, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from postroom.store.deliveries import Deliveries
-    from postroom.store.stores import BlockingStore
+    from postroom.store.connections.stores import BlockingStore
+    from postroom.store.outbox.deliveries import Deliveries
     from tests.contract.store_drivers import Driver
 
 RELAYS = 4

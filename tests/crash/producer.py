@@ -6,15 +6,15 @@ import random
 from typing import TYPE_CHECKING
 
 from postroom import Message
-from postroom.store.connections import sync_kind
-from postroom.store.steps import run
-from postroom.store.writing import WRITERS
+from postroom.store.connections.kinds import sync_kind
+from postroom.store.outbox.writing import WRITERS
+from postroom.store.sql.steps import run
 from tests.crash.order_worker import QUEUES
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from postroom.store.names import Names
+    from postroom.store.sql.names import Names
 
 HOT = [f"hot-{number}" for number in range(10)]
 COLD = [f"cold-{number}" for number in range(190)]

@@ -19,21 +19,21 @@ from unittest.mock import patch
 import msgspec
 
 from postroom.relay import Relay
-from postroom.store import workers
-from postroom.store.claiming import Claiming
-from postroom.store.lanes import Lanes
-from postroom.store.leases import Sent
-from postroom.store.settling import Settling
-from postroom.telemetry import Event, Reachability
+from postroom.store.outbox import workers
+from postroom.store.outbox.claiming import Claiming
+from postroom.store.outbox.lanes import Lanes
+from postroom.store.outbox.leases import Sent
+from postroom.store.outbox.settling import Settling
+from postroom.telemetry.events import Event, Reachability
 from tests.crash.places import Line, Told, append
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from postroom import Message
-    from postroom.store.leases import Claim, Settlement
-    from postroom.store.settling import Written
-    from postroom.store.steps import Steps
+    from postroom.store.outbox.leases import Claim, Settlement
+    from postroom.store.outbox.settling import Written
+    from postroom.store.sql.steps import Steps
     from tests.crash.places import Places
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from postroom import Message, Outbox, insight
-from postroom.store.dialect import DIALECTS
-from postroom.store.migrations import upgrade
-from postroom.store.stores import Store
-from postroom.store.watching import Watching
+from postroom.store.admin.watching import Watching
+from postroom.store.connections.stores import Store
+from postroom.store.schema.migrations import upgrade
+from postroom.store.sql.dialect import DIALECTS
 from tests.contract.schema_support import engine_for
 from tests.contract.store_drivers import single
 

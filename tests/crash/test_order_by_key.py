@@ -22,10 +22,10 @@ import msgspec
 import pytest
 
 from postroom.rules.ordering import LANES
-from postroom.store.databases import deliveries
-from postroom.store.migrations import upgrade
-from postroom.store.operating import Operating
-from postroom.store.stores import Store
+from postroom.store.admin.operating import Operating
+from postroom.store.connections.stores import Store
+from postroom.store.outbox.databases import deliveries
+from postroom.store.schema.migrations import upgrade
 from tests.contract.schema_support import engine_for
 from tests.contract.store_drivers import DRIVERS, Room
 from tests.crash.crew import wait_until

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from postroom.errors import InvalidEntry, InvalidIdentifier, InvalidSetting, SchemaMissing, WrongMethod
 from postroom.idempotency import Entry, Ledger, Replay, Response, Run, digest_of, scope_of
-from postroom.store.migrations import upgrade
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
+from postroom.store.schema.migrations import upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,9 @@ import pytest
 
 from postroom import Inbox, Message, Outbox
 from postroom.errors import InvalidIdentifier, InvalidMessage, InvalidSetting, PayloadTooLarge, SchemaMissing
-from postroom.store.migrations import upgrade
-from postroom.store.names import Names
-from postroom.store.stores import Store
+from postroom.store.connections.stores import Store
+from postroom.store.schema.migrations import upgrade
+from postroom.store.sql.names import Names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from postroom.relay import Relay
-from postroom.telemetry import Lifecycle
+from postroom.telemetry.events import Lifecycle
 
 if TYPE_CHECKING:
     from postroom.bench.scratch import Scratch
     from postroom.brokers.port import Broker
     from postroom.message import Message
-    from postroom.telemetry import Event
+    from postroom.telemetry.events import Event
 
 
 async def nowhere(messages: list[Message]) -> None:

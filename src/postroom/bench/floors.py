@@ -6,16 +6,16 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from postroom.store.leases import new_token
-from postroom.store.operations import Operations
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
+from postroom.store.outbox.leases import new_token
+from postroom.store.sql.operations import Operations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from postroom.bench.scratch import Scratch
     from postroom.message import Message
-    from postroom.store.steps import Row
+    from postroom.store.sql.steps import Row
 
     Send = Callable[[Sequence[Message]], Awaitable[object]]
 

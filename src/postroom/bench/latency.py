@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.relay import Relay
-from postroom.store.leases import new_token
-from postroom.store.names import channel
-from postroom.store.operations import DEFAULT_QUEUE
+from postroom.store.outbox.leases import new_token
+from postroom.store.sql.names import channel
+from postroom.store.sql.operations import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
     from postroom.bench.floors import Floor

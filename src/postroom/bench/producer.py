@@ -9,7 +9,7 @@ import time
 from sqlalchemy import create_engine
 
 from postroom.outbox import Outbox
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
 
 
 def main() -> None:

@@ -10,15 +10,15 @@ from sqlalchemy import Connection, create_engine, text
 from postroom.message import Message
 from postroom.outbox import Outbox
 from postroom.rules.ordering import LANES, NO_LANE
-from postroom.store.migrations import upgrade
-from postroom.store.schema import metadata
-from postroom.store.stores import Store
-from postroom.store.urls import resolve
+from postroom.store.connections.stores import Store
+from postroom.store.connections.urls import resolve
+from postroom.store.schema.migrations import upgrade
+from postroom.store.schema.tables import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postroom.store.names import Names
+    from postroom.store.sql.names import Names
 
 SCHEMA = "postroom_bench"
 PREFIX = "postroom_bench_"

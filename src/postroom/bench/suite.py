@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, text
 
 from postroom.bench import drains, latency
 from postroom.bench.floors import Floor
-from postroom.store.urls import resolve
+from postroom.store.connections.urls import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -23,11 +23,11 @@ from postroom.brokers.port import (
     Unreached,
 )
 from postroom.errors import BrokerUnavailable, InvalidSetting
-from postroom.functions import is_async, named
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code, with_place
-from postroom.telemetry import Hook, Raised
-from postroom.threads import Threads
-from postroom.tracebacks import raised_at
+from postroom.runtime.functions import is_async, named
+from postroom.runtime.threads import Threads
+from postroom.telemetry.events import Hook, Raised
+from postroom.telemetry.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from postroom.message import Message

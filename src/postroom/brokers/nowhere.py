@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from postroom.brokers.port import Capabilities, Outcome
 from postroom.errors import BrokerUnavailable
+from postroom.telemetry.events import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class Nowhere:
     """A broker that is never there."""
 
-    name = "nowhere"
+    name = NOWHERE
     capabilities = Capabilities(ordered_prefix=True)
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's

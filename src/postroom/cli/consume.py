@@ -26,7 +26,7 @@ from postroom.cli.options import (
 )
 from postroom.cli.output import print_json
 from postroom.errors import InvalidSetting
-from postroom.functions import named
+from postroom.runtime.functions import named
 from postroom.settings import ENVIRONMENT, Settings
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _load(address: str) -> Sequence[Consumer]:
 
 
 async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) -> None:
-    from postroom.relay.reasons import one_reason
+    from postroom.runtime.reasons import one_reason
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,7 +10,7 @@ from postroom.compose import open_store
 from postroom.settings import Settings
 
 if TYPE_CHECKING:
-    from postroom.store.stores import BlockingStore
+    from postroom.store.connections.stores import BlockingStore
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def opened(settings: Settings, *, create: bool = False) -> Iterator[BlockingStor
 @contextmanager
 def checked(settings: Settings) -> Iterator[BlockingStore]:
     """A store whose tables are what this version works with; raises `SchemaError` where they are not."""
-    from postroom.store.migrations import check
+    from postroom.store.schema.migrations import check
 
     with opened(settings) as store:
         store.call(lambda connection: check(connection, store.names))

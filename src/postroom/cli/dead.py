@@ -19,7 +19,7 @@ from postroom.settings import MOST_DAYS, Settings
 
 if TYPE_CHECKING:
     from postroom.dead_letters import Choice, Counted, Done
-    from postroom.store.steps import Steps
+    from postroom.store.sql.steps import Steps
 
     Act = Callable[..., Steps[Done]]
 

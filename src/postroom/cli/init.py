@@ -12,7 +12,7 @@ def init(
     database: Database = None, schema: Schema = None, table_prefix: TablePrefix = None, as_json: Json = False
 ) -> None:
     """Create Postroom's tables, or upgrade them. Safe to run twice, and from several processes at once."""
-    from postroom.store.migrations import upgrade
+    from postroom.store.schema.migrations import upgrade
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     with opened(settings, create=True) as store:

@@ -17,7 +17,7 @@ from postroom.rules.lifecycle import State
 from postroom.settings import Settings
 
 if TYPE_CHECKING:
-    from postroom.store.stores import BlockingStore
+    from postroom.store.connections.stores import BlockingStore
 
 COLUMNS = {
     "position": "position",
@@ -68,8 +68,8 @@ def show_message(
     as_json: Json = False,
 ) -> None:
     """Show everything about a message, and why it has not left yet. Never shows values of headers."""
-    from postroom.store.finding import Finding
-    from postroom.store.leases import Order
+    from postroom.store.admin.finding import Finding
+    from postroom.store.outbox.leases import Order
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     with checked(settings) as store:
@@ -86,7 +86,7 @@ def release(
     as_json: Json = False,
 ) -> None:
     """Free expired leases, so that no worker's name is left on them. Active leases are never touched."""
-    from postroom.store.freeing import Freeing
+    from postroom.store.admin.freeing import Freeing
 
     if not expired:
         raise InvalidSetting("say which leases: use --expired; active leases are never freed")
@@ -140,7 +140,7 @@ def read(
     store: BlockingStore, status: State | None = None, limit: int = 50, before: int | None = None
 ) -> list[dict[str, Any]]:
     """The messages, from the database."""
-    from postroom.store.watching import Watching
+    from postroom.store.admin.watching import Watching
 
     return store.run(insight.messages(Watching(store.names), status, limit, before))
 

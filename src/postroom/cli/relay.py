@@ -220,7 +220,7 @@ def _deliver(
     """Run a relay; `reasons` gets, for each queue, why its broker could not be reached."""
     from postroom.cli.telemetry import telemetry
     from postroom.relay import Relay
-    from postroom.telemetry import DATABASE, Event, Reachability, all_of
+    from postroom.telemetry.events import DATABASE, Event, Reachability, all_of
 
     def note(event: Event) -> None:
         if isinstance(event, Reachability) and event.what != DATABASE and not event.reachable:

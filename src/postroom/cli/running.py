@@ -61,7 +61,7 @@ def _outcome(arguments: list[str]) -> int:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _DATABASE_LIBRARIES:
             raise
-        from postroom.store.db_errors import reason
+        from postroom.store.sql.db_errors import reason
 
         return _complain(f"the database refused: {reason(error)}")
     return 0

@@ -23,7 +23,7 @@ class Dialect(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What a role is for: as in `postroom.store.grants`, which need not be loaded to ask for help."""
+    """What a role is for: as in `postroom.store.schema.grants`, which need not be loaded to ask for help."""
 
     PRODUCER = "producer"
     SQL_PRODUCER = "sql-producer"
@@ -53,10 +53,10 @@ def schema(
     as_json: Json = False,
 ) -> None:
     """Print the SQL that creates the tables, or what to grant a role. For you to run; it connects to no database."""
-    from postroom.store.ddl import create_statements
-    from postroom.store.grants import Purpose as StoredPurpose
-    from postroom.store.grants import grant_statements
-    from postroom.store.names import Names
+    from postroom.store.schema.ddl import create_statements
+    from postroom.store.schema.grants import Purpose as StoredPurpose
+    from postroom.store.schema.grants import grant_statements
+    from postroom.store.sql.names import Names
 
     if purposes and grants is None:
         raise InvalidSetting("--for is given without --grants ROLE: say whom to grant it to")
@@ -78,6 +78,6 @@ def _dialect_of(settings: Settings) -> str:
         raise InvalidSetting(
             f"no dialect is given: use --dialect ({', '.join(Dialect)}), or --database URL or POSTROOM_DATABASE"
         )
-    from postroom.store.urls import dialect_of_url
+    from postroom.store.connections.urls import dialect_of_url
 
     return dialect_of_url(settings.database)

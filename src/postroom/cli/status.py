@@ -14,7 +14,7 @@ from postroom.settings import Settings
 
 if TYPE_CHECKING:
     from postroom.insight import Status
-    from postroom.store.stores import BlockingStore
+    from postroom.store.connections.stores import BlockingStore
 
 MEANINGS = {
     "pending": "to be sent now",
@@ -60,8 +60,8 @@ def status(
 
 def read(store: BlockingStore, order: str = "hold") -> Status:
     """The figures, from the database."""
-    from postroom.store.leases import Order
-    from postroom.store.watching import Watching
+    from postroom.store.admin.watching import Watching
+    from postroom.store.outbox.leases import Order
 
     return store.run(insight.status(Watching(store.names, Order(order))))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroom.settings import Settings
-from postroom.telemetry import Hook, all_of
+from postroom.telemetry.events import Hook, all_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ def telemetry(settings: Settings) -> Telemetry:
 
     Pages where there is a port. Raises `DriverMissing` where there is a port and no prometheus_client.
     """
-    from postroom.logs import Records, structured
+    from postroom.telemetry.logs import Records, structured
 
     as_json = None if settings.log_format is None else settings.log_format == "json"
     hooks: list[Hook] = [structured(json=as_json, level=settings.log_level, tracebacks=settings.tracebacks)]
@@ -35,18 +35,18 @@ def telemetry(settings: Settings) -> Telemetry:
     if not pythons.hasHandlers():  # the application has not said where they go
         pythons.addHandler(Records(json=as_json, level=settings.log_level))
     if "opentelemetry.trace" in sys.modules:
-        from postroom.traces import opentelemetry
+        from postroom.telemetry.traces import opentelemetry
 
         hooks.append(opentelemetry())
     if _counts_elsewhere():
-        from postroom import metrics
+        from postroom.telemetry import metrics
 
         hooks.append(metrics.opentelemetry())
     serving: AbstractAsyncContextManager[Any] = nullcontext()
     if settings.http_port is not None:
-        from postroom.health import Health
-        from postroom.metrics import prometheus
-        from postroom.probes import Probes, pages, prometheus_page
+        from postroom.telemetry.health import Health
+        from postroom.telemetry.metrics import prometheus
+        from postroom.telemetry.probes import Probes, pages, prometheus_page
 
         health = Health()
         hooks += [health, prometheus()]

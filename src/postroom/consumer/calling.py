@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from postroom.consumer.tracing import continued
-from postroom.store.db_errors import is_aborted
-from postroom.tracebacks import AFTERWARDS
+from postroom.store.sql.db_errors import is_aborted
+from postroom.telemetry.tracebacks import AFTERWARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

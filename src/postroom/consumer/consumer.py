@@ -19,20 +19,20 @@ from postroom.consumer.shift import Shift
 from postroom.consumer.transactions import Transactions
 from postroom.errors import InvalidSetting
 from postroom.inbox import Inbox
-from postroom.logs import with_tracebacks
 from postroom.relay import Relay
-from postroom.relay.background import Background
-from postroom.relay.lines import Database
-from postroom.relay.reasons import one_reason
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import place_of_source, queue_of_consumer
+from postroom.runtime.background import Background
+from postroom.runtime.reasons import one_reason
 from postroom.settings import Settings
-from postroom.store.leases import Order
-from postroom.store.parking import Parking
-from postroom.store.workers import Workers
-from postroom.telemetry import Hook, Reachability, all_of, changes_only
-from postroom.traces import tracer_of
+from postroom.store.connections.reconnecting import Database
+from postroom.store.outbox.leases import Order
+from postroom.store.outbox.parking import Parking
+from postroom.store.outbox.workers import Workers
+from postroom.telemetry.events import Hook, Reachability, all_of, changes_only
+from postroom.telemetry.logs import with_tracebacks
+from postroom.telemetry.traces import tracer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -64,7 +64,7 @@ class Consumer(Background):
     returns a context manager, whose end commits; without it, handlers get an SQLAlchemy connection to ``database``.
     ``batch`` messages at most are taken in at a time; ``concurrency`` of them are handled at the same time, those of
     one key one after another. ``classifier`` says which failures are permanent, ``hook`` is told of everything
-    (`postroom.telemetry`), ``worker`` names this process among the others. Raises `InvalidSetting`.
+    (`postroom.telemetry.events`), ``worker`` names this process among the others. Raises `InvalidSetting`.
     """
 
     def __init__(

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import as_parked, not_kept, ordering_key, without_payload
 from postroom.consumer.running import StillRunning, said
-from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.rules import failures
 from postroom.rules.failures import Reason
 from postroom.rules.ordering import key_hash
-from postroom.store.db_errors import is_refused_value, is_unwritable_value
-from postroom.store.parking import Failed
-from postroom.telemetry import Handled, Raised
+from postroom.store.connections.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Outage
+from postroom.store.outbox.parking import Failed
+from postroom.store.sql.db_errors import is_refused_value, is_unwritable_value
+from postroom.telemetry.events import Handled, Raised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from postroom.incoming import Incoming
     from postroom.message import Message
     from postroom.sources.port import Received
-    from postroom.store.parking import Parked
+    from postroom.store.outbox.parking import Parked
 
     Done = Callable[[Sequence[Received], Fate], None]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import InvalidSetting
-from postroom.functions import is_async
 from postroom.rules.routing import matches
+from postroom.runtime.functions import is_async
 
 if TYPE_CHECKING:
     from postroom.incoming import Incoming

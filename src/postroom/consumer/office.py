@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from postroom.consumer.handlers import Handler
     from postroom.consumer.running import Runner
     from postroom.incoming import Incoming
-    from postroom.relay.lines import Line
     from postroom.rules.failures import Classifier
-    from postroom.store.parking import Parking
-    from postroom.telemetry import Hook
+    from postroom.store.connections.reconnecting import Line
+    from postroom.store.outbox.parking import Parking
+    from postroom.telemetry.events import Hook
 
 
 @dataclass(slots=True, eq=False)

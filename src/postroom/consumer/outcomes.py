@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from postroom.telemetry import Handled
+from postroom.telemetry.events import Handled
 
 if TYPE_CHECKING:
-    from postroom.telemetry import Event
+    from postroom.telemetry.events import Event
 
 
 class Fate(StrEnum):

@@ -6,13 +6,13 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from postroom.relay.lines import Outage
+from postroom.store.connections.reconnecting import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.relay.lines import Line
-    from postroom.store.workers import Workers
+    from postroom.store.connections.reconnecting import Line
+    from postroom.store.outbox.workers import Workers
 
 BEAT = 2.0
 LEAVING = 5.0

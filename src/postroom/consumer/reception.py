@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from postroom.consumer.desk import Desk, hash_of
 from postroom.consumer.outcomes import Fate
 from postroom.errors import BrokerUnavailable
-from postroom.relay.lines import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.sources.port import Received
-from postroom.telemetry import Reachability
+from postroom.store.connections.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Outage
+from postroom.telemetry.events import Reachability
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,12 +10,12 @@ from postroom.brokers.port import ACCEPTED, NotSent, Outcome, Refused, Unreached
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import as_received
 from postroom.consumer.running import StillRunning, said
-from postroom.relay.lines import Outage
 from postroom.rules import failures
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure, Reason
 from postroom.rules.lifecycle import Outcome as Settlement
-from postroom.telemetry import (
+from postroom.store.connections.reconnecting import Outage
+from postroom.telemetry.events import (
     DATABASE,
     Beat,
     Event,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from postroom.consumer.calling import Attempt, Calls, HandlerFailed
 from postroom.errors import DatabaseUnreachable, PostroomError
-from postroom.relay.lines import Outage
 from postroom.rules.failures import with_place
-from postroom.store.connections import async_kind, sync_kind
-from postroom.store.db_errors import is_lost_connection, reason
-from postroom.threads import NoFreeThread, Threads
-from postroom.tracebacks import raised_at
+from postroom.runtime.threads import NoFreeThread, Threads
+from postroom.store.connections.kinds import async_kind, sync_kind
+from postroom.store.connections.reconnecting import Outage
+from postroom.store.sql.db_errors import is_lost_connection, reason
+from postroom.telemetry.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

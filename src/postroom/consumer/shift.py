@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from postroom.consumer.reception import Reception
 from postroom.errors import BrokerUnavailable
-from postroom.telemetry import Lifecycle
+from postroom.telemetry.events import Lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

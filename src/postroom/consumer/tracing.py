@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from postroom.traces import SCOPE, context_of, mark_failed
+from postroom.telemetry.traces import SCOPE, context_of, mark_failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import create_engine
 
 from postroom.errors import DriverMissing, InvalidSetting
-from postroom.store.urls import dialect_of_url, resolve
+from postroom.store.connections.urls import dialect_of_url, resolve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -6,14 +6,14 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from postroom.relay.lines import Outage
 from postroom.retention import clean
+from postroom.store.connections.reconnecting import Outage
 
 if TYPE_CHECKING:
-    from postroom.relay.lines import Line
     from postroom.settings import Settings
-    from postroom.store.names import Names
-    from postroom.telemetry import Hook
+    from postroom.store.connections.reconnecting import Line
+    from postroom.store.sql.names import Names
+    from postroom.telemetry.events import Hook
 
 PATIENCE = 3600.0
 """Seconds for a whole cleaning, which is many small transactions."""

@@ -8,29 +8,29 @@ import socket
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from postroom import wakeup
 from postroom.brokers.function import FunctionBroker
 from postroom.compose import as_broker, broker_for, check_broker, check_brokers, check_default, open_relay_store
-from postroom.logs import with_tracebacks
-from postroom.relay.background import Background
-from postroom.relay.crew import Crew
-from postroom.relay.hiring import hired
-from postroom.relay.options import options_of
-from postroom.relay.reasons import one_reason
+from postroom.delivery.engine import Crew
+from postroom.delivery.options import options_of
+from postroom.relay.assembly import hired
 from postroom.relay.report import Report
 from postroom.rules.routing import ANYTHING, Routing
+from postroom.runtime import wakeup
+from postroom.runtime.background import Background
+from postroom.runtime.reasons import one_reason
 from postroom.settings import Settings
-from postroom.store.operations import DEFAULT_QUEUE
-from postroom.telemetry import all_of
+from postroom.store.sql.operations import DEFAULT_QUEUE
+from postroom.telemetry.events import all_of
+from postroom.telemetry.logs import with_tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
-    from postroom.relay.options import OnDead, Policy
+    from postroom.delivery.options import OnDead, Policy
     from postroom.rules.failures import Classifier
-    from postroom.telemetry import Hook
+    from postroom.telemetry.events import Hook
 
 
 class Relay(Background):
@@ -42,7 +42,7 @@ class Relay(Background):
     which may be given by their names, default to the settings in force.
     ``worker`` names this relay among the others. ``policy`` takes the place of ``backoff_sec`` and ``max_attempts``;
     ``classifier`` says which failures are permanent; ``on_dead(message, code, text)`` is told of dead letters;
-    ``hook`` of everything (`postroom.telemetry`). Raises `InvalidSetting`.
+    ``hook`` of everything (`postroom.telemetry.events`). Raises `InvalidSetting`.
     """
 
     def __init__(  # noqa: PLR0913 - what only code can give comes by its name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from postroom.rules.lifecycle import Outcome
-from postroom.telemetry import DATABASE, Event, Expired, Postponed, Reachability, Settled, TargetChanged
+from postroom.telemetry.events import DATABASE, Event, Expired, Postponed, Reachability, Settled, TargetChanged
 
 
 @dataclass(slots=True)

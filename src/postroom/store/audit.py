@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from postroom.rules.failures import cut
-from postroom.store.dialect import as_json
-from postroom.store.operations import chunks
-from postroom.store.steps import Query, Steps
+from postroom.store.sql.dialect import as_json
+from postroom.store.sql.operations import chunks
+from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from postroom.store.names import Names
+    from postroom.store.sql.names import Names
 
 ACTOR_LENGTH = 255
 

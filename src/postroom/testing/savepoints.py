@@ -12,10 +12,10 @@ from contextlib import (
 )
 from typing import TYPE_CHECKING, Any
 
-from postroom.store.async_connections import AsyncKind
-from postroom.store.connections import async_kind, driver_kind, sync_kind
-from postroom.store.steps import Query
-from postroom.store.sync_connections import Django
+from postroom.store.connections.async_kinds import AsyncKind
+from postroom.store.connections.kinds import async_kind, driver_kind, sync_kind
+from postroom.store.connections.sync_kinds import Django
+from postroom.store.sql.steps import Query
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -9,11 +9,11 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from postroom.idempotency import Ledger
-from postroom.store.bookkeeping import Bookkeeping
-from postroom.store.ledger import Terms
-from postroom.store.names import Names
-from postroom.store.steps import arun, run
-from postroom.store.urls import dialect_of_url
+from postroom.store.connections.urls import dialect_of_url
+from postroom.store.ledger.bookkeeping import Bookkeeping
+from postroom.store.ledger.entries import Terms
+from postroom.store.sql.names import Names
+from postroom.store.sql.steps import arun, run
 from postroom.web.flow import Clerk, Do, Flow
 from postroom.web.joining import KeyedRequest
 from postroom.web.openings import AsyncOpening, ThreadOpening

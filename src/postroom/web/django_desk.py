@@ -9,12 +9,12 @@ from django.db import connections, transaction
 
 from postroom.errors import InvalidSetting
 from postroom.settings import Settings
-from postroom.store.connections import sync_kind
-from postroom.store.db_errors import is_missing_table
-from postroom.store.ddl import create_statements
-from postroom.store.dialect import DIALECTS
-from postroom.store.names import Names
-from postroom.store.steps import Query, run
+from postroom.store.connections.kinds import sync_kind
+from postroom.store.schema.ddl import create_statements
+from postroom.store.sql.db_errors import is_missing_table
+from postroom.store.sql.dialect import DIALECTS
+from postroom.store.sql.names import Names
+from postroom.store.sql.steps import Query, run
 from postroom.web.desks import Desk, Setup
 from postroom.web.flow import Do
 

@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.rules.replay import Conflict, InProgress, Replay, Run
-from postroom.store.db_errors import code_of, is_lock_timeout, is_lost_connection, is_refused_value, is_undone, reason
-from postroom.telemetry import Keyed
+from postroom.store.sql.db_errors import (
+    code_of,
+    is_lock_timeout,
+    is_lost_connection,
+    is_refused_value,
+    is_undone,
+    reason,
+)
+from postroom.telemetry.events import Keyed
 from postroom.web import problems
 from postroom.web.patience import Patience
 from postroom.web.responses import given_again
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Decision, Entry, Response
-    from postroom.store.bookkeeping import Bookkeeping
-    from postroom.store.steps import Steps
-    from postroom.telemetry import Hook
+    from postroom.store.ledger.bookkeeping import Bookkeeping
+    from postroom.store.sql.steps import Steps
+    from postroom.telemetry.events import Hook
     from postroom.web.joining import KeyedRequest
     from postroom.web.policy import Policy
 

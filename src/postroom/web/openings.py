@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from postroom import compose
 from postroom.errors import DatabaseUnreachable
-from postroom.store.checking import check
-from postroom.store.limits import Limits
-from postroom.store.stores import BridgedStore
-from postroom.store.urls import dialect_of_url
+from postroom.store.connections.limits import Limits
+from postroom.store.connections.stores import BridgedStore
+from postroom.store.connections.urls import dialect_of_url
+from postroom.store.schema.checking import check
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from postroom.settings import Settings
-    from postroom.store.steps import Steps
-    from postroom.store.stores import BlockingStore, Lines
+    from postroom.store.connections.stores import BlockingStore, Lines
+    from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
 

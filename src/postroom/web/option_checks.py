@@ -41,7 +41,7 @@ def check_function(name: str, value: object) -> None:
 def check_hook(name: str, value: object) -> None:
     """A listener, or none."""
     if value is not None and not callable(value):
-        raise invalid(name, value, "use a function of an event, such as postroom.metrics.prometheus()")
+        raise invalid(name, value, "use a function of an event, such as postroom.telemetry.metrics.prometheus()")
 
 
 def check_choice(name: str, value: object) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
-    from postroom.telemetry import Hook
+    from postroom.telemetry.events import Hook
     from postroom.web.requests import Request
     from postroom.web.routes import Choice
 
@@ -81,7 +81,7 @@ class Options:
     wait_seconds: float = 0.0
     """For how long a request waits for its twin, which is running, before it is told to come again."""
     hook: Hook | None = None
-    """Is told what became of each keyed request, see `postroom.telemetry.Keyed`."""
+    """Is told what became of each keyed request, see `postroom.telemetry.events.Keyed`."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""

@@ -13,17 +13,17 @@ import psutil
 
 from postroom import Message, Relay, RetryPolicy
 from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
+from postroom.delivery.publisher import GRACE
 from postroom.errors import BrokerUnavailable
-from postroom.relay.courier import GRACE
 from postroom.rules.failures import Reason
-from postroom.telemetry import Reachability, Settled, TargetChanged
+from postroom.telemetry.events import Reachability, Settled, TargetChanged
 from tests.services.service import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from postroom.brokers.port import Broker
-    from postroom.telemetry import Event
+    from postroom.telemetry.events import Event
     from tests.acceptance.service import Service
     from tests.contract.brokers.rigs import Rig
 

@@ -12,8 +12,8 @@ import pytest
 
 from postroom import Outbox
 from postroom.cli import init, output, schema
-from postroom.store import migrations
-from postroom.store.grants import Purpose
+from postroom.store.schema import migrations
+from postroom.store.schema.grants import Purpose
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Command

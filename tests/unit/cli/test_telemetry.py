@@ -10,12 +10,12 @@ import pytest
 from postroom.cli.relay import _ports
 from postroom.cli.telemetry import telemetry
 from postroom.errors import DriverMissing, InvalidSetting
-from postroom.health import Health
-from postroom.metrics import Metrics
-from postroom.probes import Probes
 from postroom.settings import Settings
-from postroom.telemetry import listeners, wants_counts
-from postroom.traces import Traces
+from postroom.telemetry.events import listeners, wants_counts
+from postroom.telemetry.health import Health
+from postroom.telemetry.metrics import Metrics
+from postroom.telemetry.probes import Probes
+from postroom.telemetry.traces import Traces
 
 
 def kinds(settings: Settings) -> set[type]:

@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from postroom.brokers.memory import MemoryBroker
-from postroom.relay import heart, limits, lines
-from postroom.relay.heart import Heart
-from postroom.relay.limits import within
-from postroom.relay.lines import Database, Outage
-from postroom.relay.office import Office
-from postroom.relay.options import Options
-from postroom.store.deliveries import Deliveries
-from postroom.store.names import Names
-from postroom.store.steps import Query
-from postroom.store.workers import Workers
-from postroom.telemetry import Beat, Event, Reachability
+from postroom.delivery import heartbeat as heart
+from postroom.delivery.heartbeat import Heart
+from postroom.delivery.options import Options
+from postroom.delivery.queue_state import Office
+from postroom.runtime import time_limits as limits
+from postroom.runtime.time_limits import within
+from postroom.store.connections import reconnecting as lines
+from postroom.store.connections.reconnecting import Database, Outage
+from postroom.store.outbox.deliveries import Deliveries
+from postroom.store.outbox.workers import Workers
+from postroom.store.sql.names import Names
+from postroom.store.sql.steps import Query
+from postroom.telemetry.events import Beat, Event, Reachability
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from postroom.store.steps import Steps
-    from postroom.store.stores import Lines, Run
+    from postroom.store.connections.stores import Lines, Run
+    from postroom.store.sql.steps import Steps
 
 SOON = 0.05
 PATIENCE = 10

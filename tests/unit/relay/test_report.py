@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroom.relay import Report
-from postroom.telemetry import DATABASE, Reachability
+from postroom.telemetry.events import DATABASE, Reachability
 
 
 def test_a_broker_is_down_as_long_as_any_is() -> None:

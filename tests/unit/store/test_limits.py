@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from postroom.store.limits import Limits, break_off
-from postroom.store.pooled import PooledSession
-from postroom.store.steps import Query
+from postroom.store.connections.limits import Limits, break_off
+from postroom.store.connections.pooled import PooledSession
+from postroom.store.sql.steps import Query
 
 LIMITS = Limits(lock=0.25, answer=2.5)
 

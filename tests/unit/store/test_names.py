@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from postroom.errors import InvalidIdentifier, UnsupportedDatabase
-from postroom.store.names import LONGEST_NAME, MAX_IDENTIFIER, Names, channel
+from postroom.store.sql.names import LONGEST_NAME, MAX_IDENTIFIER, Names, channel
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_unknown_dialect_is_refused() -> None:
 
 
 def test_names_come_without_sqlalchemy() -> None:
-    program = "import sys, postroom.store.names; sys.exit('sqlalchemy' in sys.modules)"
+    program = "import sys, postroom.store.sql.names; sys.exit('sqlalchemy' in sys.modules)"
     environment = {"PYTHONPATH": ":".join(sys.path)}
     assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0
 

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom.store.ddl import completing_statements, create_statements
-from postroom.store.migrations import LATEST, UPGRADES
-from postroom.store.names import LONGEST_NAME, MAX_IDENTIFIER, TABLES, Names
-from postroom.store.schema import metadata, metadata_for
+from postroom.store.schema.ddl import completing_statements, create_statements
+from postroom.store.schema.migrations import LATEST, UPGRADES
+from postroom.store.schema.tables import metadata, metadata_for
+from postroom.store.sql.names import LONGEST_NAME, MAX_IDENTIFIER, TABLES, Names
 
 if TYPE_CHECKING:
     from sqlalchemy import Index, MetaData, Table

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from postroom.errors import NotInTransaction
-from postroom.store.connections import async_kind, sync_kind
+from postroom.store.connections.kinds import async_kind, sync_kind
 
 needs_autocommit = pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has `autocommit` since Python 3.12")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.store.steps import ParamStyle, Query, Result, Steps, _rendered, arun, render, run
+from postroom.store.sql.steps import ParamStyle, Query, Result, Steps, _rendered, arun, render, run
 
 TEXT = "SELECT :a::text, :b, :a, '%' FROM t WHERE x = :long_name_1 AND strftime('%H:%M') <> y::jsonb"
 

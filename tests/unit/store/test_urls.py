@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.store.urls import shown
+from postroom.store.connections.urls import shown
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from postroom import Consumer, Incoming, Message, Outbox
 from postroom.errors import UnsupportedConnection
+from postroom.telemetry.tracebacks import AFTERWARDS
 from postroom.testing import InMemoryConsumer
-from postroom.tracebacks import AFTERWARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from postroom.cli.demo.shop import Billing, CardDeclined, Shop, connect
 from postroom.cli.demo.stage import Scene, Stage
 from postroom.rules.lifecycle import State
 from postroom.settings import Settings
-from postroom.store.migrations import upgrade
-from postroom.store.stores import BlockingStore
+from postroom.store.connections.stores import BlockingStore
+from postroom.store.schema.migrations import upgrade
 
 PATIENCE = 60.0
 """Seconds without any progress after which the demo has failed."""

@@ -1,0 +1,140 @@
+"""Listening: PostgreSQL says when messages were committed, so that the relay need not wait for its next look.
+
+It is a convenience: whatever does not work here, the relay finds its messages by looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from postroom.errors import PostroomError
+from postroom.store.connections.pooled import ONE_ROW, same_session
+from postroom.store.connections.urls import dialect_of_url, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from sqlalchemy import URL
+
+KEEPALIVE: Final = 15.0
+"""Seconds between two questions to the server: a connection that died without a word is found out by them."""
+PATIENCE: Final = 10.0
+"""Seconds for the server to answer."""
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 30.0
+
+
+Wake = Callable[[str], None]
+
+
+class Listener:
+    """Calls a channel's function with what is said there, and with nothing after each connect, for what was missed."""
+
+    def __init__(self, url: str, channels: Mapping[str, Wake], *, keepalive: float = KEEPALIVE) -> None:
+        self._url = url
+        self._channels = channels
+        self._keepalive = keepalive
+
+    async def run(self) -> None:
+        """Listen until cancelled. Connects again after every failure, and raises none.
+
+        Returns at once where one cannot listen: another database, no async driver, a pooler in between.
+        """
+        listen = self._way()
+        if listen is None:
+            return
+        pause = FIRST_PAUSE / 2
+        while True:
+            connected = _Connected()
+            try:
+                await listen(connected)
+            except _PoolerBetween:
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is, the relay looks by itself meanwhile
+                del error
+            pause = FIRST_PAUSE if connected.once else min(pause * 2, LONGEST_PAUSE)
+            await _pause(pause)
+
+    def _way(self) -> Callable[[_Connected], Awaitable[None]] | None:
+        try:
+            if dialect_of_url(self._url) != "postgresql":
+                return None
+            url = resolve(self._url, asynchronous=True)
+        except PostroomError:
+            return None
+        asyncpg = url.drivername.endswith("+asyncpg")
+        options = _options(url)
+        return lambda connected: (self._with_asyncpg if asyncpg else self._with_psycopg)(options, connected)
+
+    async def _with_asyncpg(self, options: dict[str, Any], connected: _Connected) -> None:
+        import asyncpg
+
+        connection = await asyncpg.connect(**options | {"timeout": PATIENCE, "command_timeout": PATIENCE})
+        try:
+            if await connection.execute(same_session(connection.get_server_pid())) != ONE_ROW:
+                raise _PoolerBetween
+            ended = asyncio.Event()
+            connection.add_termination_listener(lambda _: ended.set())
+            for channel in self._channels:
+                await connection.add_listener(
+                    channel, lambda _connection, _pid, said_on, what: self._wake(said_on, what)
+                )
+            self._listening(connected)
+            while not ended.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), self._keepalive)
+                await connection.execute("SELECT 1")
+        finally:
+            connection.terminate()
+
+    async def _with_psycopg(self, options: dict[str, Any], connected: _Connected) -> None:
+        import psycopg
+        from psycopg import sql
+
+        async with asyncio.timeout(PATIENCE):
+            connection = await psycopg.AsyncConnection.connect(**options, autocommit=True)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                found = await connection.execute(same_session(connection.info.backend_pid).encode())
+                if await found.fetchone() is None:
+                    raise _PoolerBetween
+                for channel in self._channels:
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            self._listening(connected)
+            while True:
+                async for notice in connection.notifies(timeout=self._keepalive):
+                    self._wake(notice.channel, notice.payload)
+                async with asyncio.timeout(PATIENCE):
+                    await connection.execute("SELECT 1")
+        finally:
+            connection.pgconn.finish()  # at once: an orderly end could wait for a server that is gone
+
+    def _listening(self, connected: _Connected) -> None:
+        connected.once = True
+        for channel in self._channels:
+            self._wake(channel, "")
+
+    def _wake(self, channel: str, what: str) -> None:
+        self._channels[channel](what)
+
+
+_pause = asyncio.sleep
+
+
+class _Connected:
+    """Whether an attempt got as far as to listen."""
+
+    once = False
+
+
+class _PoolerBetween(Exception):
+    """`LISTEN` would be heard by whoever gets the session next, and not by us."""
+
+
+def _options(url: URL) -> dict[str, Any]:
+    """The URL as the driver's own arguments."""
+    _, options = url.get_dialect()().create_connect_args(url)
+    return {name: value for name, value in options.items() if not name.startswith("prepared_statement_")}

@@ -1,0 +1,82 @@
+"""Suspects: messages that the broker could not be reached with. Each time fewer of them are sent together.
+
+So the one that always breaks the connection is found, and what was only sent beside it gets through.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from postroom.store.outbox.leases import Claimed
+
+MOST = 10_000
+"""Messages that are remembered: more than are in flight at a time. The oldest are forgotten, and are no suspects."""
+TOGETHER = (32, 4)
+"""How many are sent together that failed once, and twice; then each goes alone. After an outage that is soon done."""
+
+
+class Strike:
+    """How often a message could not be handed over, and what the broker has taken since the last time."""
+
+    __slots__ = ("at", "broker_worked", "count", "target_worked", "topic")
+
+    def __init__(self, count: int, at: float, topic: str) -> None:
+        self.count = count
+        self.at = at
+        self.topic = topic
+        self.broker_worked = False
+        self.target_worked = False
+
+
+INNOCENT = Strike(0, 0.0, "")
+
+
+class Suspects:
+    """Strikes of messages, by position."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._strikes: dict[int, Strike] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._strikes)
+
+    def of(self, one: Claimed) -> Strike:
+        """What there is against a message."""
+        return self._strikes.get(one.position, INNOCENT)
+
+    def strike(self, claimed: Iterable[Claimed]) -> None:
+        """These could not be handed over."""
+        now = self._clock()
+        for one in claimed:
+            count = self._strikes.pop(one.position, INNOCENT).count + 1
+            self._strikes[one.position] = Strike(count, now, one.message.topic)
+        while len(self._strikes) > MOST:
+            del self._strikes[next(iter(self._strikes))]
+
+    def worked(self, started: float, topics: Collection[str]) -> None:
+        """A call of the broker that began then has brought answers, and messages of these topics through."""
+        for strike in self._strikes.values():
+            if strike.at < started:
+                strike.broker_worked = True
+                strike.target_worked = strike.target_worked or strike.topic in topics
+
+    def clear(self, claimed: Iterable[Claimed]) -> None:
+        """These got through, or are done with."""
+        for one in claimed:
+            self._strikes.pop(one.position, None)
+
+    def first_part(self, wave: Sequence[Claimed]) -> Sequence[Claimed]:
+        """What of these, from the first on, is sent together."""
+        if not self._strikes:
+            return wave
+        count = self.of(wave[0]).count
+        most = len(wave) if not count else TOGETHER[count - 1] if count <= len(TOGETHER) else 1
+        end = 1
+        while end < min(most, len(wave)) and self.of(wave[end]).count == count:
+            end += 1
+        return wave[:end]

@@ -1,0 +1,1 @@
+"""What everything that runs long needs: connections that reconnect, time limits, backoff, start and stop."""

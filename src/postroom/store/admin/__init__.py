@@ -1,0 +1,1 @@
+"""The SQL behind the operator's commands: find, count, cancel, requeue, clean up."""

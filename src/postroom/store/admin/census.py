@@ -1,0 +1,74 @@
+"""The census: how much is not sent yet, and for how long, at a cost that does not grow with the outbox.
+
+Of each state only so many rows are counted, by the primary key; the oldest is looked for among the first of each lane.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import LANES, NO_LANE
+from postroom.store.admin.watching import BEHIND, BLOCKING
+from postroom.store.outbox.leases import Order
+from postroom.store.sql.operations import Operations
+from postroom.store.sql.steps import Query, Steps
+from postroom.telemetry.events import Backlog
+
+if TYPE_CHECKING:
+    from postroom.store.sql.names import Names
+
+MOST = 250_000
+"""Rows of one state that are counted; a count that reaches it means: so many, or more."""
+FIRST = 1000
+"""Rows of a lane among which the oldest is looked for that nothing holds back."""
+
+_KINDS = {
+    Stored.READY: "pending",
+    Stored.SCHEDULED: "waiting",
+    Stored.RETRY: "waiting",
+    Stored.DEAD: "dead",
+}
+
+
+class Census(Operations):
+    """Counts over all queues. Whether dead messages hold their key back, the relays' settings say."""
+
+    def __init__(self, names: Names, order: Order = Order.HOLD, most: int = MOST) -> None:
+        super().__init__(names)
+        self._most = most
+        self._behind = BEHIND.format(**self.tables, blocking=BLOCKING[order])
+
+    def backlog(self) -> Steps[dict[str, Backlog]]:
+        """What is not sent, by queue. What is due and was not taken up yet counts as waiting."""
+        counts: dict[str, Counter[str]] = {}
+        for state, kind in _KINDS.items():
+            some = f"SELECT queue FROM {self.delivery} WHERE state = {state.value} LIMIT {self._most}"
+            found = yield Query(f"SELECT queue, count(*) FROM ({some}) d GROUP BY queue")
+            for queue, count in found.rows:
+                counts.setdefault(queue, Counter())[kind] += count
+        backlog: dict[str, Backlog] = {}
+        for queue, by_kind in counts.items():
+            oldest = (yield from self._oldest(queue)) if by_kind["pending"] else 0.0
+            backlog[queue] = Backlog(**by_kind, oldest_pending_seconds=oldest)
+        return backlog
+
+    def _oldest(self, queue: str) -> Steps[float]:
+        """For how many seconds the oldest has waited that is not sent, though nothing holds it back."""
+        firsts = " UNION ALL ".join(map(self._first, (NO_LANE, *range(LANES))))
+        # What was due later has been waiting only since then.
+        since = self.dialect.seconds_since("CASE WHEN d.due > m.created_at THEN d.due ELSE m.created_at END")
+        found = yield Query(
+            f"SELECT max({since}) FROM ({firsts}) d JOIN {self.outbox} m ON m.position = d.position", {"queue": queue}
+        )
+        [[seconds]] = found.rows
+        return round(max(0.0, float(seconds or 0.0)), 3)
+
+    def _first(self, lane: int) -> str:
+        some = (
+            f"SELECT queue, key_hash, position, due FROM {self.delivery} "
+            f"WHERE state = 0 AND queue = :queue AND lane = {lane} ORDER BY position LIMIT {FIRST}"
+        )
+        free = "" if lane == NO_LANE else f" WHERE NOT {self._behind}"
+        return f"SELECT * FROM (SELECT d.position, d.due FROM ({some}) d{free} ORDER BY d.position LIMIT 1) f"

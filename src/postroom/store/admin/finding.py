@@ -1,0 +1,209 @@
+"""Finding one message: all that the tables say about it, and about what may keep it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from postroom.rules.lifecycle import Stored
+from postroom.store.admin.watching import Watching
+from postroom.store.sql.dialect import ALL_LANES
+from postroom.store.sql.operations import read_up_to
+from postroom.store.sql.rows import shown
+from postroom.store.sql.steps import Query, Steps
+from postroom.store.sql.walking import Walking
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+    from postroom.message import Message
+
+
+class Delivery(NamedTuple):
+    """A row of `outbox_delivery`, with what the database's clock says about it."""
+
+    state: int
+    lane: int
+    key_hash: int | None
+    due_passed: bool
+    leased: bool
+    due: datetime | None
+    leased_until: datetime | None
+    owner: str
+    attempts: int
+    claims: int
+    failed_at: datetime | None
+    error_code: str
+    error_message: str
+
+
+class Receipt(NamedTuple):
+    """A row of `outbox_receipt`."""
+
+    outcome: str
+    sent_at: datetime | None
+    attempts: int
+    answer: str | None
+
+
+class Lane(NamedTuple):
+    """A row of `outbox_lane` under a lease that has not ended."""
+
+    owner: str
+    leased_until: datetime | None
+    read_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """The first message of the key that holds back those behind it."""
+
+    id: str | None
+    position: int
+    status: str
+    due: datetime | None
+    error_code: str
+    error_message: str
+
+
+class Act(NamedTuple):
+    """A row of `audit`."""
+
+    at: datetime | None
+    action: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message, and everything around it. What is not there is None."""
+
+    message: Message
+    position: int
+    queue: str
+    delivery: Delivery | None
+    receipt: Receipt | None
+    lane: Lane | None
+    blocker: Blocker | None
+    relays: list[dict[str, Any]]
+    """Those of its queue that are alive."""
+    history: list[Act]
+
+
+class Finding(Watching, Walking):
+    """Looks a message up by its id, in whichever queue it is."""
+
+    def message_with(self, identifier: UUID) -> Steps[Found | None]:
+        """All about the message; None where there is none."""
+        found = yield Query(
+            f"SELECT m.position, m.queue, 0, 0, 0, 0, {self.columns} FROM {self.outbox} m WHERE m.id = :id",
+            {"id": str(identifier)},
+        )
+        if not found.rows:
+            return None
+        row = found.rows[0]
+        position = row[0]
+        # In this order: what is settled meanwhile is then found twice, and not nowhere.
+        queue, delivery = yield from self._in_any_queue(row[1], position)
+        receipt = yield from self._receipt(position)
+        relays = yield from self.relays()
+        return Found(
+            self.message(row),
+            position,
+            queue,
+            delivery,
+            receipt,
+            (yield from self._lane(queue, delivery.lane)) if delivery else None,
+            (yield from self._blocker(queue, position, delivery.key_hash)) if delivery else None,
+            [relay for relay in relays if relay["queue"] == queue],
+            (yield from self._history(position)),
+        )
+
+    def _in_any_queue(self, added_to: str, position: int) -> Steps[tuple[str, Delivery | None]]:
+        """Its delivery and the queue that it is in: the one it was added to, or one it was sorted into since."""
+        delivery = yield from self._delivery(added_to, position)
+        if delivery is not None:
+            return added_to, delivery
+        others: dict[str, None] = {}
+        for state in Stored:
+            others |= dict.fromkeys((yield from self.queues_with(state)))
+        for queue in others:
+            delivery = yield from self._delivery(queue, position)
+            if delivery is not None:
+                return queue, delivery
+        return added_to, None
+
+    def _delivery(self, queue: str, position: int) -> Steps[Delivery | None]:
+        due, leased_until, failed_at = map(self._when, ("due", "leased_until", "failed_at"))
+        found = yield Query(
+            f"SELECT state, lane, key_hash, due <= {self.now}, leased_until > {self.now}, {due}, {leased_until}, "
+            f"owner, attempts, claims, {failed_at}, error_code, error_message "
+            f"FROM {self.delivery} WHERE state IN (0, 1, 2, 3) AND queue = :queue "
+            f"AND lane IN ({ALL_LANES}) AND position = :position",
+            {"queue": queue, "position": position},
+        )
+        if not found.rows:
+            return None
+        row = Delivery(*found.rows[0])
+        return row._replace(
+            due_passed=bool(row.due_passed),
+            leased=bool(row.leased),
+            due=self.dialect.read_moment(row.due),
+            leased_until=self.dialect.read_moment(row.leased_until),
+            failed_at=self.dialect.read_moment(row.failed_at),
+        )
+
+    def _when(self, moment: str) -> str:
+        return f"nullif({self.dialect.readable(moment)}, {self.dialect.never})"
+
+    def _receipt(self, position: int) -> Steps[Receipt | None]:
+        found = yield Query(
+            f"SELECT outcome, sent_at, attempts, answer FROM {self.receipt} WHERE position = :position",
+            {"position": position},
+        )
+        if not found.rows:
+            return None
+        row = Receipt(*found.rows[0])
+        return row._replace(sent_at=self.dialect.read_moment(row.sent_at))
+
+    def _lane(self, queue: str, lane: int) -> Steps[Lane | None]:
+        found = yield Query(
+            f"SELECT owner, leased_until, read_to FROM {self.lane} "
+            f"WHERE queue = :queue AND lane = :lane AND leased_until > {self.now}",
+            {"queue": queue, "lane": lane},
+        )
+        if not found.rows:
+            return None
+        row = Lane(*found.rows[0])
+        return row._replace(leased_until=self.dialect.read_moment(row.leased_until), read_to=read_up_to(row.read_to))
+
+    def _blocker(self, queue: str, position: int, key_hash: int | None) -> Steps[Blocker | None]:
+        if key_hash is None:
+            return None
+        found = yield Query(
+            f"SELECT m.id, b.position, b.state, {self._when('b.due')}, b.error_code, b.error_message "
+            f"FROM {self.delivery} b LEFT JOIN {self.outbox} m ON m.position = b.position "
+            f"WHERE b.queue = :queue AND b.key_hash = :key_hash AND b.position < :position AND b.state {self.blocking} "
+            f"ORDER BY b.position LIMIT 1",
+            {"queue": queue, "key_hash": key_hash, "position": position},
+        )
+        if not found.rows:
+            return None
+        identifier, at, state, due, code, text = found.rows[0]
+        dead = state == Stored.DEAD
+        return Blocker(
+            shown(identifier),
+            at,
+            "dead" if dead else "failed" if code else "requeued",
+            None if dead else self.dialect.read_moment(due),
+            code,
+            text,
+        )
+
+    def _history(self, position: int) -> Steps[list[Act]]:
+        found = yield Query(
+            f"SELECT at, action, actor FROM {self.tables['audit']} WHERE position = :position ORDER BY id",
+            {"position": position},
+        )
+        return [Act(self.dialect.read_moment(at), action, actor) for at, action, actor in found.rows]

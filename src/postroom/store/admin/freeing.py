@@ -1,0 +1,68 @@
+"""Freeing: take the names of workers off leases that have ended. Such a lease can be claimed anyway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import NO_LANE
+from postroom.store.sql.dialect import whole_numbers
+from postroom.store.sql.operations import CHUNK
+from postroom.store.sql.steps import Query, Steps
+from postroom.store.sql.walking import Walking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Freed(NamedTuple):
+    """How many leases were freed: on messages without a key, and on lanes."""
+
+    messages: int
+    lanes: int
+
+
+class Freeing(Walking):
+    """Frees leases of all queues, in small batches. Never one that still runs, and counts of claims stay."""
+
+    def free_expired(self, tell: Callable[[int], None] | None = None) -> Steps[Freed]:
+        """Free what has ended; `tell` hears how many after each batch."""
+        messages = 0
+        for queue in (yield from self.queues_with(Stored.READY)):
+            after: int | None = 0
+            while after is not None:
+                positions = yield from self.transaction(self._free_messages, queue, after)
+                messages += len(positions)
+                if tell:
+                    tell(len(positions))
+                after = positions[-1] if len(positions) == CHUNK else None
+        lanes = yield from self.transaction(self._free_lanes)
+        return Freed(messages, lanes)
+
+    def _free_messages(self, queue: str, after: int) -> Steps[list[int]]:
+        of_queue = f"state = 0 AND queue = :queue AND lane = {NO_LANE}"
+        found = yield Query(
+            f"SELECT position FROM {self.delivery} WHERE {of_queue} AND position > :after AND owner <> '' "
+            f"AND leased_until <= {self.now} ORDER BY position LIMIT {CHUNK}{self.dialect.skip_locked}",
+            {"queue": queue, "after": after},
+        )
+        positions = [position for [position] in found.rows]
+        if positions:
+            yield Query(
+                f"UPDATE {self.delivery} SET token = 0, owner = '', leased_until = {self.dialect.never} "
+                f"WHERE {of_queue} AND position IN ({whole_numbers(positions)})",
+                {"queue": queue},
+            )
+        return positions
+
+    def _free_lanes(self) -> Steps[int]:
+        """The token stays: by it the next holder knows that the last one was interrupted, and may have died of it."""
+        ended = f"owner <> '' AND leased_until <= {self.now}"
+        found = yield Query(f"SELECT queue, lane FROM {self.lane} WHERE {ended}{self.dialect.skip_locked}")
+        for queue, lane in found.rows:
+            yield Query(
+                f"UPDATE {self.lane} SET owner = '', leased_until = {self.dialect.never}, read_to = 0 "
+                f"WHERE queue = :queue AND lane = :lane",
+                {"queue": queue, "lane": lane},
+            )
+        return len(found.rows)

@@ -1,0 +1,92 @@
+"""Acts on the deliveries of one queue that are audited: on dead letters, and the finding of a lost lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postroom.rules.lifecycle import State, Stored, status
+from postroom.store.admin.dead_letters import Choice, DeadLetters
+from postroom.store.audit import audit
+from postroom.store.outbox.leases import Claimed, Found
+from postroom.store.sql.dialect import whole_numbers
+from postroom.store.sql.steps import Query, Row, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from uuid import UUID
+
+    from postroom.store.outbox.deliveries import Deliveries
+
+
+class Operating:
+    """Acts on the deliveries of one queue, in the same words and transactions as the lease protocol."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+        self._queue = {"queue": deliveries.queue}
+        self._dead_letters = DeadLetters(deliveries.names, deliveries.queue)
+
+    def requeue(self, ids: Collection[UUID] | None = None, *, actor: str = "") -> Steps[list[UUID]]:
+        """Send dead messages of this queue after all, or all of them; returns the ids of those that were dead."""
+        done = yield from self._dead_letters.requeue(Choice(ids), actor)
+        return done.ids
+
+    def discard(self, ids: Collection[UUID] | None = None, *, actor: str = "") -> Steps[list[UUID]]:
+        """Remove dead messages of this queue for good, or all of them; returns the ids of those that were dead."""
+        done = yield from self._dead_letters.discard(Choice(ids), actor)
+        return done.ids
+
+    def record_conflicts(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
+        """Audit leases that a worker lost, each with what the worker found in its place."""
+        if not lost:
+            return []
+        return (yield from self._deliveries.transaction(self._find_and_audit, worker, lost))
+
+    def _find_and_audit(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
+        rows = yield from self._rows_of(lost)
+        receipts = yield from self._receipts_of(lost)
+        lanes = yield from self._lanes_of(lost)
+        found = [_found(one, rows.get(one.position), receipts.get(one.position), lanes.get(one.lane)) for one in lost]
+        entries = [(one.claimed.position, str(one.claimed.message.id), _details(one)) for one in found]
+        yield from audit(self._deliveries.names, "conflict", worker, entries)
+        return found
+
+    def _rows_of(self, lost: Sequence[Claimed]) -> Steps[dict[int, Row]]:
+        d = self._deliveries
+        result = yield Query(
+            f"SELECT position, state, due <= {d.now}, leased_until > {d.now}, owner, token FROM {d.delivery} "
+            f"WHERE state IN (0, 1, 2, 3) AND queue = :queue AND {d.places(lost)}",
+            self._queue,
+        )
+        return {row[0]: row for row in result.rows}
+
+    def _receipts_of(self, lost: Sequence[Claimed]) -> Steps[dict[int, str]]:
+        positions = whole_numbers([one.position for one in lost])
+        result = yield Query(
+            f"SELECT position, outcome FROM {self._deliveries.receipt} WHERE position IN ({positions})"
+        )
+        return dict(result.rows)
+
+    def _lanes_of(self, lost: Sequence[Claimed]) -> Steps[dict[int, Row]]:
+        d = self._deliveries
+        numbers = whole_numbers(sorted({one.lane for one in lost}))
+        result = yield Query(
+            f"SELECT lane, leased_until > {d.now}, owner, token FROM {d.lane} "
+            f"WHERE queue = :queue AND lane IN ({numbers})",
+            self._queue,
+        )
+        return {row[0]: row for row in result.rows}
+
+
+def _details(found: Found) -> dict[str, Any]:
+    return {"status": found.status, "owner": found.owner, "same_claim": found.token == found.claimed.token}
+
+
+def _found(claimed: Claimed, row: Row | None, receipt: str | None, lane: Row | None) -> Found:
+    if row is None:
+        return Found(claimed, receipt or "removed", "", 0)
+    _, stored, due_passed, leased, owner, token = row
+    if claimed.ordered and lane is not None:
+        _, leased, owner, token = lane
+    state: State = status(Stored(stored), due_passed=bool(due_passed), leased=bool(leased))
+    return Found(claimed, state.value, owner, token)

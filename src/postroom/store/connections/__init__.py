@@ -1,0 +1,1 @@
+"""Connections: the caller's, recognised by kind, and our own."""

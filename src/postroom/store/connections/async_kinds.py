@@ -1,0 +1,142 @@
+"""The connection kinds of async drivers, beside their sync twins in `sync_connections`."""
+
+from __future__ import annotations
+
+import sys
+
+from postroom.store.connections import autocommit
+from postroom.store.connections.sync_kinds import (
+    Kind,
+    SQLAlchemySession,
+    Sqlite3,
+    any_text,
+    is_foreign_text,
+    of_sqlalchemy,
+    parameters_hidden,
+)
+from postroom.store.sql.steps import Query, Result, render
+
+
+class AsyncKind(Kind):
+    async def prepare(self) -> None:
+        """What must be awaited before `dialect` and the rest can be asked."""
+
+    async def autocommits(self) -> bool:
+        """Whether a statement would commit by itself, because no transaction is open and none will be begun."""
+        raise NotImplementedError
+
+    async def execute(self, query: Query) -> Result:
+        raise NotImplementedError
+
+
+class Asyncpg(AsyncKind):
+    dialect = "postgresql"
+    style = "numeric_dollar"
+    remedy = "use `async with connection.transaction():`"
+
+    async def autocommits(self) -> bool:
+        return not self.connection.is_in_transaction()
+
+    async def execute(self, query: Query) -> Result:
+        if query.script:
+            await self.connection.execute(query.text)
+            return Result((), 0)
+        text, order = render(query.text, self.style)
+        rows = await self.connection.fetch(text, *(query.params[name] for name in order))
+        return Result(rows, len(rows))
+
+
+class PsycopgAsync(AsyncKind):
+    dialect = "postgresql"
+    style = "format"
+    remedy = "use `async with connection.transaction():`, or a connection without autocommit"
+
+    async def autocommits(self) -> bool:
+        return autocommit.of_psycopg(self.connection)
+
+    async def execute(self, query: Query) -> Result:
+        text, order = render(query.text, self.style)
+        psycopg = sys.modules["psycopg"]
+        async with psycopg.AsyncCursor(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            await cursor.execute(text, tuple(query.params[name] for name in order))
+            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+
+
+class Aiosqlite(AsyncKind):
+    dialect = "sqlite"
+    style = "qmark"
+    remedy = Sqlite3.remedy
+
+    async def autocommits(self) -> bool:
+        return await autocommit.of_raw_aiosqlite(self.connection)
+
+    async def execute(self, query: Query) -> Result:
+        try:
+            return await self._execute(query)
+        except Exception as error:
+            if not is_foreign_text(query, error):
+                raise
+        kept = self.connection.text_factory
+        self.connection.text_factory = any_text
+        try:
+            return await self._execute(query)
+        finally:
+            self.connection.text_factory = kept
+
+    async def _execute(self, query: Query) -> Result:
+        text, order = render(query.text, self.style)
+        async with self.connection.cursor() as cursor:
+            cursor.row_factory = None
+            await cursor.execute(text, tuple(query.params[name] for name in order))
+            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+
+
+class AsyncMySQL(AsyncKind):
+    """asyncmy and aiomysql, which share an interface."""
+
+    dialect = "mysql"
+    style = "format"
+    remedy = "await connection.begin() first, or connect with autocommit=False"
+    library: str
+
+    async def autocommits(self) -> bool:
+        return autocommit.of_async_mysql(self.connection)
+
+    async def execute(self, query: Query) -> Result:
+        text, order = render(query.text, self.style)
+        plain = sys.modules[self.library].cursors.Cursor
+        async with self.connection.cursor(plain) as cursor:
+            await cursor.execute(text, tuple(query.params[name] for name in order))
+            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+
+
+class Asyncmy(AsyncMySQL):
+    library = "asyncmy"
+
+
+class Aiomysql(AsyncMySQL):
+    library = "aiomysql"
+
+
+class SQLAlchemyAsyncConnection(AsyncKind):
+    remedy = "use `async with engine.begin() as connection:` on an engine without isolation_level='AUTOCOMMIT'"
+
+    async def prepare(self) -> None:
+        self.dialect, self.style = of_sqlalchemy(self.connection)
+
+    async def autocommits(self) -> bool:
+        return bool(await self.connection.run_sync(autocommit.of_sqlalchemy))
+
+    async def execute(self, query: Query) -> Result:
+        text, order = render(query.text, self.style)
+        with parameters_hidden():
+            result = await self.connection.exec_driver_sql(text, tuple(query.params[name] for name in order))
+        return Result(result.fetchall() if result.returns_rows else (), result.rowcount)
+
+
+class SQLAlchemyAsyncSession(SQLAlchemyAsyncConnection):
+    remedy = SQLAlchemySession.remedy
+
+    async def prepare(self) -> None:
+        self.connection = await self.connection.connection()
+        await super().prepare()

@@ -1,0 +1,128 @@
+"""Behind a pooler, as PgBouncer in transaction mode: each transaction runs in whichever server session is free.
+
+What one sets on its session, another finds there. So nothing is set on sessions: each transaction brings the settings
+along, a statement outside of one gets a transaction of its own, and no prepared statement outlives its transaction.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from postroom.store.sql.dialect import PostgreSQL
+from postroom.store.sql.steps import Query, Result, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postroom.store.connections.limits import Limits
+
+SETTINGS = {
+    # The tables' sizes swing between zero and millions, which leads the planner astray.
+    "enable_seqscan": "'off'",
+    "enable_hashjoin": "'off'",
+    "enable_mergejoin": "'off'",
+    # Planning takes longer than a small claim, and the settings above keep the plan right.
+    "plan_cache_mode": "'force_generic_plan'",
+    # A claim's commit flushes what producers committed asynchronously: nothing is sent that a crash could undo.
+    "synchronous_commit": "coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')",
+}
+"""What our sessions on PostgreSQL need, as SQL expressions."""
+
+
+def settings(*, local: bool) -> str:
+    """A statement that makes the settings, for the transaction alone or for the session."""
+    each = (f"set_config('{name}', {value}, {str(local).lower()})" for name, value in SETTINGS.items())
+    return f"SELECT {', '.join(each)}"
+
+
+UNPREPARED: dict[str, Mapping[str, Any]] = {
+    # `str` names a statement '': one without a name lives as long as it takes to run it.
+    "asyncpg": {"statement_cache_size": 0, "prepared_statement_cache_size": 0, "prepared_statement_name_func": str},
+    "psycopg": {"prepare_threshold": None},
+    "psycopg2": {},
+}
+"""For each driver, the options of a connection that keeps no prepared statement."""
+
+_BEGIN = PostgreSQL.begin
+_ENDS = {"COMMIT", "ROLLBACK"}
+
+
+def is_direct(connection: Any) -> bool:
+    """Whether a new connection of SQLAlchemy's ends in the server session that it was made with."""
+    driver = getattr(connection, "driver_connection", connection)
+    if hasattr(driver, "get_server_pid"):  # asyncpg: its own way, as SQLAlchemy would prepare the question
+        counted: str = connection.run_async(lambda asyncpg: asyncpg.execute(same_session(asyncpg.get_server_pid())))
+        return counted == ONE_ROW
+    cursor = connection.cursor()
+    cursor.execute(same_session(driver.info.backend_pid))
+    answer = cursor.fetchone()
+    cursor.close()
+    connection.rollback()
+    return answer is not None
+
+
+ONE_ROW = "SELECT 1"
+"""What asyncpg's `execute` returns where a row was found."""
+
+
+def same_session(pid: int) -> str:
+    """A question with one row for an answer if the session is the one with this process id, and none otherwise.
+
+    The server tells its process id when one connects, and again when asked. A pooler tells a number of its own when one
+    connects, as it has no session yet, and the session's when asked.
+    """
+    return f"SELECT 1 WHERE pg_backend_pid() = {pid}"
+
+
+_STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+
+
+def same_server(started: int) -> str:
+    """A statement that fails unless the server is the one that was started then, in microseconds since 1970.
+
+    Behind a pooler nobody is disconnected when another server takes over. No privilege is needed to ask for this.
+    """
+    return f"SELECT current_setting('postroom.another_server_answers') WHERE {_STARTED} <> {started}"
+
+
+class PooledSession:
+    """Turns the statements of one connection into what they are behind a pooler."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._begun = False
+        self._knows_server = False
+        lock = f"; SET LOCAL lock_timeout = {limits.milliseconds}" if limits else ""
+        self._begin = Query(f"{_BEGIN}; {settings(local=True)}{lock}", script=True)
+
+    def steps(self, query: Query) -> Steps[Result]:
+        """Run one statement, in the open transaction or in one of its own."""
+        if query.text == _BEGIN:
+            self._begun = True
+            return (yield from self._begin_anywhere())
+        if query.text in _ENDS:
+            self._begun = False
+            return (yield query)
+        if self._begun:
+            return (yield query)
+        return (yield from self._alone(query))
+
+    def _begin_anywhere(self) -> Steps[Result]:
+        """Begin a transaction, in the server that the first one was in: another has other positions, or older ones."""
+        result = yield self._begin
+        if not self._knows_server:
+            found = yield Query(f"SELECT {_STARTED}")
+            self._begin = Query(f"{self._begin.text}; {same_server(int(found.rows[0][0]))}", script=True)
+            self._knows_server = True
+        return result
+
+    def _alone(self, query: Query) -> Steps[Result]:
+        yield from self._begin_anywhere()
+        try:
+            result = yield query
+        except Exception:
+            with suppress(Exception):  # on a connection that broke, where there is nothing left to undo
+                yield Query("ROLLBACK", script=True)
+            raise
+        yield Query("COMMIT", script=True)
+        return result

@@ -1,0 +1,162 @@
+"""Confirming: what became of keyed requests whose work is done later, written into the ledger by who did it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from postroom.rules.replay import Response, Status, Verdict, is_reopened, judge
+from postroom.store.ledger.entries import KEEPERS, UNTIL_CONFIRMED, Found
+from postroom.store.outbox.leases import new_token
+from postroom.store.outbox.writer import listed
+from postroom.store.sql.operations import chunks
+from postroom.store.sql.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from postroom.store.sql.names import Names
+
+_COLUMNS = (
+    "scope, idempotency_key, digest, token, status, http_status, response_headers, response_body, finished_at, "
+    "expires_at"
+)
+
+
+class Confirmation(NamedTuple):
+    """The outcome of a keyed request: whether it succeeded, and what whoever asks again is answered."""
+
+    scope: str
+    key: str
+    digest: str
+    succeeded: bool
+    response: Response
+
+    @property
+    def status(self) -> Status:
+        return Status.SUCCEEDED if self.succeeded else Status.FAILED
+
+
+class Confirming:
+    """Operations for many entries at once, to be run inside the transaction that settles what they belong to.
+
+    Lock what is settled first, by its token: so who has lost it writes nothing here. Entries are locked in the order
+    of scope and key, so that two who confirm the same ones do not wait for each other in turn.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._keeper = KEEPERS[names.dialect](names)
+        self._dialect = self._keeper.dialect
+        self._table = self._keeper.table
+
+    def foresee(self, confirmations: Sequence[Confirmation]) -> Steps[list[Verdict]]:
+        """What `confirm` would answer to each now. Only reads: for who can spare work that was done already."""
+        found: dict[tuple[str, str], Found] = {}
+        for scope, chunk in _chunks(confirmations):
+            rows = yield from self._keeper.select(scope, {one.key for one in chunk})
+            found |= {(scope, key): row for key, row in rows.items()}
+        return [_judged(found.get((one.scope, one.key)), one) for one in confirmations]
+
+    def confirm(self, confirmations: Sequence[Confirmation], keep_seconds: float) -> Steps[list[Verdict]]:
+        """Write the outcomes, and tell for each in its place what became of it.
+
+        An entry that is in progress or failed takes the outcome, and whoever runs it no longer can. One that succeeded
+        is left as it is, and so is one of another digest. Where there is none, one is made.
+        """
+        verdicts: dict[int, Verdict] = {}
+        for places in _rounds(confirmations):
+            for scope, chunk in _chunks([confirmations[place] for place in places.values()]):
+                wanted = {one.key: one for one in chunk}
+                judged = yield from self._confirm(scope, wanted, float(keep_seconds))
+                verdicts |= {places[scope, key]: verdict for key, verdict in judged.items()}
+        return [verdicts[place] for place in range(len(confirmations))]
+
+    def reopen(self, outcomes: Sequence[Confirmation]) -> Steps[None]:
+        """Take back the failures of work that is to be tried after all: those that ask are told it is in progress.
+
+        An entry that has succeeded or is another request's is left as it is.
+        """
+        for scope, chunk in _chunks(outcomes):
+            wanted = {one.key: one for one in chunk}
+            found = yield from self._keeper.select(scope, wanted, self._dialect.for_update)
+            failed = [key for key, row in found.items() if is_reopened(row.recorded, wanted[key].digest)]
+            if failed:
+                values = {"token": new_token(), "lease": UNTIL_CONFIRMED, "keep": UNTIL_CONFIRMED}
+                yield self._for_keys(f"UPDATE {self._table} SET {self._keeper.reopened}", scope, failed, values)
+
+    def _confirm(self, scope: str, wanted: Mapping[str, Confirmation], keep: float) -> Steps[dict[str, Verdict]]:
+        verdicts: dict[str, Verdict] = {}
+        while wanted:
+            found = yield from self._keeper.select(scope, wanted, self._dialect.for_update)
+            judged = {key: _judged(found.get(key), one) for key, one in wanted.items()}
+            verdicts |= {key: verdict for key, verdict in judged.items() if verdict is not Verdict.ABSENT}
+            yield from self._update(scope, [wanted[key] for key in judged if judged[key] is Verdict.CONFIRMED], keep)
+            absent = {key: wanted[key] for key in judged if judged[key] is Verdict.ABSENT}
+            yield from self._remove(scope, [key for key in absent if key in found])
+            created = yield from self._create(scope, list(absent.values()), keep)
+            verdicts |= dict.fromkeys(created, Verdict.ABSENT)
+            wanted = {key: one for key, one in absent.items() if key not in created}  # another was quicker
+        return verdicts
+
+    def _update(self, scope: str, confirmed: Sequence[Confirmation], keep: float) -> Steps[None]:
+        """One statement for those that are answered alike."""
+        alike: dict[tuple[Status, Response], list[str]] = {}
+        for one in confirmed:
+            alike.setdefault((one.status, one.response), []).append(one.key)
+        for (status, response), keys in alike.items():
+            values = {"status": status.value, "keep": keep, **self._keeper.answer(response)}
+            yield self._for_keys(f"UPDATE {self._table} SET {self._keeper.ended}", scope, keys, values)
+
+    def _remove(self, scope: str, keys: Sequence[str]) -> Steps[None]:
+        """What has expired makes room."""
+        if keys:
+            yield self._for_keys(f"DELETE FROM {self._table}", scope, keys, {})
+
+    def _for_keys(self, statement: str, scope: str, keys: Sequence[str], values: Mapping[str, Any]) -> Query:
+        params = {f"key_{n}": key for n, key in enumerate(keys)}
+        names = listed(f":{name}" for name in params)
+        condition = f"scope = :scope AND idempotency_key IN ({names})"
+        return Query(f"{statement} WHERE {condition}", {"scope": scope, **params, **values})
+
+    def _create(self, scope: str, absent: Sequence[Confirmation], keep: float) -> Steps[set[str]]:
+        if not absent:
+            return set()
+        params: dict[str, Any] = {"scope": scope, "token": new_token(), "keep": keep}
+        for n, one in enumerate(absent):
+            answer = self._keeper.answer(one.response)
+            row = {"key": one.key, "digest": one.digest, "status": one.status.value, **answer}
+            params |= {f"{name}_{n}": value for name, value in row.items()}
+        rows = listed(map(self._row, range(len(absent))))
+        return (yield from self._keeper.insert(_COLUMNS, rows, params, [f"key_{n}" for n in range(len(absent))]))
+
+    def _row(self, n: int) -> str:
+        headers, body = self._keeper.headers_in.format(f":headers_{n}"), self._keeper.body_in.format(f":body_{n}")
+        return (
+            f"(:scope, :key_{n}, :digest_{n}, :token, :status_{n}, :http_status_{n}, {headers}, {body}, "
+            f"{self._dialect.now}, {self._dialect.later(':keep')})"
+        )
+
+
+def _judged(found: Found | None, one: Confirmation) -> Verdict:
+    return judge(found.recorded if found else None, one.digest)
+
+
+def _rounds(confirmations: Iterable[Confirmation]) -> Iterator[dict[tuple[str, str], int]]:
+    """Where each identity is in the list; one that is there again, in a later round."""
+    seen: Counter[tuple[str, str]] = Counter()
+    rounds: dict[int, dict[tuple[str, str], int]] = {}
+    for place, one in enumerate(confirmations):
+        identity = (one.scope, one.key)
+        rounds.setdefault(seen[identity], {})[identity] = place
+        seen[identity] += 1
+    yield from rounds.values()
+
+
+def _chunks(confirmations: Iterable[Confirmation]) -> Iterator[tuple[str, Sequence[Confirmation]]]:
+    """By scope, in the order of keys, and not too many at once."""
+    in_order = sorted(confirmations, key=attrgetter("scope", "key"))
+    for scope, those in groupby(in_order, key=attrgetter("scope")):
+        for chunk in chunks(list(those)):
+            yield scope, chunk

@@ -1,0 +1,301 @@
+"""The ledger's rows: one for each idempotency key of each scope, written in the caller's transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import msgspec
+
+from postroom.rules.replay import Decision, Entry, InProgress, Recorded, Response, Run, Status, decide
+from postroom.store.outbox.writer import listed, text
+from postroom.store.sql.dialect import DIALECTS, Dialect, as_json
+from postroom.store.sql.steps import Query, Row, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from postroom.store.sql.names import Names
+
+
+UNTIL_CONFIRMED = 36_500 * 24 * 3600.0
+"""Seconds for which an entry is held that was handed over: whoever does the work tells how it ended, however late."""
+
+
+class Terms(NamedTuple):
+    """For how many seconds a run holds its entry, and for how many the entry is kept."""
+
+    lease: float
+    keep: float
+
+
+class Found(NamedTuple):
+    """A row of the ledger."""
+
+    token: int
+    recorded: Recorded
+
+
+class Keeper:
+    """Writes entries on PostgreSQL and SQLite, where a row that is there already is no error.
+
+    Every write names the token and the status of what it changes, so that who comes late changes nothing. A request's
+    INSERT waits for another transaction that has inserted the same key and is still open.
+    """
+
+    lock: ClassVar[str] = ""
+    """What makes a SELECT see what was committed since the transaction's snapshot, where the database needs that."""
+    headers_in: ClassVar[str] = "{}"
+    headers_out: ClassVar[str] = "response_headers"
+    body_in: ClassVar[str] = "{}"
+    """How a parameter becomes a value of the column, and how the column is read."""
+
+    def __init__(self, names: Names) -> None:
+        self.dialect: Dialect = DIALECTS[names.dialect]()
+        self.table = names.mapping()["idempotency"]
+        now, lease, keep = self.dialect.now, self.dialect.later(":lease"), self.dialect.later(":keep")
+        self._times = f"{lease}, {keep}"
+        self._renewed = f"leased_until = {lease}"
+        self.reopened = (
+            f"status = 'in_progress', token = :token, leased_until = {lease}, finished_at = {self.dialect.never}, "
+            f"expires_at = {keep}, http_status = NULL, response_headers = NULL, response_body = NULL"
+        )
+        self._taken_over = f"digest = :digest, created_at = {now}, {self.reopened}"
+        answered = (
+            f"http_status = :http_status, response_headers = {self.headers_in.format(':headers')}, "
+            f"response_body = {self.body_in.format(':body')}"
+        )
+        self.ended = (
+            f"status = :status, leased_until = {self.dialect.never}, finished_at = {now}, expires_at = {keep}, "
+            f"{answered}"
+        )
+        self._left = f"token = :token, leased_until = {lease}"
+        self._handed_over = f"{self._left}, {answered}"
+        self._columns = (
+            f"idempotency_key, token, digest, status, http_status, {self.headers_out}, response_body, "
+            # As a float: where texts come as bytes, a driver may not be able to read a decimal.
+            f"CASE WHEN leased_until > {now} THEN -1e0 * ({self.dialect.seconds_since('leased_until')}) ELSE 0e0 END, "
+            f"expires_at <= {now}"
+        )
+
+    def begin(self, entry: Entry, terms: Terms, *, replay_failures: bool, waits: bool = True) -> Steps[Decision]:
+        """Take the entry, or tell why not. Of any number of transactions that do this at once, one gets to run.
+
+        Where it ``waits`` not, an entry whose lease has ended is in progress as long as a transaction holds it.
+        """
+        found = yield from self._glance(entry)
+        while True:
+            if found is None:
+                if (yield from self._insert(entry, terms)):
+                    return Run(entry)
+                found = yield from self._look(entry, self.lock)
+            if found is not None:  # else it was removed in the meantime
+                decision = decide(found.recorded, entry, replay_failures=replay_failures)
+                if not isinstance(decision, Run):
+                    return decision
+                if not waits and (yield from self._is_locked(entry, found)):
+                    return InProgress(1)
+                if (yield from self._take_over(entry, found, terms)):
+                    return decision
+                found = None
+
+    def end(self, entry: Entry, status: Status, response: Response | None, keep: float) -> Steps[bool]:
+        """Record how the run ended. False, and nothing is written, where it is no longer this run's."""
+        values = {"status": status.value, "keep": float(keep), **self.answer(response)}
+        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self.ended, values))
+
+    def renew(self, entry: Entry, lease: float) -> Steps[bool]:
+        """Hold the entry for so many seconds from now. False where it is no longer this run's."""
+        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._renewed, {"lease": float(lease)}))
+
+    def renew_unless_locked(self, entry: Entry, lease: float) -> Steps[bool]:
+        """As `renew`, but not while a transaction holds the row: it is about to end it, and may take long to do so.
+
+        Where databases lock no rows, it waits.
+        """
+        if self.dialect.skip_locked and not (yield from self._is_free(entry, entry.token, Status.IN_PROGRESS)):
+            return False
+        return (yield from self.renew(entry, lease))
+
+    def hand_over(self, entry: Entry, token: int, response: Response | None) -> Steps[bool]:
+        """Give the entry, still in progress, to the holder of another token. False where it is no longer this run's."""
+        values = {"token": token, "lease": UNTIL_CONFIRMED, **self.answer(response)}
+        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._handed_over, values))
+
+    def leave(self, entry: Entry, token: int) -> Steps[bool]:
+        """As `hand_over`, and what whoever asks is told meanwhile stays as it is."""
+        values = {"token": token, "lease": UNTIL_CONFIRMED}
+        return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._left, values))
+
+    def answer(self, response: Response | None) -> dict[str, Any]:
+        """A response as parameters."""
+        if response is None:
+            return {"http_status": None, "headers": None, "body": None}
+        return {
+            "http_status": response.status,
+            "headers": as_json(response.headers),
+            "body": self._body(response.body),
+        }
+
+    def select(self, scope: str, keys: Iterable[str], lock: str = "") -> Steps[dict[str, Found]]:
+        """The entries of one scope that are there, by key; locked, where that is asked for, in the order of keys."""
+        params = {f"key_{n}": key for n, key in enumerate(keys)}
+        result = yield Query(
+            f"SELECT {self._columns} FROM {self.table} WHERE scope = :scope "
+            f"AND idempotency_key IN ({listed(f':{name}' for name in params)}) ORDER BY idempotency_key{lock}",
+            {"scope": scope, **params},
+        )
+        return {text(row[0]): _found(row) for row in result.rows}
+
+    def insert(self, columns: str, rows: str, params: dict[str, Any], keys: Iterable[str]) -> Steps[set[str]]:
+        """Insert rows of one scope and one token where there are none; returns the keys of those that are new.
+
+        Of the parameters, `scope` and `token` are for all rows; `keys` are the names of those that hold the keys.
+        """
+        del keys
+        result = yield Query(
+            f"INSERT INTO {self.table} ({columns}) VALUES {rows} ON CONFLICT DO NOTHING RETURNING idempotency_key",
+            params,
+        )
+        return {text(key) for [key] in result.rows}
+
+    def _glance(self, entry: Entry) -> Steps[Found | None]:
+        """What is there already, read without locks. Here the INSERT itself looks.
+
+        On SQLite, a transaction that reads first could not write any more once another has written.
+        """
+        del entry
+        yield from ()
+        return None
+
+    def _look(self, entry: Entry, lock: str = "") -> Steps[Found | None]:
+        return (yield from self.select(entry.scope, [entry.key], lock)).get(entry.key)
+
+    def _is_free(self, entry: Entry, token: int, status: Status) -> Steps[bool]:
+        """Whether the row still has the token and the status, and no other transaction holds it."""
+        result = yield Query(
+            f"SELECT token FROM {self.table} WHERE {_PLACE}{self.dialect.skip_locked}",
+            {**_identity(entry), "old_token": token, "old_status": status.value},
+        )
+        return bool(result.rows)
+
+    def _is_locked(self, entry: Entry, found: Found) -> Steps[bool]:
+        """Whether another transaction holds the row that was found, and has not ended yet."""
+        status = found.recorded.status
+        if not self.dialect.skip_locked or (yield from self._is_free(entry, found.token, status)):
+            return False
+        now = yield from self._look(entry)
+        return now is not None and (now.token, now.recorded.status) == (found.token, status)
+
+    def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
+        """Make the entry, unless there is one. One that is there and about to change is not waited for."""
+        values = "CAST(:scope AS text), CAST(:key AS text), CAST(:digest AS text), CAST(:token AS bigint)"
+        there = (
+            f"SELECT 1 FROM {self.table} WHERE scope = CAST(:scope AS text) AND idempotency_key = CAST(:key AS text)"
+        )
+        result = yield Query(
+            f"INSERT INTO {self.table} ({_NEW}) SELECT {values}, {self._times} WHERE NOT EXISTS ({there}) "
+            "ON CONFLICT DO NOTHING RETURNING token",
+            _fresh(entry, terms),
+        )
+        return bool(result.rows)
+
+    def _take_over(self, entry: Entry, found: Found, terms: Terms) -> Steps[bool]:
+        """Make the row this run's, unless it has changed or its lease was renewed since it was read."""
+        values = {"digest": entry.digest, "token": entry.token, **_seconds(terms)}
+        ended = f" AND leased_until <= {self.dialect.now}"
+        return (yield from self._write(entry, found.token, found.recorded.status, self._taken_over, values, ended))
+
+    def _write(
+        self, entry: Entry, token: int, status: Status, changes: str, values: dict[str, Any], condition: str = ""
+    ) -> Steps[bool]:
+        """Change the row if it still has the token and the status; returns whether it had."""
+        result = yield Query(
+            f"UPDATE {self.table} SET {changes} WHERE {_PLACE}{condition} RETURNING token",
+            {**_identity(entry), "old_token": token, "old_status": status.value, **values},
+        )
+        return bool(result.rows)
+
+    def _body(self, body: bytes) -> Any:
+        return body
+
+
+_NEW = "scope, idempotency_key, digest, token, leased_until, expires_at"
+_PLACE = "scope = :scope AND idempotency_key = :key AND token = :old_token AND status = :old_status"
+
+
+class PostgreSQLKeeper(Keeper):
+    """Headers travel as text, so that the codecs which an application sets on its connection do no harm."""
+
+    headers_in = "{}::text::jsonb"
+    headers_out = "response_headers::text"
+    body_in = "{}::bytea"
+
+
+class MySQLKeeper(Keeper):
+    """A plain INSERT that is refused would leave a shared lock, over which two that go on to write would deadlock."""
+
+    lock = " FOR UPDATE"
+    body_in = "unhex({})"  # drivers differ in how they write bytes into a statement
+
+    def insert(self, columns: str, rows: str, params: dict[str, Any], keys: Iterable[str]) -> Steps[set[str]]:
+        """How many rows were written tells nothing: drivers count differently. The token does."""
+        yield Query(
+            f"INSERT INTO {self.table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE token = token",
+            params,
+        )
+        given = {name: params[name] for name in keys}
+        result = yield Query(
+            f"SELECT idempotency_key FROM {self.table} WHERE scope = :scope "
+            f"AND idempotency_key IN ({listed(f':{name}' for name in given)}) AND token = :token FOR UPDATE",
+            {"scope": params["scope"], "token": params["token"], **given},
+        )
+        return {text(key) for [key] in result.rows}
+
+    def _glance(self, entry: Entry) -> Steps[Found | None]:
+        """What needs no writing is answered without waiting for whoever is about to finish the entry."""
+        return (yield from self._look(entry))
+
+    def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
+        row = f"(:scope, :key, :digest, :token, {self._times})"
+        return bool((yield from self.insert(_NEW, row, _fresh(entry, terms), ["key"])))
+
+    def _write(
+        self, entry: Entry, token: int, status: Status, changes: str, values: dict[str, Any], condition: str = ""
+    ) -> Steps[bool]:
+        place = {**_identity(entry), "old_token": token, "old_status": status.value}
+        held = yield Query(f"SELECT token FROM {self.table} WHERE {_PLACE}{condition} FOR UPDATE", place)
+        if not held.rows:
+            return False
+        yield Query(f"UPDATE {self.table} SET {changes} WHERE {_PLACE}", {**place, **values})
+        return True
+
+    def _body(self, body: bytes) -> str:
+        return body.hex()
+
+
+KEEPERS: dict[str, type[Keeper]] = {"postgresql": PostgreSQLKeeper, "sqlite": Keeper, "mysql": MySQLKeeper}
+
+
+def _identity(entry: Entry) -> dict[str, Any]:
+    return {"scope": entry.scope, "key": entry.key}
+
+
+def _fresh(entry: Entry, terms: Terms) -> dict[str, Any]:
+    return {**_identity(entry), "digest": entry.digest, "token": entry.token, **_seconds(terms)}
+
+
+def _seconds(terms: Terms) -> dict[str, Any]:
+    return {"lease": float(terms.lease), "keep": float(terms.keep)}
+
+
+_decode_headers = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
+
+
+def _found(row: Row) -> Found:
+    _, token, digest, status, http_status, headers, body, lease_left, expired = row
+    response = None if http_status is None else Response(http_status, _headers(headers), bytes(body or b""))
+    return Found(token, Recorded(text(digest), Status(text(status)), response, float(lease_left), bool(expired)))
+
+
+def _headers(value: Any) -> tuple[tuple[str, str], ...]:
+    return _decode_headers(text(value)) if value else ()

@@ -1,0 +1,1 @@
+"""The SQL of messages and their deliveries: add, claim, settle."""

@@ -1,0 +1,125 @@
+"""Holding: what waits because its topic takes no messages, and freeing it when the topic does again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroom.rules.failures import Reason
+from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import LANES, NO_LANE
+from postroom.store.sql.operations import CHUNK, Operations, Place
+from postroom.store.sql.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+MOST_TARGETS = 1000
+"""Topics that are told, those with the most messages first."""
+HELD_BACK = f"d.state = {int(Stored.RETRY)} AND d.error_code = '{Reason.TARGET_UNAVAILABLE}'"
+"""The condition for deliveries `d` that wait for their topic."""
+
+
+class HeldTarget(NamedTuple):
+    """A topic of a queue that took no messages when last one of them tried."""
+
+    queue: str
+    topic: str
+    waiting: int
+    """Messages that wait for it; what is behind these on their keys is not counted."""
+    since: datetime | None
+    """Since when the first of them waits."""
+    reason: str
+
+
+class Freed(NamedTuple):
+    """How many messages were freed, and where there may be more."""
+
+    messages: int
+    next: Place | None
+
+
+BEGINNING = Place(NO_LANE, 0)
+
+
+class Holding(Operations):
+    """Held-back targets. What the deliveries say is all that is known of them: nothing else could be out of step."""
+
+    def held_targets(self) -> Steps[list[HeldTarget]]:
+        """The topics that messages wait for, over all queues."""
+        return (yield from self._held("", {}))
+
+    def targets_of_queue(self) -> Steps[list[HeldTarget]]:
+        """Those of this queue."""
+        return (yield from self._held(" AND d.queue = :queue", {"queue": self.queue}))
+
+    def _held(self, where: str, params: dict[str, str]) -> Steps[list[HeldTarget]]:
+        found = yield Query(
+            f"SELECT d.queue, m.topic, count(*), min(d.failed_at), max(d.error_message) FROM {self.delivery} d "
+            f"JOIN {self.outbox} m ON m.position = d.position WHERE {HELD_BACK}{where} "
+            f"GROUP BY d.queue, m.topic ORDER BY 3 DESC, 1, 2 LIMIT {MOST_TARGETS}",
+            params,
+        )
+        return [
+            HeldTarget(queue, topic, waiting, self.dialect.read_moment(since), reason)
+            for queue, topic, waiting, since, reason in found.rows
+        ]
+
+    def free(self, topics: Sequence[str], begin: Place = BEGINNING, most: int = CHUNK) -> Steps[Freed]:
+        """Make some of what waits for these topics due now, the oldest of each lane first.
+
+        `begin` is where to go on: call it again until it is nowhere. All calls together read what waits once, however
+        many topics there are.
+        """
+        freed = 0
+        lane, after = begin
+        while lane < LANES:
+            places = yield from self._waiting(topics, lane, after, most - freed)
+            if places:
+                yield from self.transaction(self._make_due, places)
+            freed += len(places)
+            if freed == most:
+                return Freed(freed, places[-1])
+            lane, after = lane + 1, 0
+        return Freed(freed, None)
+
+    def free_one_of_each(self, topics: Sequence[str]) -> Steps[int]:
+        """Make one message of each of these topics due now, to try it; returns how many it were."""
+        found = yield Query(
+            f"SELECT m.topic, d.lane, min(d.position) FROM {self.delivery} d "
+            f"JOIN {self.outbox} m ON m.position = d.position "
+            f"WHERE {HELD_BACK} AND d.queue = :queue AND d.due > {self.now} AND {_is_one_of(topics)} "
+            f"GROUP BY m.topic, d.lane",
+            {"queue": self.queue, **_named(topics)},
+        )
+        first_of = {topic: Place(lane, position) for topic, lane, position in found.rows}
+        if first_of:
+            yield from self.transaction(self._make_due, list(first_of.values()))
+        return len(first_of)
+
+    def _waiting(self, topics: Sequence[str], lane: int, after: int, most: int) -> Steps[Sequence[Place]]:
+        # Left alone, MySQL takes the index of what is due, and sorts all that waits for each batch.
+        by_position = " FORCE INDEX (PRIMARY)" if self.dialect.name == "mysql" else ""
+        found = yield Query(
+            f"SELECT d.lane, d.position FROM {self.delivery} d{by_position} "
+            f"JOIN {self.outbox} m ON m.position = d.position "
+            f"WHERE {HELD_BACK} AND d.queue = :queue AND d.lane = {int(lane)} AND d.position > :after "
+            f"AND d.due > {self.now} AND {_is_one_of(topics)} ORDER BY d.position LIMIT {most}",
+            {"queue": self.queue, "after": after, **_named(topics)},
+        )
+        return [Place(*row) for row in found.rows]
+
+    def _make_due(self, places: Sequence[Place]) -> Steps[None]:
+        yield Query(
+            f"UPDATE {self.delivery} SET due = {self.now} WHERE state = {int(Stored.RETRY)} AND queue = :queue "
+            f"AND {self.places(places)} AND error_code = '{Reason.TARGET_UNAVAILABLE}' AND due > {self.now}",
+            {"queue": self.queue},
+        )
+
+
+def _is_one_of(topics: Sequence[str]) -> str:
+    return f"m.topic IN ({', '.join(f':topic_{n}' for n in range(len(topics)))})"
+
+
+def _named(topics: Sequence[str]) -> dict[str, str]:
+    return {f"topic_{n}": topic for n, topic in enumerate(topics)}

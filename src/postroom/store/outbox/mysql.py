@@ -1,0 +1,39 @@
+"""What MySQL and MariaDB must be told about the lease protocol: which index to take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.rules.lifecycle import Stored
+from postroom.store.outbox.deliveries import Deliveries
+from postroom.store.outbox.leases import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class MySQLDeliveries(Deliveries):
+    def _due_in(self, lanes: Sequence[int]) -> str:
+        # Over several states or lanes at once the index gives no order: to claim a batch of what was freed for a topic,
+        # all of it would be read, sorted and, worse, locked, so that another relay finds nothing.
+        index = self.names.quoted(self.names.bare("outbox_delivery_due"))
+        each = " UNION ALL ".join(
+            f"(SELECT state, lane, position, {self.size('d')} AS size, due "
+            f"FROM {self.delivery} d FORCE INDEX ({index}) "
+            f"WHERE state = {int(state)} AND queue = :queue AND lane = {int(lane)} AND due <= {self.now} "
+            f"AND leased_until <= {self.now} ORDER BY due, position LIMIT :limit{self.dialect.skip_locked})"
+            for state in (Stored.SCHEDULED, Stored.RETRY)
+            for lane in lanes
+        )
+        return f"SELECT state, lane, position, size FROM ({each} ORDER BY due, position LIMIT :limit) due_rows"
+
+    def _unblocked(self) -> str:
+        # Left alone, the optimizer takes the primary key and reads all that failed for each message: 5 s where
+        # 20,000 had. A probe for each state, as with both in one it would read all messages of the key.
+        index = self.names.quoted(self.names.bare("outbox_delivery_key"))
+        states = [Stored.RETRY, Stored.DEAD] if self.order is Order.HOLD else [Stored.RETRY]
+        return " AND ".join(
+            f"NOT EXISTS (SELECT 1 FROM {self.delivery} b FORCE INDEX ({index}) WHERE b.queue = :queue "
+            f"AND b.key_hash = d.key_hash AND b.state = {int(state)} AND b.position < d.position)"
+            for state in states
+        )

@@ -1,0 +1,135 @@
+"""Parking: a received message whose handler failed, kept as a delivery to that handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from uuid_utils.compat import uuid7
+
+from postroom.errors import DuplicateMessage, IdempotencyConflict
+from postroom.rules.failures import CODE_LENGTH, cut
+from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import NO_LANE, key_hash, lane_of
+from postroom.store.outbox.leases import Order
+from postroom.store.outbox.writer import text
+from postroom.store.outbox.writing import WRITERS
+from postroom.store.sql.dialect import as_json, whole_numbers
+from postroom.store.sql.operations import Operations
+from postroom.store.sql.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
+    from postroom.message import Message
+    from postroom.store.sql.names import Names
+
+
+AROUND = 4096
+"""Bytes of a statement beside payload and headers."""
+ESCAPED = ("\\", '"', "'")
+"""What is written twice as long in a statement, of a text that has no control characters."""
+
+
+class Failed(NamedTuple):
+    """What a handler's first attempt came to."""
+
+    code: str
+    message: str
+    delay: float | None
+    """Seconds until the next attempt; None if there is none, and the message is dead."""
+
+
+class Parked(NamedTuple):
+    """A message that is kept."""
+
+    id: UUID
+    """By which it is found in the outbox."""
+    is_new: bool
+    """False if it was kept before."""
+
+
+class Parking(Operations):
+    """Keeps messages in a queue of their own, where a relay that has the handlers finds them."""
+
+    def __init__(self, names: Names, queue: str, order: Order = Order.HOLD) -> None:
+        super().__init__(names, queue)
+        self._order = order
+        self._writer = WRITERS[names.dialect](names, queue)
+
+    def park(self, message: Message, failed: Failed | None = None) -> Steps[Parked]:
+        """Keep a message, with its failure, or behind others of its key, unless it is kept already.
+
+        It has an idempotency key, by which that is told. Where something else stands under that key, it is kept
+        without one: a repetition is then kept twice, and the inbox has it handled once.
+        """
+        return (yield from self.transaction(self._park, message, failed))
+
+    def _park(self, message: Message, failed: Failed | None) -> Steps[Parked]:
+        try:
+            [recorded] = yield from self._writer.add([message])
+        except (IdempotencyConflict, DuplicateMessage):
+            kept = None
+        else:
+            if recorded.duplicate and (yield from self._is_parked(recorded)):
+                return Parked(recorded.id, is_new=False)
+            kept = None if recorded.duplicate else message
+        if kept is None:
+            kept = msgspec.structs.replace(message, id=uuid7(), idempotency_key=None)
+            yield from self._writer.add([kept])
+        if failed is not None:
+            yield self._failure(kept, failed)
+        return Parked(kept.id, is_new=True)
+
+    def _is_parked(self, recorded: Message) -> Steps[bool]:
+        """Whether what is there, with the same key and the same contents, was parked here, and not added by others."""
+        found = yield Query(
+            f"SELECT queue FROM {self.outbox} WHERE id = :id{self._writer.text_as_id}", {"id": str(recorded.id)}
+        )
+        return [text(queue) for [queue] in found.rows] == [self.queue]
+
+    def is_too_large(self, message: Message) -> Steps[bool]:
+        """Whether a statement with this message would be larger than the server takes.
+
+        MySQL may end the connection over it, which does not look different from one that is lost.
+        """
+        if self.names.dialect != "mysql":
+            return False
+        found = yield Query("SELECT @@max_allowed_packet")
+        [[limit]] = found.rows
+        headers = as_json(dict(message.headers))
+        escaped = len(headers.encode()) + sum(map(headers.count, ESCAPED))
+        return 2 * len(message.payload or b"") + escaped + AROUND > int(limit)  # the payload is in hexadecimal
+
+    def _failure(self, message: Message, failed: Failed) -> Query:
+        return Query(
+            f"UPDATE {self.delivery} SET state = :state, due = {self.dialect.later(':delay')}, attempts = 1, "
+            f"failed_at = {self.now}, error_code = :code, error_message = :text "
+            f"WHERE state = 0 AND queue = :queue AND lane = :lane AND position = "
+            f"(SELECT position FROM {self.outbox} WHERE id = :id{self._writer.text_as_id})",
+            {
+                "state": int(Stored.DEAD if failed.delay is None else Stored.RETRY),
+                "delay": float(failed.delay or 0.0),
+                "code": cut(failed.code, CODE_LENGTH),
+                "text": cut(failed.message),
+                "queue": self.queue,
+                "lane": NO_LANE if message.key is None else lane_of(key_hash(message.key)),
+                "id": str(message.id),
+            },
+        )
+
+    def parked(self, hashes: Collection[int]) -> Steps[set[int]]:
+        """Which of these keys, by their hashes, have a message here that others of the key must wait for."""
+        if not hashes:
+            return set()
+        wanted = whole_numbers(sorted(hashes))
+        lanes = whole_numbers(sorted({lane_of(one) for one in hashes}))
+        holding = "state IN (2, 3)" if self._order is Order.HOLD else "state = 2"
+        found = yield Query(
+            f"SELECT key_hash FROM {self.delivery} WHERE queue = :queue AND {holding} AND key_hash IN ({wanted}) "
+            f"UNION SELECT key_hash FROM {self.delivery} "
+            f"WHERE state = 0 AND queue = :queue AND lane IN ({lanes}) AND key_hash IN ({wanted})",
+            {"queue": self.queue},
+        )
+        return {hashed for [hashed] in found.rows}

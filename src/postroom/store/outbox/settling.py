@@ -1,0 +1,245 @@
+"""Settling: what became of claimed messages, written only where the lease still holds."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroom.rules.failures import CODE_LENGTH, Reason, cut
+from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import NO_LANE
+from postroom.rules.replay import Verdict
+from postroom.store.ledger.confirming import Confirming
+from postroom.store.ledger.ledgered import confirmation_of, intent_of, is_final
+from postroom.store.outbox.leases import (
+    Claimed,
+    Dead,
+    Duplicate,
+    Expired,
+    Failure,
+    GivenBack,
+    Lease,
+    Postponed,
+    Receipt,
+    Refiled,
+    Retry,
+    Sent,
+    Settlement,
+)
+from postroom.store.sql.dialect import whole_numbers
+from postroom.store.sql.operations import Operations, chunks
+from postroom.store.sql.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ANSWER_LENGTH = 4000
+
+
+class Written(NamedTuple):
+    """What became of settlements that were to be written."""
+
+    lost: list[Claimed]
+    """The messages whose lease was lost, of which nothing was written."""
+    instead: dict[Lease, Settlement]
+    """What was written in the place of some, by their lease."""
+
+
+class Settling(Operations):
+    """Check which leases hold, then write. PostgreSQL does both in one statement for each kind of settlement."""
+
+    ledger_keep = 24 * 3600.0
+    """Seconds for which the ledger keeps what it is told of messages that belong to it."""
+
+    def settle(self, settlements: Sequence[Settlement]) -> Steps[list[Claimed]]:
+        """Write the settlements whose lease still holds; returns the messages of those whose lease was lost.
+
+        Nothing is written for a lost one: somebody else has the message, or will.
+        """
+        return (yield from self.write(settlements)).lost
+
+    def write(self, settlements: Sequence[Settlement]) -> Steps[Written]:
+        """`settle`, and tell also what was written otherwise than it was wished, because the ledger knows better."""
+        if not settlements:
+            return Written([], {})
+        in_order = sorted(settlements, key=attrgetter("claimed.position"))
+        final = [one for one in in_order if is_final(one)]
+        instead: dict[Lease, Settlement] = {}
+        if not final:
+            lost = yield from self._settle(in_order)
+        else:
+            lost, instead = yield from self.transaction(self._confirm_and_write, final)
+            others = [one for one in in_order if not is_final(one)]
+            lost |= (yield from self._settle(others)) if others else set()
+        return Written([one.claimed for one in in_order if one.claimed.lease in lost] if lost else [], instead)
+
+    def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
+        """Write those that are held; returns the leases of the others."""
+        return (yield from self.transaction(self._check_and_write, settlements))
+
+    def _confirm_and_write(
+        self, settlements: Sequence[Settlement]
+    ) -> Steps[tuple[set[Lease], dict[Lease, Settlement]]]:
+        """The ledger first: what it holds is the truth. A delivery that is no longer ours writes nothing there."""
+        held = yield from self._held([settlement.claimed for settlement in settlements])
+        mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
+        confirmations = [confirmation_of(one) for one in mine]
+        verdicts = yield from Confirming(self.names).confirm(confirmations, self.ledger_keep)
+        in_line = [_in_line(one, verdict) for one, verdict in zip(mine, verdicts, strict=True)]
+        yield from self._write_all(in_line)
+        lost = {one.claimed.lease for one in settlements} - held
+        return lost, {new.claimed.lease: new for old, new in zip(mine, in_line, strict=True) if new is not old}
+
+    def foresee(self, claimed: Sequence[Claimed]) -> Steps[list[Verdict]]:
+        """What the ledger holds for messages that belong to an entry, before they are sent."""
+        return (yield from Confirming(self.names).foresee([intent_of(one) for one in claimed]))
+
+    def _check_and_write(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
+        held = yield from self._held([settlement.claimed for settlement in settlements])
+        mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
+        yield from self._write_all(mine)
+        return {one.claimed.lease for one in settlements} - held
+
+    def _write_all(self, mine: Sequence[Settlement]) -> Steps[None]:
+        for receipts in chunks([one for one in mine if isinstance(one, Receipt)]):
+            yield from self._write_receipts(receipts)
+        yield from self._write_failures([one for one in mine if isinstance(one, Failure)])
+        yield from self._give_back([one.claimed for one in mine if isinstance(one, GivenBack)])
+        for queue, claimed in refiled_by_queue(mine).items():
+            yield from self._give_back(claimed, queue)
+
+    def _held(self, claimed: Sequence[Claimed]) -> Steps[set[Lease]]:
+        """Lock the lanes and the rows; returns the leases that are still ours."""
+        live_lanes = yield from self._live_lanes(sorted({one.lane for one in claimed if one.ordered}))
+        found = yield Query(
+            f"SELECT position, token, leased_until > {self.now} FROM {self.delivery} "
+            f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}{self.dialect.for_update}",
+            {"queue": self.queue},
+        )
+        rows = {position: (token, bool(live)) for position, token, live in found.rows}
+        return {
+            one.lease
+            for one in claimed
+            if one.position in rows
+            and ((one.lane, one.token) in live_lanes if one.ordered else rows[one.position] == (one.token, True))
+        }
+
+    def _live_lanes(self, lanes: Sequence[int], *, lock: bool = True) -> Steps[dict[Lease, int]]:
+        """Lock the lanes; returns the leases on them that have not ended, each with its `read_to`."""
+        if not lanes:
+            return {}
+        found = yield Query(
+            f"SELECT lane, token, read_to FROM {self.lane} WHERE queue = :queue AND lane IN ({whole_numbers(lanes)}) "
+            f"AND leased_until > {self.now} ORDER BY lane{self.dialect.for_update if lock else ''}",
+            {"queue": self.queue},
+        )
+        return {(lane, token): read_to for lane, token, read_to in found.rows}
+
+    def _write_receipts(self, receipts: Sequence[Receipt]) -> Steps[None]:
+        params: dict[str, object] = {}
+        for n, receipt in enumerate(receipts):
+            outcome, answer, dedup = receipt_fields(receipt)
+            params |= {f"outcome_{n}": outcome, f"answer_{n}": answer, f"dedup_{n}": dedup}
+        values = ", ".join(
+            f"({receipt.claimed.position}, {receipt.claimed.attempts}, :outcome_{n}, :answer_{n}, :dedup_{n})"
+            for n, receipt in enumerate(receipts)
+        )
+        yield Query(
+            f"INSERT INTO {self.receipt} (position, attempts, outcome, answer, dedup) VALUES {values} "
+            f"{self.dialect.replace_receipt}",
+            params,
+        )
+        yield Query(
+            f"DELETE FROM {self.delivery} WHERE state = 0 AND queue = :queue "
+            f"AND {self.places(receipt.claimed for receipt in receipts)}",
+            {"queue": self.queue},
+        )
+
+    def _write_failures(self, failures: Sequence[Failure]) -> Steps[None]:
+        """One statement for those that failed alike, as all do when a broker is down."""
+        alike: dict[FailureFields, list[Claimed]] = {}
+        for failure in failures:
+            alike.setdefault(failure_fields(failure), []).append(failure.claimed)
+        for fields, claimed in alike.items():
+            yield Query(
+                f"UPDATE {self.delivery} SET state = :becomes, due = {self.dialect.later(':delay')}, "
+                f"attempts = attempts + :attempts, claims = 0, "
+                # A parameter that stands for values of two types is refused by PostgreSQL.
+                f"failed_at = {self.failed_at(str(fields.attempts), str(fields.becomes), ':same_code')}, "
+                "error_code = :code, "
+                f"error_message = :message, token = 0, owner = '', leased_until = {self.dialect.never} "
+                f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
+                {"queue": self.queue, **fields._asdict(), "same_code": fields.code},
+            )
+
+    def failed_at(self, attempts: str, becomes: str, code: str) -> str:
+        """Since when it fails: of one that waits for its topic, since the first time that it did."""
+        still = f"error_code = {code} AND {attempts} = 0 AND {becomes} = {int(Stored.RETRY)}"
+        return f"CASE WHEN {still} THEN failed_at ELSE {self.now} END"
+
+    def _give_back(self, claimed: Sequence[Claimed], to: str | None = None) -> Steps[None]:
+        """End the leases; `to` moves the deliveries to another queue."""
+        if claimed:
+            moved = "queue = :to, " if to else ""
+            yield Query(
+                f"UPDATE {self.delivery} SET {moved}token = 0, owner = '', leased_until = {self.dialect.never}, "
+                f"claims = CASE WHEN lane = {NO_LANE} THEN claims - 1 ELSE claims END "
+                f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
+                {"queue": self.queue, "to": to},
+            )
+
+
+def _in_line(settlement: Settlement, verdict: Verdict) -> Settlement:
+    """What is to be written, by what the ledger holds."""
+    if verdict is Verdict.OTHER_DIGEST:
+        return ledger_conflict(settlement.claimed)
+    if verdict is Verdict.ALREADY_SUCCEEDED and isinstance(settlement, Dead | Expired):
+        return Duplicate(settlement.claimed)
+    return settlement
+
+
+def ledger_conflict(claimed: Claimed) -> Dead:
+    """What becomes of a message whose key belongs to another request in the ledger."""
+    problem = "the ledger holds another request for its idempotency key"
+    return Dead(claimed, Reason.IDEMPOTENCY_CONFLICT, problem, attempted=False)
+
+
+def receipt_fields(receipt: Receipt) -> tuple[str, str | None, int | None]:
+    """Outcome, the broker's answer, and the hash that finds it again when the same content comes once more."""
+    match receipt:
+        case Sent():
+            return "sent", None if receipt.answer is None else cut(receipt.answer, ANSWER_LENGTH), receipt.dedup
+        case Duplicate():
+            return "duplicate", None if receipt.answer is None else cut(receipt.answer, ANSWER_LENGTH), None
+        case Expired():
+            return "expired", None, None
+
+
+def refiled_by_queue(settlements: Iterable[Settlement]) -> dict[str, list[Claimed]]:
+    """What belongs into other queues, by queue."""
+    queues: dict[str, list[Claimed]] = {}
+    for one in settlements:
+        if isinstance(one, Refiled):
+            queues.setdefault(one.queue, []).append(one.claimed)
+    return queues
+
+
+class FailureFields(NamedTuple):
+    """What a failure writes: the stored state, seconds until due, attempts to add, and the error cut to fit."""
+
+    becomes: int
+    delay: float
+    attempts: int
+    code: str
+    message: str
+
+
+def failure_fields(failure: Failure) -> FailureFields:
+    error = cut(failure.code, CODE_LENGTH), cut(failure.message)
+    match failure:
+        case Retry():
+            return FailureFields(int(Stored.RETRY), float(failure.delay), 1, *error)
+        case Postponed():
+            return FailureFields(int(Stored.RETRY), float(failure.delay), 0, *error)
+        case Dead():
+            return FailureFields(int(Stored.DEAD), 0.0, int(failure.attempted), *error)

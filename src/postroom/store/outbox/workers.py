@@ -1,0 +1,74 @@
+"""Who is alive: every relay writes its row now and then, and counts the others'."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from postroom.rules.failures import cut
+from postroom.store.sql.operations import Operations
+from postroom.store.sql.steps import Query, Steps
+
+ALIVE_SECONDS = 7.0
+"""A relay that has been silent for so long does not count: three of the longest beats and a little."""
+FORGOTTEN_SECONDS = 86_400.0
+
+
+class Workers(Operations):
+    """The rows of `relay_worker` for one queue."""
+
+    def beat(
+        self, worker: str, lanes: int, in_flight: int, broker_down: str = "", silent: float | None = None
+    ) -> Steps[int]:
+        """Say that this worker is alive, and why its broker is not; returns how many are alive, this one included.
+
+        Who has been silent for so many seconds, at the most `ALIVE_SECONDS`, and holds no lane does not count.
+        """
+        silent = min(silent or ALIVE_SECONDS, ALIVE_SECONDS)
+        return (yield from self.transaction(self._beat, worker, lanes, in_flight, cut(broker_down), silent))
+
+    def leave(self, worker: str) -> Steps[None]:
+        """The worker is gone, and its share of the lanes free for others."""
+        yield Query(
+            f"DELETE FROM {self.tables['worker']} WHERE worker = :worker AND queue = :queue",
+            {"worker": worker, "queue": self.queue},
+        )
+
+    def served(self) -> Steps[set[str]]:
+        """All queues that a living worker serves."""
+        found = yield Query(
+            f"SELECT DISTINCT queue FROM {self.tables['worker']} WHERE seen_at > {self.dialect.later(':silent')}",
+            {"silent": -ALIVE_SECONDS},
+        )
+        return {queue for [queue] in found.rows}
+
+    def _beat(self, worker: str, lanes: int, in_flight: int, broker_down: str, silent: float) -> Steps[int]:
+        table = self.tables["worker"]
+        params = {"worker": worker, "lanes": lanes, "in_flight": in_flight, "down": broker_down, "queue": self.queue}
+        known = yield Query(f"SELECT 1 FROM {table} WHERE worker = :worker AND queue = :queue", params)
+        yield Query(
+            f"UPDATE {table} SET seen_at = {self.now}, lanes = :lanes, in_flight = :in_flight, broker_down = :down "
+            f"WHERE worker = :worker AND queue = :queue",
+            params,
+        )
+        if not known.rows:
+            yield Query(
+                f"INSERT INTO {table} (worker, queue, host, pid, lanes, in_flight, broker_down) "
+                f"VALUES (:worker, :queue, :host, :pid, :lanes, :in_flight, :down)",
+                {**params, "host": socket.gethostname()[:255], "pid": os.getpid()},
+            )
+            yield Query(
+                f"DELETE FROM {table} WHERE seen_at < {self.dialect.later(':forgotten')}",
+                {"forgotten": -FORGOTTEN_SECONDS},
+            )
+        # Another relay's beats may be further apart than ours: as long as it holds lanes, that is no silence.
+        holding = (
+            f"EXISTS (SELECT 1 FROM {self.lane} l WHERE l.queue = w.queue AND l.owner = w.worker "
+            f"AND l.leased_until > {self.now})"
+        )
+        alive = yield Query(
+            f"SELECT count(*) FROM {table} w WHERE queue = :queue AND (seen_at > {self.dialect.later(':silent')} "
+            f"OR seen_at > {self.dialect.later(':gone')} AND {holding})",
+            {"queue": self.queue, "silent": -silent, "gone": -ALIVE_SECONDS},
+        )
+        return int(alive.rows[0][0])

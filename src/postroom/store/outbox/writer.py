@@ -1,0 +1,234 @@
+"""Recording messages in the caller's transaction: what is the same on every database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+import msgspec
+
+from postroom.errors import DuplicateMessage, IdempotencyConflict
+from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import NO_LANE, key_hash, lane_of
+from postroom.store.outbox.duplicates import already_there, repeats_of, used_otherwise
+from postroom.store.sql.db_errors import is_denied
+from postroom.store.sql.dialect import DIALECTS, Dialect, as_json, whole_numbers
+from postroom.store.sql.operations import DEFAULT_QUEUE
+from postroom.store.sql.steps import Query, Row, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from postroom.message import Message
+    from postroom.store.sql.names import Names
+
+MESSAGE_COLUMNS = (
+    "id",
+    "queue",
+    "topic",
+    "type",
+    "aggregate_type",
+    "aggregate_id",
+    "ordering_key",
+    "payload",
+    "content_type",
+    "headers",
+    "idempotency_key",
+    "digest",
+    "expires_at",
+)
+DELIVERY_COLUMNS = ("state", "lane", "key_hash", "size", "due")
+
+
+class Writer:
+    """Writes messages with their deliveries. What differs between databases is how rows are inserted."""
+
+    most_rows: ClassVar[int]
+    """Rows of one statement at the most."""
+    most_bytes: ClassVar[int] = 4 * 1024 * 1024
+    """Payload bytes of one statement at the most, well under every server's packet limit."""
+    current: ClassVar[str] = ""
+    """What makes a SELECT see rows that were committed after the transaction's snapshot."""
+    savepoints: ClassVar[bool] = False
+    """Whether what several messages have written is undone by a savepoint; elsewhere it is deleted again."""
+    id_as_text: ClassVar[str] = "id"
+    text_as_id: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        names: Names,
+        queue: str = DEFAULT_QUEUE,
+        *,
+        notify: bool = False,
+        queue_of: Callable[[str], str] | None = None,
+    ) -> None:
+        """`notify`: tell listening relays at the commit, where the database can.
+
+        All messages go into the `queue`, or each into that of its topic, where `queue_of` says which.
+        """
+        self.names = names
+        self.notify = notify
+        self._queue_of = queue_of
+        self.dialect: Dialect = DIALECTS[names.dialect]()
+        self.tables = names.mapping()
+        self.queue = queue
+
+    def queue_for(self, message: Message) -> str:
+        """Where the message goes."""
+        return self.queue if self._queue_of is None else self._queue_of(message.topic)
+
+    def add(self, messages: Sequence[Message]) -> Steps[list[Message]]:
+        """Record the messages, in order. Those whose idempotency key is in use come back as what is there already.
+
+        Raises `IdempotencyConflict` or `DuplicateMessage`, and then none of them is recorded.
+        """
+        repeats = repeats_of(messages)
+        fresh = [message for message in messages if message.id not in repeats]
+        inserted: set[UUID] = set()
+        if self.savepoints and len(fresh) > 1:
+            yield Query("SAVEPOINT postroom_add")
+        for chunk in self._chunks(fresh):
+            inserted |= yield from self._insert(chunk)
+        refused = [message for message in fresh if message.id not in inserted]
+        try:
+            existing = yield from self._existing(refused)
+        except (IdempotencyConflict, DuplicateMessage) as error:
+            if inserted and self.savepoints:
+                yield Query("ROLLBACK TO SAVEPOINT postroom_add")
+            elif inserted:
+                yield from self.undo([message for message in fresh if message.id in inserted], error)
+            raise
+        recorded = {message.id: existing.get(message.id, message) for message in fresh}
+        return [
+            msgspec.structs.replace(recorded[repeats[message.id]], duplicate=True)
+            if message.id in repeats
+            else recorded[message.id]
+            for message in messages
+        ]
+
+    def lock_keys(self, messages: Sequence[Message]) -> Steps[None]:
+        """Wait until no other transaction that has added with one of these keys is open."""
+        raise NotImplementedError
+
+    def _insert(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
+        """Insert messages with their deliveries; returns the ids of those that were not refused as duplicates."""
+        raise NotImplementedError
+
+    def _chunks(self, messages: Iterable[Message]) -> Iterator[list[Message]]:
+        chunk: list[Message] = []
+        size = 0
+        for message in messages:
+            if chunk and (len(chunk) >= self.most_rows or size + message.size > self.most_bytes):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(message)
+            size += message.size
+        if chunk:
+            yield chunk
+
+    def _existing(self, refused: Sequence[Message]) -> Steps[dict[UUID, Message]]:
+        """What stands in the way of the refused messages, as the messages to return instead."""
+        existing: dict[UUID, Message] = {}
+        for chunk in self._chunks(refused):
+            keys = {message.idempotency_key for message in chunk} - {None}
+            rows = yield from self._holders(keys)
+            found = {text(key): (UUID(text(identifier)), digest) for key, identifier, digest in rows}
+            for message in chunk:
+                if message.idempotency_key not in found:
+                    raise DuplicateMessage(already_there(message))
+                identifier, digest = found[message.idempotency_key]
+                if digest is None or text(digest) != message.digest:
+                    raise IdempotencyConflict(used_otherwise(message, identifier))
+                existing[message.id] = msgspec.structs.replace(message, id=identifier, duplicate=True)
+        return existing
+
+    def _holders(self, keys: Iterable[str | None]) -> Steps[Sequence[Row]]:
+        columns = f"idempotency_key, {self.id_as_text}, digest"
+        return (yield from self._select(columns, "idempotency_key", keys, self.current))
+
+    def undo(self, messages: Sequence[Message], conflict: Exception) -> Steps[None]:
+        """`take_back`. A user that may not delete gets the conflict all the same, and has to roll back."""
+        try:
+            yield from self.take_back(messages)
+        except Exception as error:
+            if not is_denied(error):
+                raise
+            raise conflict from error
+
+    def take_back(self, messages: Sequence[Message]) -> Steps[None]:
+        """Undo what `add` has just inserted, so that a refused batch leaves nothing behind in the transaction."""
+        for chunk in self._chunks(messages):
+            ids = (str(message.id) for message in chunk)
+            rows = yield from self._select(f"{self.id_as_text}, position", "id", ids)
+            position_of = {UUID(text(identifier)): position for identifier, position in rows}
+            lanes: dict[tuple[str, int], list[int]] = {}
+            for message in chunk:
+                lanes.setdefault((self.queue_for(message), _lane(message)), []).append(position_of[message.id])
+            for (queue, lane), positions in lanes.items():
+                yield Query(
+                    f"DELETE FROM {self.tables['delivery']} WHERE state IN (0, 1) AND queue = :queue AND lane = :lane "
+                    f"AND position IN ({whole_numbers(positions)})",
+                    {"queue": queue, "lane": lane},
+                )
+            everywhere = whole_numbers(list(position_of.values()))
+            yield Query(f"DELETE FROM {self.tables['outbox']} WHERE position IN ({everywhere})")
+
+    def _select(
+        self, columns: str, column: str, values: Iterable[str | None], suffix: str = ""
+    ) -> Steps[Sequence[Row]]:
+        """Rows of the outbox whose column has one of the values."""
+        params = {f"value_{n}": value for n, value in enumerate(values)}
+        if not params:
+            return []
+        places = listed(f":{name}{self.text_as_id if column == 'id' else ''}" for name in params)
+        result = yield Query(
+            f"SELECT {columns} FROM {self.tables['outbox']} WHERE {column} IN ({places}){suffix}",
+            params,
+        )
+        return result.rows
+
+    def _message_row(self, message: Message) -> tuple[Any, ...]:
+        return (
+            str(message.id),
+            self.queue_for(message),
+            message.topic,
+            message.type,
+            message.aggregate_type,
+            message.aggregate_id,
+            message.key,
+            self._payload(message.payload),
+            message.content_type,
+            as_json(dict(message.headers)) if message.headers else None,
+            message.idempotency_key,
+            message.digest,
+            self._moment(message.expires_at),
+        )
+
+    def _delivery_row(self, message: Message) -> tuple[Any, ...]:
+        return (
+            int(Stored.READY if message.deliver_at is None else Stored.SCHEDULED),
+            _lane(message),
+            None if message.key is None else key_hash(message.key),
+            message.size,
+            self._moment(message.deliver_at),
+        )
+
+    def _payload(self, payload: bytes | None) -> Any:
+        return payload
+
+    def _moment(self, moment: datetime | None) -> Any:
+        return self.dialect.moment(moment)
+
+
+def _lane(message: Message) -> int:
+    return NO_LANE if message.key is None else lane_of(key_hash(message.key))
+
+
+def text(value: object) -> str:
+    """As text, also where the caller has set its connection to give bytes for texts, or a UUID."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def listed(parts: Iterable[str]) -> str:
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""The tables: create, upgrade, guard and grant them."""

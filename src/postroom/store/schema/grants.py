@@ -1,0 +1,209 @@
+"""Grants: the smallest privileges with which each part of a service can work on the tables."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import text
+
+from postroom.errors import InvalidSetting, PrivilegeMissing
+from postroom.store.outbox.writer import MESSAGE_COLUMNS
+from postroom.store.schema.tables import metadata
+from postroom.store.sql.db_errors import is_denied, is_lost_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from postroom.store.sql.names import Names
+
+
+class Purpose(StrEnum):
+    """What a role is for."""
+
+    PRODUCER = "producer"
+    """`Outbox.add`, and plain SQL."""
+    SQL_PRODUCER = "sql-producer"
+    """PostgreSQL's function `add`, and nothing else; on MariaDB the statements for programs in plain SQL."""
+    RELAY = "relay"
+    CONSUMER = "consumer"
+    """With its retries; the tables that handlers write are the service's own."""
+    LEDGER = "ledger"
+    """The idempotency middleware and `Ledger`."""
+    DASHBOARD = "dashboard"
+    """All that only looks: status, lists, metrics."""
+    OPERATOR = "operator"
+    """Commands that act: re-queue, discard, cancel, release, clean up."""
+
+
+class Right(NamedTuple):
+    """A privilege on a table, or on some of its columns."""
+
+    table: str
+    privilege: str
+    columns: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.privilege} on {self.table}"
+
+
+def _on(table: str, *privileges: str) -> list[Right]:
+    return [Right(table, privilege) for privilege in privileges]
+
+
+_DELIVERY = ("queue", "position", "state", "lane", "key_hash", "size", "due")
+_ADD = [
+    Right("outbox", "SELECT", ("id", "queue", "position", "idempotency_key", "digest")),
+    Right("outbox", "INSERT", MESSAGE_COLUMNS),
+    Right("outbox_delivery", "INSERT", _DELIVERY),
+]
+_ADD_IN_SQL = [
+    Right("outbox", "SELECT", ("position", "ordering_key")),
+    Right("outbox", "INSERT", tuple(name for name in MESSAGE_COLUMNS if name != "queue")),
+    Right("outbox_delivery", "INSERT", tuple(name for name in _DELIVERY if name != "queue")),
+]
+_RELAY = [
+    *_on("schema_version", "SELECT"),
+    *_on("outbox", "SELECT"),
+    *_on("outbox_delivery", "SELECT", "UPDATE", "DELETE"),
+    *_on("outbox_receipt", "SELECT", "INSERT", "UPDATE"),
+    *_on("outbox_lane", "SELECT", "INSERT", "UPDATE"),
+    *_on("relay_worker", "SELECT", "INSERT", "UPDATE", "DELETE"),
+    *_on("idempotency", "SELECT", "INSERT", "UPDATE"),
+    *_on("audit", "INSERT"),
+]
+_TABLES = (
+    *("schema_version", "outbox", "outbox_delivery", "outbox_receipt", "outbox_lane", "inbox", "idempotency", "audit"),
+    *("relay_worker", "outbox_status"),
+)
+_LOOK = [right for table in _TABLES for right in _on(table, "SELECT")]
+
+RIGHTS: Mapping[Purpose, Sequence[Right]] = {
+    Purpose.PRODUCER: _ADD,
+    Purpose.SQL_PRODUCER: _ADD_IN_SQL,
+    Purpose.RELAY: _RELAY,
+    Purpose.CONSUMER: [
+        *_RELAY,
+        *_on("inbox", "SELECT", "INSERT"),
+        *(right for right in _ADD if right.privilege == "INSERT"),
+    ],
+    Purpose.LEDGER: [*_on("schema_version", "SELECT"), *_on("idempotency", "SELECT", "INSERT", "UPDATE", "DELETE")],
+    Purpose.DASHBOARD: _LOOK,
+    # To lock rows that are to be removed, PostgreSQL wants UPDATE too.
+    Purpose.OPERATOR: [
+        *_LOOK,
+        *_on("outbox", "DELETE"),
+        *_on("outbox_delivery", "UPDATE", "DELETE"),
+        *_on("outbox_receipt", "INSERT", "UPDATE", "DELETE"),
+        *_on("outbox_lane", "UPDATE"),
+        *_on("inbox", "UPDATE", "DELETE"),
+        *_on("idempotency", "INSERT", "UPDATE", "DELETE"),
+        *_on("audit", "INSERT"),
+    ],
+}
+
+
+def grant_statements(names: Names, role: str, purposes: Iterable[Purpose] = tuple(Purpose)) -> list[str]:
+    """The statements that give a role what it needs for these purposes, and no more. Raises `InvalidSetting`."""
+    if names.dialect == "sqlite":
+        raise InvalidSetting("SQLite has no roles: whoever may open the file may do everything")
+    wanted = list(purposes)
+    to = _quoted_role(names, role)
+    statements: list[str] = []
+    if names.dialect == "postgresql":
+        statements += [f"GRANT USAGE ON SCHEMA {names.quoted(names.schema or 'public')} TO {to}"]
+        if {Purpose.SQL_PRODUCER, Purpose.PRODUCER} & set(wanted):
+            statements += [f"GRANT EXECUTE ON FUNCTION {names.table('add')} TO {to}"]
+        wanted = [purpose for purpose in wanted if purpose is not Purpose.SQL_PRODUCER]
+    tables: dict[str, list[Right]] = {}
+    for right in _merged(right for purpose in wanted for right in RIGHTS[purpose]):
+        tables.setdefault(right.table, []).append(right)
+    for table, rights in tables.items():
+        statements.append(f"GRANT {', '.join(map(_spelled, rights))} ON {names.table(table)} TO {to}")
+    return statements
+
+
+def check_privileges(connection: Connection, names: Names, purpose: Purpose) -> None:
+    """Raise `PrivilegeMissing` where the connection's user cannot do all that its purpose asks for. Changes nothing."""
+    missing = missing_rights(connection, names, purpose)
+    if missing:
+        raise PrivilegeMissing(
+            f"the database's user lacks privileges: {', '.join(missing)}: have its owner run what "
+            f"`postroom schema --grants ROLE --for {purpose}` prints"
+        )
+
+
+def missing_rights(connection: Connection, names: Names, purpose: Purpose) -> list[str]:
+    """What the connection's user lacks for a purpose, in words."""
+    if names.dialect == "sqlite":
+        return []
+    if names.dialect == "postgresql":
+        schema = names.schema or "public"
+        if not connection.scalar(text("SELECT has_schema_privilege(:schema, 'USAGE')"), {"schema": schema}):
+            return [f"USAGE on schema {schema}"]
+        asked = " UNION ALL ".join(f"SELECT {n}, {_has(names, one)}" for n, one in enumerate(RIGHTS[purpose]))
+        return [str(RIGHTS[purpose][n]) for n, has in connection.execute(text(asked)) if not has]
+    return [str(right) for right in RIGHTS[purpose] if not _may(connection, names, right)]
+
+
+def _has(names: Names, right: Right) -> str:
+    table = names.table(right.table)
+    if not right.columns:
+        return f"has_table_privilege('{table}', '{right.privilege}')"
+    return " AND ".join(f"has_column_privilege('{table}', '{name}', '{right.privilege}')" for name in right.columns)
+
+
+def _may(connection: Connection, names: Names, right: Right) -> bool:
+    """Try it, on no row: MySQL has no function to ask, and a user's roles make its tables hard to read."""
+    table = names.table(right.table)
+    columns = right.columns or _first_column(names, right.table)
+    listed = ", ".join(columns)
+    nothing = ", ".join(["NULL"] * len(columns))
+    trial = {
+        "SELECT": f"SELECT {listed} FROM {table} WHERE 1 = 0",
+        "INSERT": f"INSERT INTO {table} ({listed}) SELECT {nothing} FROM (SELECT 1 AS one) nobody WHERE 1 = 0",
+        "UPDATE": f"UPDATE {table} SET {columns[0]} = NULL WHERE 1 = 0",
+        "DELETE": f"DELETE FROM {table} WHERE 1 = 0",
+    }
+    try:
+        connection.execute(text(trial[right.privilege]))
+    except Exception as error:
+        if is_lost_connection(error):
+            raise
+        return not is_denied(error)  # anything else comes after the question whether one may
+    return True
+
+
+def _first_column(names: Names, table: str) -> tuple[str, ...]:
+    columns = {one.name: one.columns.keys() for one in metadata(names).tables.values()}
+    return (str(columns[names.bare(table)][0]),)
+
+
+def _merged(rights: Iterable[Right]) -> list[Right]:
+    """Each privilege once: on the whole table, or on all columns that are asked for."""
+    merged: dict[tuple[str, str], Right] = {}
+    for right in rights:
+        known = merged.get((right.table, right.privilege))
+        columns = right.columns
+        if known is not None:
+            whole = not known.columns or not columns
+            columns = () if whole else tuple(dict.fromkeys((*known.columns, *columns)))
+        merged[right.table, right.privilege] = right._replace(columns=columns)
+    return list(merged.values())
+
+
+def _spelled(right: Right) -> str:
+    return f"{right.privilege} ({', '.join(right.columns)})" if right.columns else right.privilege
+
+
+def _quoted_role(names: Names, role: str) -> str:
+    """A role's name as SQL; on MySQL one may say from which host: ``app@10.0.0.%``."""
+    if not role or "\0" in role:
+        raise InvalidSetting(f"{role!r} is no name of a role")
+    if names.dialect == "postgresql":
+        return '"{}"'.format(role.replace('"', '""'))
+    user, at, host = role.rpartition("@")
+    parts = [user, host] if at else [role]
+    return "@".join("'{}'".format(part.replace("\\", "\\\\").replace("'", "''")) for part in parts)

@@ -1,0 +1,134 @@
+"""Guards: what the tables refuse, so that a mistake in plain SQL fails where it is made. Relays rely on none of it.
+
+PostgreSQL and MySQL have check constraints; SQLite has triggers, which it can also add to tables that are there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import CheckConstraint
+
+from postroom.rules.ordering import LANES, NO_LANE
+from postroom.store.sql.dialect import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postroom.store.sql.names import Names
+
+_TEXTS = ("topic", "content_type", "type", "aggregate_type", "aggregate_id", "ordering_key", "idempotency_key")
+_IN_RANGE = f"state BETWEEN 0 AND 3 AND lane BETWEEN {NO_LANE} AND {LANES - 1} AND size >= 0"
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+
+
+def _between(moment: str) -> str:
+    return f"{moment} >= '{EARLIEST}' AND {moment} < '{LATEST}'"
+
+
+_CHECKS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "postgresql": {
+        "outbox": {
+            "outbox_texts_check": " AND ".join(f"{name} <> ''" for name in _TEXTS) + r" AND topic !~ '[\x01-\x1F\x7F]'",
+            # A filter of jsonpath looks into arrays unless it is strict.
+            "outbox_headers_check": "headers IS NULL OR jsonb_typeof(headers) = 'object' AND (headers -> '') IS NULL "
+            """AND NOT jsonb_path_exists(headers, 'strict $.* ? (@.type() <> "string")')""",
+            "outbox_moments_check": f"{_between('created_at')} AND (expires_at IS NULL OR {_between('expires_at')})",
+            "outbox_position_check": "position > 0",
+        },
+        "outbox_delivery": {
+            "outbox_delivery_check": f"{_IN_RANGE} AND (due = '-infinity' OR {_between('due')})",
+        },
+    },
+    "mysql": {
+        "outbox": {
+            # Not compared with '': there, a space is that too.
+            "outbox_texts_check": " AND ".join(f"char_length({name}) > 0" for name in _TEXTS),
+            "outbox_headers_check": "headers IS NULL OR json_valid(headers) AND json_type(headers) = 'OBJECT'",
+            "outbox_id_check": f"id REGEXP '^{_UUID}$'",
+        },
+        "outbox_delivery": {"outbox_delivery_check": _IN_RANGE},
+    },
+    "sqlite": {},
+}
+
+
+def checks(names: Names, table: str) -> dict[str, str]:
+    """The names of a table's check constraints, and what they demand."""
+    return {names.bare(name): text for name, text in _CHECKS[names.dialect].get(table, {}).items()}
+
+
+def constraints(names: Names, table: str) -> list[CheckConstraint]:
+    """A table's check constraints for its MetaData."""
+    return [CheckConstraint(text, name=name) for name, text in checks(names, table).items()]
+
+
+def triggers(names: Names) -> list[str]:
+    """SQLite's triggers. May be run again at any time."""
+    if names.dialect != "sqlite":
+        return []
+    statements: list[str] = []
+    for table, faults in _FAULTS.items():
+        trigger = names.table(f"{table}_check")
+        cases = "".join(
+            f"WHEN {fault}\n        THEN RAISE(ABORT, 'postroom: {text}')\n    " for text, fault in faults.items()
+        )
+        body = f"    SELECT CASE\n    {cases}END;\n"
+        statements += [
+            f"DROP TRIGGER IF EXISTS {trigger}",
+            f"CREATE TRIGGER {trigger} BEFORE INSERT ON {names.table(table)} BEGIN\n{body}END",
+        ]
+    return statements
+
+
+_HEX = "[0-9a-f]"
+_GLOB = "-".join(_HEX * count for count in (8, 4, 4, 4, 12))
+_MOMENT = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9] [0-2][0-9]:[0-5][0-9]:[0-5][0-9]*"
+
+
+def _is_no_text(name: str) -> str:
+    return f"typeof(NEW.{name}) NOT IN ('text', 'null') OR NEW.{name} = '' OR length(NEW.{name}) > 255"
+
+
+_FAULTS: Mapping[str, Mapping[str, str]] = {
+    "outbox": {
+        "id is not a UUID in lower case with hyphens": f"typeof(NEW.id) <> 'text' OR NEW.id NOT GLOB '{_GLOB}'",
+        **{f"{name} is not a text of 1 to 255 characters": _is_no_text(name) for name in _TEXTS},
+        "payload is neither bytes nor text": "typeof(NEW.payload) NOT IN ('blob', 'text', 'null')",
+        "headers are not a JSON object of strings": "NEW.headers IS NOT NULL AND (typeof(NEW.headers) <> 'text' "
+        "OR NOT json_valid(NEW.headers) OR json_type(NEW.headers) <> 'object' "
+        "OR EXISTS (SELECT 1 FROM json_each(NEW.headers) h WHERE h.type <> 'text' OR h.key = ''))",
+        "expires_at is not a moment like 2030-01-02 03:04:05.678": f"NEW.expires_at NOT GLOB '{_MOMENT}'",
+        "created_at is not a moment like 2030-01-02 03:04:05.678": f"NEW.created_at NOT GLOB '{_MOMENT}'",
+    },
+    "outbox_delivery": {
+        "state is not 0 (to be sent) or 1 (later)": "typeof(NEW.state) <> 'integer' OR NEW.state NOT BETWEEN 0 AND 3",
+        "lane is not that of the key": "typeof(NEW.lane) <> 'integer' "
+        f"OR NEW.lane NOT BETWEEN {NO_LANE} AND {LANES - 1}",
+        "position is not a number above 0": "typeof(NEW.position) <> 'integer' OR NEW.position <= 0",
+        "key_hash is not a number": "typeof(NEW.key_hash) NOT IN ('integer', 'null')",
+        "size is not a number of bytes": "typeof(NEW.size) <> 'integer' OR NEW.size < 0",
+        "attempts and claims are not numbers": "typeof(NEW.attempts) <> 'integer' OR typeof(NEW.claims) <> 'integer'",
+        "due is not a moment like 2030-01-02 03:04:05.678": f"NEW.due <> '' AND NEW.due NOT GLOB '{_MOMENT}'",
+    },
+}
+"""What SQLite, which takes anything for anything, must not take: what is said then, and when."""
+
+
+def repairs(names: Names) -> list[str]:
+    """What makes deliveries that were written before there were guards pass them, for a claim writes them again."""
+    table, lanes = names.table("outbox_delivery"), f"lane NOT BETWEEN {NO_LANE} AND {LANES - 1}"
+    lane = f"coalesce(key_hash & {LANES - 1}, {NO_LANE})"
+    statements = [
+        f"UPDATE {table} SET size = 0 WHERE size < 0",
+        f"UPDATE {table} SET lane = {lane} WHERE {lanes}",
+        f"UPDATE {table} SET state = 3, error_code = 'UNDECODABLE' WHERE state NOT BETWEEN 0 AND 3",
+    ]
+    if names.dialect == "postgresql":
+        statements += [
+            f"UPDATE {table} SET due = '9998-12-31 00:00:00+00' WHERE due >= '{LATEST}'",
+            f"UPDATE {table} SET due = '-infinity' WHERE due < '{EARLIEST}' AND due <> '-infinity'",
+        ]
+    if names.dialect == "sqlite":
+        statements.append(f"UPDATE {table} SET size = 0 WHERE typeof(size) <> 'integer'")
+    return statements

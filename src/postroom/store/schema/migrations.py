@@ -1,0 +1,257 @@
+"""Creating the tables, upgrading them, and telling whether they are what this version needs.
+
+A new database gets the newest tables at once. An older one goes through the steps in `UPGRADES`, forward only.
+Where Alembic made the tables they are adopted: checked, completed with what MetaData cannot hold, and given a version.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, MetaData, inspect, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.schema import CreateTable
+
+from postroom.errors import PrivilegeMissing, SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
+from postroom.store.schema.ddl import completing_statements, indexes_of, schema_statements, version_row
+from postroom.store.schema.tables import VERSION, metadata
+from postroom.store.schema.upgrades import guard_tables
+from postroom.store.sql.db_errors import is_denied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from postroom.store.sql.names import Names
+
+LATEST = VERSION
+"""The version that this Postroom works with."""
+
+UPGRADES: list[Callable[[Connection, Names], None]] = [guard_tables]
+"""``UPGRADES[n - 1]`` turns version n into n + 1. It must bear being run again after it was cut off in the middle,
+because MySQL commits at every DDL statement; what it changed in view or function is brought up to date by itself."""
+
+_BEGUN = 0
+"""The version noted while tables are being created: an `upgrade` that was cut off on MySQL leaves it behind."""
+
+_LOCK_SECONDS = 60
+
+
+def upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
+    """Create the tables, or bring them to the newest version; returns the version before (None: new) and now.
+
+    The connection must not be in a transaction; afterwards all is committed, or, when this raises, nothing is
+    (on MySQL: what was done stays, and the next run goes on from there). Several processes may do this at once:
+    one does the work, the others wait and find it done. Raises `SchemaNewer` where a newer Postroom made the
+    tables, and `SchemaError` where tables without a version are incomplete.
+    """
+    with _EXCLUSIVELY[names.dialect](connection):
+        return _upgrade(connection, names)
+
+
+def upgrade_within(connection: Connection, names: Names) -> tuple[int | None, int]:
+    """`upgrade` in the transaction that is open on the connection, as in Alembic's migrations: the caller commits it.
+
+    On MySQL every DDL statement commits by itself. SQLite's journal stays as it is: a transaction cannot change it.
+    """
+    with _WITHIN[names.dialect](connection):
+        return _upgrade(connection, names)
+
+
+def _upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
+    before = current_version(connection, names)
+    if before is not None and before > LATEST:
+        raise SchemaNewer(_newer(before, names))
+    if before == LATEST:
+        return before, LATEST
+    if before is None or before == _BEGUN:
+        _create(connection, names, interrupted=before == _BEGUN)
+    else:
+        _run_steps(connection, names, before)
+    for statement in completing_statements(names):
+        connection.exec_driver_sql(statement)
+    connection.exec_driver_sql(f"DELETE FROM {names.table('schema_version')} WHERE version = {_BEGUN}")
+    return before or None, LATEST
+
+
+def check(connection: Connection, names: Names) -> None:
+    """Return if the tables are what this Postroom works with; raise the `SchemaError` that says what to do otherwise.
+
+    Only reads. Tables without a version, as Alembic makes them, are taken to be right.
+    """
+    version = current_version(connection, names)
+    outbox = names.bare("outbox")
+    if version is None and inspect(connection).has_table(outbox, schema=names.schema):
+        return
+    if version is None or version == _BEGUN:
+        place = outbox if names.schema is None else f"{names.schema}.{outbox}"
+        database = connection.engine.url.database or "this one"  # the name alone: URLs hold passwords
+        raise SchemaMissing(
+            f"Postroom's tables are not in the database {database} (looked for {place}): run `postroom init` on it, or "
+            "call postroom.schema.create"
+        )
+    if version < LATEST:
+        raise SchemaOutdated(
+            f"Postroom's tables are at version {version} ({names.table('schema_version')}), "
+            f"this Postroom needs version {LATEST}: run `postroom init`"
+        )
+    if version > LATEST:
+        raise SchemaNewer(_newer(version, names))
+
+
+def current_version(connection: Connection, names: Names) -> int | None:
+    """The version that the tables are noted to have; None without a note, be it for want of tables or from Alembic."""
+    table = names.table("schema_version")
+    try:
+        if not inspect(connection).has_table(names.bare("schema_version"), schema=names.schema):
+            return None
+        version: int | None = connection.scalar(text(f"SELECT max(version) FROM {table}"))
+    except DBAPIError as error:
+        if not is_denied(error):
+            raise
+        raise PrivilegeMissing(
+            f"the database's user may not read {table}: have the tables' owner run what "
+            "`postroom schema --grants ROLE` prints; creating and upgrading the tables is for the owner"
+        ) from error
+    return version
+
+
+def _newer(version: int, names: Names) -> str:
+    return (
+        f"Postroom's tables are at version {version} ({names.table('schema_version')}), "
+        f"this Postroom knows versions up to {LATEST}: upgrade postroom"
+    )
+
+
+def _run_steps(connection: Connection, names: Names, before: int) -> None:
+    """Note every version that was reached but the last, which is noted when view and function are brought up to it."""
+    for version in range(before, LATEST):
+        UPGRADES[version - 1](connection, names)
+        if version + 1 < LATEST:
+            connection.exec_driver_sql(version_row(names, version + 1))
+
+
+def _create(connection: Connection, names: Names, *, interrupted: bool) -> None:
+    tables = metadata(names)
+    if not interrupted:
+        _refuse_incomplete(connection, names, tables)
+    if names.schema is not None and not inspect(connection).has_schema(names.schema):
+        # Not left to IF NOT EXISTS, which asks for the right to create schemas even where there is nothing to do.
+        for statement in schema_statements(names):
+            connection.exec_driver_sql(statement)
+    for table in tables.tables.values():
+        if not inspect(connection).has_table(table.name, schema=table.schema):
+            connection.execute(CreateTable(table))
+        for index in indexes_of(table):
+            index.create(connection, checkfirst=True)
+        if table.name == names.bare("schema_version"):  # the first one
+            connection.exec_driver_sql(version_row(names, _BEGUN))
+
+
+def _refuse_incomplete(connection: Connection, names: Names, tables: MetaData) -> None:
+    """Tables that are there without a version must be whole: they are someone else's, or a migration was cut short."""
+    inspector = inspect(connection)
+    there = set(inspector.get_table_names(schema=names.schema))
+    if not there & ({table.name for table in tables.tables.values()} - {names.bare("schema_version")}):
+        return
+    missing: list[str] = []
+    for table in tables.tables.values():
+        if table.name not in there:
+            missing.append(f"table {table.fullname}")
+            continue
+        columns = {column["name"] for column in inspector.get_columns(table.name, schema=names.schema)}
+        missing += [f"column {table.fullname}.{column.name}" for column in table.columns if column.name not in columns]
+    if missing:
+        raise SchemaError(
+            f"tables with Postroom's names are in this database, but not all of them: {', '.join(missing)} missing. "
+            "If they are Postroom's, complete them with the tool that made them; if not, set another schema or prefix"
+        )
+
+
+@contextmanager
+def _exclusively_on_postgresql(connection: Connection) -> Iterator[None]:
+    connection.execution_options(isolation_level="READ COMMITTED")  # to see what was committed while it waited
+    with connection.begin(), _alone_on_postgresql(connection):
+        yield
+
+
+@contextmanager
+def _alone_on_postgresql(connection: Connection) -> Iterator[None]:
+    connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('postroom init', 0))"))
+    yield
+
+
+@contextmanager
+def _exclusively_on_mysql(connection: Connection) -> Iterator[None]:
+    """The lock belongs to the session and outlives the commits that DDL brings; it is let go after the last one."""
+    connection.execution_options(isolation_level="READ COMMITTED")
+    with connection.begin():
+        _lock_on_mysql(connection)
+    try:
+        with connection.begin():
+            yield
+    finally:
+        with connection.begin():
+            connection.execute(text(_RELEASE))
+
+
+@contextmanager
+def _alone_on_mysql(connection: Connection) -> Iterator[None]:
+    _lock_on_mysql(connection)
+    try:
+        yield
+    finally:
+        connection.execute(text(_RELEASE))
+
+
+def _lock_on_mysql(connection: Connection) -> None:
+    if connection.scalar(text(f"SELECT get_lock({_LOCK_NAME}, {_LOCK_SECONDS})")) != 1:
+        raise SchemaError(f"another process has been at the tables for {_LOCK_SECONDS} seconds: try again later")
+
+
+_LOCK_NAME = "concat('postroom init ', md5(database()))"
+_RELEASE = f"SELECT release_lock({_LOCK_NAME})"
+
+
+@contextmanager
+def _exclusively_on_sqlite(connection: Connection) -> Iterator[None]:
+    """A transaction that has the write lock from its start. Left alone, Python's driver begins none for DDL."""
+    with connection.begin():
+        if connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]  # it is checked out
+            connection.exec_driver_sql("ROLLBACK")  # begun by the driver or an event, with nothing in it yet
+        _use_wal(connection)
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield
+
+
+@contextmanager
+def _alone_on_sqlite(connection: Connection) -> Iterator[None]:
+    """The driver may not have begun a transaction yet though SQLAlchemy has."""
+    if not connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]  # it is checked out
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    yield
+
+
+def _use_wal(connection: Connection, tries: int = 10) -> None:
+    """Readers and the writer no longer block each other. Databases in memory stay as they are."""
+    try:
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL").all()
+    except OperationalError:
+        if tries == 1:
+            raise
+        # SQLite does not wait here while another process switches, but it does for the write lock.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.exec_driver_sql("ROLLBACK")
+        _use_wal(connection, tries - 1)
+
+
+_EXCLUSIVELY: dict[str, Callable[[Connection], AbstractContextManager[None]]] = {
+    "postgresql": _exclusively_on_postgresql,
+    "mysql": _exclusively_on_mysql,
+    "sqlite": _exclusively_on_sqlite,
+}
+_WITHIN: dict[str, Callable[[Connection], AbstractContextManager[None]]] = {
+    "postgresql": _alone_on_postgresql,
+    "mysql": _alone_on_mysql,
+    "sqlite": _alone_on_sqlite,
+}

@@ -1,0 +1,35 @@
+"""The steps from one version of the tables to the next. Each bears being run again after it was cut off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import inspect
+
+from postroom.store.schema.guards import checks, repairs
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from postroom.store.sql.names import Names
+
+
+def guard_tables(connection: Connection, names: Names) -> None:
+    """Version 2: the tables refuse rows that no relay could read. What is in the outbox already stays as it is."""
+    for statement in repairs(names):
+        connection.exec_driver_sql(statement)
+    for table in ("outbox", "outbox_delivery"):
+        there = {one["name"] for one in inspect(connection).get_check_constraints(names.bare(table), names.schema)}
+        for name, condition in checks(names, table).items():
+            if name not in there:
+                _add_check(connection, names, table, f"CONSTRAINT {names.quoted(name)} CHECK ({condition})")
+
+
+def _add_check(connection: Connection, names: Names, table: str, check: str) -> None:
+    """For rows to come: those that are there are not looked at, where the database can do without."""
+    addition = f"ALTER TABLE {names.table(table)} ADD {check}"
+    if names.dialect == "postgresql":
+        addition = f"{addition} NOT VALID"
+    elif getattr(connection.dialect, "is_mariadb", False):
+        addition = f"SET STATEMENT check_constraint_checks = 0 FOR {addition}"
+    connection.exec_driver_sql(addition)

@@ -1,0 +1,1 @@
+"""What every operation on the tables is made of: steps, dialects, names, states, rows."""

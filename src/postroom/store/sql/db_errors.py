@@ -1,0 +1,144 @@
+"""What a database error means, whichever driver raised it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from postroom.errors import DatabaseUnreachable, PostroomError, PrivilegeMissing, SchemaMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postroom.store.sql.steps import Steps
+
+T = TypeVar("T")
+
+_MOST_TRIES = 10
+_ANOTHERS_SAKE = {"40P01", "40001", 1213}
+"""Deadlock and serialization failure on PostgreSQL, deadlock on MySQL: the transaction is undone and may run again."""
+_LOCK_TIMEOUT = {"55P03", 1205}
+_REFUSED = {"54000", 1153, 1301, 1406}
+"""Values that exceed a limit of the server's: on MySQL, `max_allowed_packet`."""
+_NO_SUCH_TABLE = {"42P01", "3F000", 1146}
+_DENIED = {"42501", 1044, 1142, 1143, 1370}
+_DUPLICATE_ENTRY = {"23505", 1062}
+_ABORTED = "25P02"
+_LOST_CONNECTION = {"57P01", "57P02", "57P03", "25P03", 1053, 1927, 2006, 2013, 2055}
+_DRIVERS = {"MySQLdb", "aiomysql", "asyncmy", "asyncpg", "psycopg", "psycopg2", "pymysql"}
+"""Whose connections lead to a server, and may get lost on the way."""
+_LIBRARIES = _DRIVERS | {"aiosqlite", "sqlalchemy", "sqlite3"}
+
+
+def code_of(error: BaseException) -> object:
+    """The SQLSTATE on PostgreSQL, the error number on MySQL; also of an error that SQLAlchemy has wrapped."""
+    original = _original(error)
+    number = next(iter(original.args), None)
+    if isinstance(number, int):
+        return number
+    return getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+
+
+def reason(error: BaseException) -> str:
+    """What the database or its driver said, in one line."""
+    original = _original(error)
+    said = original.args[1] if len(original.args) > 1 and isinstance(code_of(error), int) else original
+    return " ".join(str(said).split()) or type(original).__name__
+
+
+def _original(error: BaseException) -> BaseException:
+    """The driver's error, which SQLAlchemy and Django wrap in one of their own."""
+    if type(error).__module__ == "django.db.utils":
+        return error.__cause__ or error
+    return getattr(error, "orig", None) or error
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Another transaction holds a lock, and was not waited for any longer."""
+    return code_of(error) in _LOCK_TIMEOUT or "database is locked" in str(_original(error))
+
+
+def is_undone(error: BaseException) -> bool:
+    """The database has undone the transaction for another's sake: it may run again."""
+    return code_of(error) in _ANOTHERS_SAKE
+
+
+def is_refused_value(error: BaseException) -> bool:
+    """The database will not store a value, however often it is tried, mostly because it is too large."""
+    code = code_of(error)
+    is_of_class_22 = isinstance(code, str) and code.startswith("22")  # "data exception"
+    return code in _REFUSED or is_of_class_22 or "too big" in str(_original(error))
+
+
+def is_duplicate_entry(error: BaseException) -> bool:
+    """A unique constraint was violated."""
+    return code_of(error) in _DUPLICATE_ENTRY
+
+
+def is_aborted(error: BaseException) -> bool:
+    """PostgreSQL refuses this statement because one before it in the transaction has failed."""
+    return code_of(error) == _ABORTED
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """The connection broke, or the server ended it: the statement is not at fault, and its outcome may be unknown."""
+    if isinstance(error, DatabaseUnreachable) or getattr(error, "connection_invalidated", False):
+        return True
+    original = _original(error)
+    code = code_of(original)
+    if type(original).__module__.partition(".")[0] not in _DRIVERS:
+        return False
+    if code is None:  # psycopg's and asyncpg's own words for a connection that is gone
+        return type(original).__name__ in {"OperationalError", "InterfaceError", "ConnectionDoesNotExistError"}
+    return code in _LOST_CONNECTION or str(code).startswith("08")
+
+
+def is_unwritable_value(error: BaseException) -> bool:
+    """A value cannot be written as a parameter, in each driver's own words."""
+    original = _original(error)
+    return isinstance(original, ValueError) or "DataError" in [cls.__name__ for cls in type(original).__mro__]
+
+
+def is_of_database(error: BaseException) -> bool:
+    """The database has raised it, its driver, or the way there. If not, our own code has, or what it was given has."""
+    original = _original(error)
+    if is_unwritable_value(original):
+        return False
+    library = type(original).__module__.partition(".")[0]
+    return isinstance(original, DatabaseUnreachable | EOFError | OSError) or library in _LIBRARIES
+
+
+def is_missing_table(error: BaseException) -> bool:
+    return code_of(error) in _NO_SUCH_TABLE or "no such table" in str(_original(error))
+
+
+def is_denied(error: BaseException) -> bool:
+    """The database's user lacks a privilege."""
+    return code_of(error) in _DENIED
+
+
+def retrying(operation: Callable[[], Steps[T]]) -> Steps[T]:
+    """Run the operation; again, at once, where the database undid it for another's sake."""
+    for _ in range(_MOST_TRIES - 1):
+        try:
+            return (yield from operation())
+        except Exception as error:
+            if not is_undone(error):
+                raise
+    return (yield from operation())
+
+
+def explained(steps: Steps[T]) -> Steps[T]:
+    """The steps, with a missing table or privilege reported in words."""
+    try:
+        return (yield from steps)
+    except Exception as error:
+        if not isinstance(error, PostroomError) and is_denied(error):
+            raise PrivilegeMissing(
+                f"the database's user lacks a privilege: {reason(error)}: `postroom schema --grants ROLE` prints "
+                "what to grant"
+            ) from error
+        if isinstance(error, PostroomError) or not is_missing_table(error):
+            raise
+        raise SchemaMissing(
+            "Postroom's tables are not in this database: run `postroom init`, or check schema and table prefix"
+        ) from error

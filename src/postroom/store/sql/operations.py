@@ -1,0 +1,155 @@
+"""What all operations on the tables share: names, the queue, transactions, and rows as messages."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from postroom.rules.ordering import LANES
+from postroom.store.sql.db_errors import retrying
+from postroom.store.sql.dialect import DIALECTS, Dialect, whole_numbers
+from postroom.store.sql.rows import Reader, Unreadable, columns
+from postroom.store.sql.steps import Query, Row, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from postroom.message import Message
+    from postroom.store.outbox.leases import Claimed
+    from postroom.store.sql.names import Names
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEFAULT_QUEUE = "default"
+CHUNK = 500
+"""Rows that one statement or transaction treats: few enough for every database's limits, and for short locks."""
+
+
+class Operations:
+    """Operations on one queue's rows, each a generator of statements. Those without `_` make their own transactions."""
+
+    def __init__(self, names: Names, queue: str = DEFAULT_QUEUE) -> None:
+        self.dialect: Dialect = DIALECTS[names.dialect]()
+        self.names = names
+        self.tables = names.mapping()
+        self.queue = queue
+        self.outbox, self.delivery, self.receipt, self.lane = (
+            self.tables[name] for name in ("outbox", "delivery", "receipt", "lane")
+        )
+        self.now = self.dialect.now
+        self.reader = Reader(self.dialect)
+        self.columns = columns("m", self.dialect)
+        """The message columns for a SELECT."""
+
+    def transaction(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
+        """Run an operation in a transaction of its own, again if the database ended it for another's sake."""
+        return (yield from retrying(lambda: self._transaction(operation(*args, **kwargs))))
+
+    def _transaction(self, steps: Steps[T]) -> Steps[T]:
+        yield Query(self.dialect.begin)
+        try:
+            result = yield from steps
+        except Exception:
+            with suppress(Exception):  # on a connection that broke, where there is nothing left to undo
+                yield Query("ROLLBACK")
+            raise
+        yield Query("COMMIT")
+        return result
+
+    def statement(self, text: str, params: Mapping[str, Any]) -> Steps[Sequence[Row]]:
+        """Run one statement that commits by itself, again if it lost a deadlock."""
+        return (yield from retrying(lambda: _single(Query(text, params))))
+
+    def make_lanes(self) -> Steps[bool]:
+        """Make the lanes of this queue; False if they are there."""
+        there = yield Query(f"SELECT 1 FROM {self.lane} WHERE queue = :queue LIMIT 1", {"queue": self.queue})
+        if there.rows:
+            return False
+        rows = ", ".join(f"(:queue, {number})" for number in range(LANES))
+        yield Query(self.dialect.insert_missing(self.lane, "queue, lane", rows), {"queue": self.queue})
+        return True
+
+    def begin_anew(self, queue: str, lanes: Collection[int]) -> Steps[None]:
+        """Have whoever reads these lanes read them from the beginning, before anything else of them.
+
+        To be called in the transaction that lets something go, or brings something in, that reads may have passed by;
+        and as its first act, because workers too lock a lane before what is in it. What a lane was read to is kept,
+        below zero.
+        """
+        these = f"queue = :queue AND lane IN ({whole_numbers(sorted(lanes))})"
+        yield Query(
+            f"SELECT lane FROM {self.lane} WHERE {these} ORDER BY lane{self.dialect.for_update}", {"queue": queue}
+        )
+        yield Query(f"UPDATE {self.lane} SET read_to = -1 - read_to WHERE {these} AND read_to >= 0", {"queue": queue})
+
+    def places(self, deliveries: Iterable[HasPlace]) -> str:
+        """A condition that finds these deliveries by the primary key, beside state and queue."""
+        lanes: dict[int, list[int]] = {}
+        for one in deliveries:
+            lanes.setdefault(one.lane, []).append(one.position)
+        return self.dialect.places({lane: sorted(positions) for lane, positions in lanes.items()})
+
+    def message(self, row: Row) -> Message:
+        """A message from the position, five columns of the delivery, and the message's; see `Reader`."""
+        return self.reader.message(row)
+
+    def size(self, delivery: str, message: str | None = None) -> str:
+        """The bytes of a delivery's message; where a producer did not give them, those that it really has."""
+        real = self.dialect.bytes_of(message or "sized")
+        if message is None:
+            real = f"coalesce((SELECT {real} FROM {self.outbox} sized WHERE sized.position = {delivery}.position), 0)"
+        given = self.dialect.whole(f"{delivery}.size")
+        return f"CASE WHEN {given} > 0 THEN {given} ELSE {real} END"
+
+    def tries(self) -> str:
+        """The columns of attempts and claims of a delivery `d`."""
+        return f"{self.dialect.whole('d.attempts')}, {self.dialect.whole('d.claims')}"
+
+
+def _single(query: Query) -> Steps[Sequence[Row]]:
+    return (yield query).rows
+
+
+UNBOUNDED = 2**62
+
+
+def read_up_to(stored: int) -> int:
+    """How far a lane was read, also where it is to be read from the beginning: see `Operations.begin_anew`."""
+    return stored if stored >= 0 else -1 - stored
+
+
+def fitting_in(rows: Iterable[Row], size: int, most_bytes: int) -> Iterator[Row]:
+    """The first rows that fit together, and the one that no longer does, so that there is always one."""
+    total = 0
+    for row in rows:
+        if total >= most_bytes:
+            return
+        total += row[size]
+        yield row
+
+
+class HasPlace(Protocol):
+    """Anything that knows where its delivery is."""
+
+    @property
+    def lane(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+
+
+class Place(NamedTuple):
+    """Where a delivery is."""
+
+    lane: int
+    position: int
+
+
+def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+    """The values in parts of at most this size."""
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+def is_unreadable(claimed: Claimed) -> bool:
+    """Whether the delivery has no message, or none that can be read."""
+    return type(claimed.message) is Unreadable

@@ -1,0 +1,36 @@
+"""Walking: which queues and lanes have deliveries in a state, found by jumps in the primary key, not by reading all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postroom.rules.ordering import NO_LANE
+from postroom.store.sql.operations import Operations
+from postroom.store.sql.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from postroom.rules.lifecycle import Stored
+
+
+class Walking(Operations):
+    """For operations over all queues that go through deliveries batch by batch, each batch behind the one before."""
+
+    def queues_with(self, state: Stored) -> Steps[list[str]]:
+        """The queues that have deliveries in this stored state."""
+        return (yield from self._values("queue", f"state = {int(state)}", {}, ""))
+
+    def lanes_with(self, state: Stored, queue: str) -> Steps[list[int]]:
+        """The lanes of a queue that have deliveries in this stored state, that of messages without a key included."""
+        chosen = f"state = {int(state)} AND queue = :queue"
+        return (yield from self._values("lane", chosen, {"queue": queue}, NO_LANE - 1))
+
+    def _values(self, column: str, chosen: str, params: dict[str, str], after: object) -> Steps[list[Any]]:
+        values: list[Any] = []
+        while True:
+            found = yield Query(
+                f"SELECT {column} FROM {self.delivery} WHERE {chosen} AND {column} > :after ORDER BY {column} LIMIT 1",
+                {**params, "after": values[-1] if values else after},
+            )
+            if not found.rows:
+                return values
+            values.append(found.rows[0][0])

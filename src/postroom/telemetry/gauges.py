@@ -1,0 +1,102 @@
+"""Gauges: how things stand. Nothing is asked for when somebody looks: they show what was told."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from postroom.telemetry.events import DATABASE, Backlog, Beat, Counted, Lifecycle, Reachability, adapter
+from postroom.telemetry.meters import SECONDS, Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from postroom.telemetry.events import Event
+    from postroom.telemetry.meters import Reading
+
+BACKLOG = Figure("outbox.backlog", "Messages that are not sent.", ("queue", "state"), "{message}")
+OLDEST = Figure(
+    "outbox.oldest_pending",
+    "For how long the oldest has waited that could leave and is not sent.",
+    ("queue",),
+    SECONDS,
+)
+DEAD = Figure("outbox.dead", "Dead letters.", ("queue",), "{message}")
+COUNTED_AT = Figure("outbox.counted_timestamp", "When backlog and dead letters were counted.", unit=SECONDS)
+IN_FLIGHT = Figure("outbox.in_flight", "Messages that relays here have in hand.", ("queue",), "{message}")
+ALIVE = Figure(
+    "outbox.relay_alive",
+    "Relays of the queue that are alive, as seen from here; 0 where the heart here cannot tell.",
+    ("queue",),
+)
+BROKER = Figure("outbox.broker_up", "Whether the broker can be reached.", ("adapter", "queue"))
+TARGETS = Figure("outbox.targets_down", "Topics that take no messages, while others may.", ("queue",), "{topic}")
+DATABASE_UP = Figure("outbox.database_up", "Whether the database can be reached.")
+GAUGES = (BACKLOG, OLDEST, DEAD, COUNTED_AT, IN_FLIGHT, ALIVE, BROKER, TARGETS, DATABASE_UP)
+SILENT = 7.0
+"""Seconds after which what a heart said does not count any more: as long as other relays take it to be alive."""
+
+
+class Gauges:
+    """The last of what was told by each heart, of each broker, and of each queue."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._beats: dict[tuple[str, str], tuple[float, Beat]] = {}
+        self._brokers: dict[tuple[str, str], bool] = {}
+        self._database: bool | None = None
+        self._backlog: dict[str, Backlog] = {}
+        self._counted_at: float | None = None
+
+    def listen(self, event: Event) -> None:
+        """Take note."""
+        match event:
+            case Beat():
+                self._beat(event)
+            case Counted():
+                empty = dict.fromkeys(self._backlog, Backlog())
+                self._backlog = {**empty, **event.queues}
+                self._counted_at = time.time()
+            case Reachability(what=what) if what == DATABASE:
+                self._database = event.reachable
+            case Reachability():
+                self._brokers[adapter(event.what), event.queue] = event.reachable
+            case Lifecycle(what="stopped"):
+                self._beats = {name: beat for name, beat in self._beats.items() if name[0] != event.worker}
+            case _:
+                pass
+
+    def _beat(self, beat: Beat) -> None:
+        self._beats[beat.worker, beat.queue] = self._clock(), beat
+        self._database = beat.reached
+        self._backlog.setdefault(beat.queue, Backlog())
+        if beat.broker:
+            self._brokers[adapter(beat.broker), beat.queue] = beat.broker_reachable
+
+    def read(self) -> Mapping[str, list[Reading]]:
+        """The gauges as they stand."""
+        read: dict[str, list[Reading]] = {figure.name: [] for figure in GAUGES}
+        in_flight: dict[str, int] = {}
+        alive: dict[str, int] = {}
+        targets: dict[str, int] = {}
+        for (_, queue), (at, beat) in list(self._beats.items()):
+            in_flight[queue] = in_flight.get(queue, 0) + beat.in_flight
+            targets[queue] = max(targets.get(queue, 0), beat.targets_down)
+            lately = self._clock() - at < SILENT
+            alive[queue] = max(alive.get(queue, 0), beat.alive if lately else 0)
+        for queue, relays in alive.items():
+            read[IN_FLIGHT.name].append(((queue,), in_flight[queue]))
+            read[ALIVE.name].append(((queue,), relays))
+            read[TARGETS.name].append(((queue,), targets[queue]))
+        for (broker, queue), reachable in list(self._brokers.items()):
+            read[BROKER.name].append(((broker, queue), int(reachable)))
+        if self._database is not None:
+            read[DATABASE_UP.name].append(((), int(self._database)))
+        if self._counted_at is not None:
+            read[COUNTED_AT.name].append(((), self._counted_at))
+            for queue, backlog in list(self._backlog.items()):
+                read[BACKLOG.name].append(((queue, "pending"), backlog.pending))
+                read[BACKLOG.name].append(((queue, "waiting"), backlog.waiting))
+                read[DEAD.name].append(((queue,), backlog.dead))
+                read[OLDEST.name].append(((queue,), backlog.oldest_pending_seconds))
+        return read

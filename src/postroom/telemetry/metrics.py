@@ -1,0 +1,164 @@
+"""Metrics: what relays, consumers and the middleware do, as figures for Prometheus or OpenTelemetry."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from postroom.errors import DriverMissing
+from postroom.rules.lifecycle import Outcome
+from postroom.telemetry.events import KEYED, Expired, Handled, Keyed, LeasesLost, NotSettled, Phase, Postponed, Settled
+from postroom.telemetry.gauges import GAUGES, Gauges
+from postroom.telemetry.meters import SECONDS, Figure, OpenTelemetryMeters, PrometheusMeters
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from prometheus_client import CollectorRegistry
+
+    from postroom.telemetry.events import Event
+    from postroom.telemetry.meters import Meters
+
+MESSAGES = "{message}"
+CLAIMED = Figure("outbox.claimed", "Messages claimed.", unit=MESSAGES)
+PROCESSED = Figure(
+    "outbox.processed",
+    "Messages by what became of a try to send them.",
+    ("outcome",),
+    MESSAGES,
+    tuple(outcome.value for outcome in Outcome),
+)
+POSTPONED = Figure(
+    "outbox.postponed", "Messages kept waiting because their topic takes none, each time.", unit=MESSAGES
+)
+EXPIRED = Figure("outbox.expired", "Messages whose time was over before they were sent.", unit=MESSAGES)
+RETRY = Figure("outbox.retry", "Failed sends that are tried again, by the attempt.", ("attempt",), MESSAGES)
+LEASE_EXPIRED = Figure(
+    "outbox.lock_lease_expired",
+    "Messages claimed whose earlier lease had ended without a settlement.",
+    unit=MESSAGES,
+)
+LOST = Figure(
+    "outbox.leases_lost", "Leases that relays here lost, by kind.", ("kind",), "{lease}", known=("message", "lane")
+)
+LATENCY = Figure(
+    "outbox.latency",
+    "How long a batch took to be claimed, sent or settled.",
+    ("phase",),
+    SECONDS,
+    known=("claim", "send", "commit"),
+)
+HANDLED = Figure(
+    "postroom.consumer.messages", "Messages received, by what became of them.", ("consumer", "fate"), MESSAGES
+)
+HANDLER = Figure(
+    "postroom.consumer.handler", "How long a call of a handler took, with its transaction.", ("consumer",), SECONDS
+)
+KEYED_REQUESTS = Figure(
+    "postroom.keyed_requests",
+    "HTTP requests with an idempotency key, by what became of them.",
+    ("outcome",),
+    "{request}",
+    KEYED,
+)
+LAST_ATTEMPT = 10
+"""Attempts from this one on are counted together."""
+
+_made: WeakKeyDictionary[object, Metrics] = WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def prometheus(registry: CollectorRegistry | None = None) -> Metrics:
+    """A hook for relays, consumers and middleware that counts in a registry: that of prometheus_client unless given.
+
+    For one registry it is always the same hook, so that several relays and consumers of one database may share it.
+    Labels are from closed sets, or named by the configuration. Raises `DriverMissing`.
+    """
+    try:
+        import prometheus_client
+    except ImportError:
+        raise DriverMissing("metrics need prometheus_client: pip install 'postroom[metrics]'") from None
+    place = prometheus_client.REGISTRY if registry is None else registry
+    with _making:
+        if place not in _made:
+            _made[place] = Metrics(PrometheusMeters(place))
+        return _made[place]
+
+
+def opentelemetry(meter_provider: MeterProvider | None = None) -> Metrics:
+    """The same for OpenTelemetry, with a meter of the provider given, or of the one in force.
+
+    Names have a point where those of Prometheus have the first underscores: ``outbox.claimed``. Raises `DriverMissing`.
+    """
+    try:
+        from opentelemetry import metrics
+    except ImportError:
+        raise DriverMissing("metrics of OpenTelemetry need its API: pip install 'postroom[traces]'") from None
+    place = metrics.get_meter_provider() if meter_provider is None else meter_provider
+    with _making:
+        if place not in _made:
+            _made[place] = Metrics(OpenTelemetryMeters(place.get_meter("postroom")))
+        return _made[place]
+
+
+class Metrics:
+    """A listener; made by `prometheus` or `opentelemetry`."""
+
+    wants_counts = True
+
+    def __init__(self, meters: Meters) -> None:
+        self._claimed = meters.counter(CLAIMED)
+        self._processed = meters.counter(PROCESSED)
+        self._expired = meters.counter(EXPIRED)
+        self._postponed = meters.counter(POSTPONED)
+        self._retry = meters.counter(RETRY)
+        self._lease_expired = meters.counter(LEASE_EXPIRED)
+        self._lost = meters.counter(LOST)
+        self._latency = meters.histogram(LATENCY)
+        self._handled = meters.counter(HANDLED)
+        self._handler = meters.histogram(HANDLER)
+        self._keyed = meters.counter(KEYED_REQUESTS)
+        self._gauges = Gauges()
+        meters.gauges(GAUGES, self._gauges.read)
+
+    def __call__(self, event: Event) -> None:
+        """Count an event."""
+        match event:
+            case Phase():
+                self._phase(event)
+            case Settled():
+                self._settled(event)
+            case Expired():
+                self._expired(len(event.messages))
+            case Postponed():
+                self._postponed(event.messages)
+            case NotSettled():
+                self._processed(1, event.outcome.value)
+            case LeasesLost():
+                self._lost(event.messages, "message")
+                self._lost(event.lanes, "lane")
+            case Handled():
+                self._received(event)
+            case Keyed():
+                self._keyed(1, event.outcome)
+            case _:
+                self._gauges.listen(event)
+
+    def _phase(self, event: Phase) -> None:
+        if not event.messages:  # an idle relay looks again and again, and finds nothing
+            return
+        self._latency(event.seconds, event.name)
+        if event.name == "claim":
+            self._claimed(event.messages)
+            self._lease_expired(event.taken_over)
+
+    def _settled(self, event: Settled) -> None:
+        self._processed(len(event.messages), event.outcome.value)
+        if event.outcome is Outcome.RETRY:
+            attempt = str(event.attempts) if event.attempts < LAST_ATTEMPT else f"{LAST_ATTEMPT}+"
+            self._retry(len(event.messages), attempt)
+
+    def _received(self, event: Handled) -> None:
+        self._handled(len(event.messages), event.consumer, event.fate)
+        if event.seconds:
+            self._handler(event.seconds, event.consumer)

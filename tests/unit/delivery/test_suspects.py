@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from postroom import Message
+from postroom.delivery.suspects import MOST, TOGETHER, Suspects
+from postroom.store.outbox.leases import Claimed
+from tests.unit.delivery.test_circuit import Clock
+
+
+def claimed(count: int, topic: str = "t") -> list[Claimed]:
+    return [Claimed(position, -1, 1, 0, 1, Message.new(topic, {"n": position})) for position in range(1, count + 1)]
+
+
+def test_without_suspects_all_goes_together() -> None:
+    messages = claimed(100)
+    assert Suspects().first_part(messages) is messages
+
+
+def test_R_9_each_time_fewer_suspects_are_sent_together() -> None:
+    suspects, messages = Suspects(), claimed(100)
+    sizes = []
+    for _ in range(4):
+        suspects.strike(messages)
+        sizes.append(len(suspects.first_part(messages)))
+    assert sizes == [*TOGETHER, 1, 1]
+
+
+def test_a_part_ends_where_the_next_message_has_more_or_less_against_it() -> None:
+    suspects, messages = Suspects(), claimed(10)
+    suspects.strike(messages[3:5])
+    parts = []
+    while messages:
+        part = suspects.first_part(messages)
+        parts.append(len(part))
+        messages = messages[len(part) :]
+    assert parts == [3, 2, 5]
+
+
+def test_what_the_broker_took_before_says_nothing_and_what_it_takes_later_does() -> None:
+    clock = Clock()
+    suspects, [one] = Suspects(clock), claimed(1)
+    assert not suspects
+    suspects.strike([one])
+    suspects.worked(clock.now, {"t"})
+    assert not suspects.of(one).broker_worked
+    suspects.worked(clock.now + 1, {"other"})
+    assert (suspects.of(one).broker_worked, suspects.of(one).target_worked) == (True, False)
+    suspects.worked(clock.now + 1, {"t"})
+    assert suspects.of(one).target_worked
+    suspects.strike([one])
+    assert (suspects.of(one).broker_worked, suspects.of(one).target_worked, suspects.of(one).count) == (False, False, 2)
+    suspects.clear([one])
+    assert (suspects.of(one).count, bool(suspects)) == (0, False)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    suspects, messages = Suspects(), claimed(MOST + 5)
+    suspects.strike(messages)
+    assert suspects.of(messages[0]).count == 0
+    assert suspects.of(messages[-1]).count == 1

@@ -1,0 +1,153 @@
+"""Several connections and one outage: it is said once that the database is gone, and once that it is back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+import pytest
+
+from postroom.store.connections.reconnecting import Database, Outage
+from postroom.store.sql.names import Names
+from postroom.store.sql.steps import run
+from postroom.telemetry.events import Event, Reachability
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.stores import Lines, Run
+    from postroom.store.sql.steps import Steps
+
+
+def nothing() -> Steps[None]:
+    yield from ()
+
+
+class Server:
+    """A store whose connections break when it goes down, and stay so."""
+
+    names = Names.of("postgresql", None, None)
+
+    def __init__(self) -> None:
+        self.up = True
+        self.starts = 0
+        self.told: list[bool] = []
+        self.pace: asyncio.Event | None = None
+        """What a statement waits for, where it takes long."""
+
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[Run]:
+        self._answer(self.starts)
+        since = self.starts
+
+        async def work(steps: Steps[None]) -> None:
+            if self.pace:
+                await self.pace.wait()
+            self._answer(since)
+            run(steps, lambda query: pytest.fail(query.text))
+
+        yield cast("Run", work)
+
+    def _answer(self, since: int) -> None:
+        if not self.up or since != self.starts:
+            raise ConnectionResetError("the server is gone")
+
+    def restart(self) -> None:
+        self.up = True
+        self.starts += 1
+
+    def listen(self, event: Event) -> None:
+        assert isinstance(event, Reachability)
+        self.told.append(event.reachable)
+
+
+async def fails(line: Line) -> bool:
+    try:
+        await line.attempt(nothing())
+    except Outage:
+        return True
+    return False
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def database(server: Server) -> Database:
+    return Database(cast("Lines", server), server.listen)
+
+
+async def test_R_5_a_connection_that_was_idle_during_an_outage_does_not_report_it_again(
+    server: Server, database: Database
+) -> None:
+    busy, idle = database.line(), database.line()
+    assert [await fails(line) for line in (busy, idle)] == [False, False]
+    server.up = False
+    assert [await fails(busy) for _ in range(3)] == [True, True, True]
+    server.restart()
+    assert [await fails(line) for line in (busy, idle)] == [False, False]
+    assert server.told == [False, True]
+
+
+async def test_R_5_a_statement_that_learns_of_an_outage_late_does_not_report_it_again(
+    server: Server, database: Database
+) -> None:
+    busy, slow = database.line(), database.line()
+    assert [await fails(line) for line in (busy, slow)] == [False, False]
+    server.pace = asyncio.Event()
+    late = asyncio.create_task(fails(slow))
+    await asyncio.sleep(0)
+    pace, server.pace = server.pace, None
+    server.up = False
+    assert await fails(busy)
+    server.restart()
+    assert not await fails(busy)
+    pace.set()
+    assert await late
+    assert not await fails(slow)
+    assert server.told == [False, True]
+
+
+async def test_R_5_an_error_of_our_own_is_no_outage_and_is_logged_once(
+    server: Server, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    def undecodable() -> Steps[None]:
+        msgspec.json.decode(b"{")
+        yield from ()
+
+    line = database.line()
+    for _ in range(3):
+        with pytest.raises(Outage):
+            await line.attempt(undecodable())
+    assert not await fails(line)
+    assert server.told == []
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == ["an operation on the database has failed with DecodeError"]
+
+
+async def test_what_is_for_one_connection_is_not_done_on_another(server: Server, database: Database) -> None:
+    """Whoever remembers something of a connection is told that it is gone, also where another line found out."""
+    line, other = database.line(), database.line()
+    number = line.connections
+    await line.attempt(nothing(), number)
+    await other.attempt(nothing())
+    server.restart()
+    assert await fails(other)
+    with pytest.raises(Outage, match="is gone"):
+        await line.attempt(nothing(), number)
+    assert line.connections > number
+    await line.attempt(nothing(), line.connections)
+
+
+async def test_a_connection_that_failed_is_counted_at_once(server: Server, database: Database) -> None:
+    line = database.line()
+    number = line.connections
+    await line.attempt(nothing(), number)
+    server.restart()
+    assert await fails(line)
+    assert line.connections > number

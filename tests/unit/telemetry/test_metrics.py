@@ -1,0 +1,294 @@
+"""Metrics: what each event adds to which figure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+
+from postroom import Message
+from postroom.errors import DriverMissing
+from postroom.incoming import Incoming
+from postroom.rules.lifecycle import Outcome
+from postroom.telemetry.events import (
+    Backlog,
+    Beat,
+    Counted,
+    Event,
+    Expired,
+    Handled,
+    HookFailed,
+    LeasesLost,
+    Lifecycle,
+    NotSettled,
+    Phase,
+    Postponed,
+    Published,
+    Reachability,
+    Settled,
+    all_of,
+    wants_counts,
+)
+from postroom.telemetry.gauges import Gauges
+from postroom.telemetry.meters import BUCKETS
+from postroom.telemetry.metrics import Metrics, opentelemetry, prometheus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MESSAGE = Message.new("orders.created", {"order_id": 7}, key="customer-1", idempotency_key="order-7")
+RECEIVED = Incoming(id="1", topic="orders.created", payload=None, content_type="application/json")
+
+
+class Board:
+    """A hook with a registry of its own, and what it shows."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.hook = prometheus(self.registry)
+
+    def tell(self, *events: Event) -> Board:
+        for event in events:
+            self.hook(event)
+        return self
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def board() -> Board:
+    return Board()
+
+
+def test_V_1_every_metric_is_there_from_the_beginning(board: Board) -> None:
+    shown = generate_latest(board.registry).decode()
+    for name in (
+        "outbox_claimed_total",
+        "outbox_processed_total",
+        "outbox_retry_total",
+        "outbox_lock_lease_expired_total",
+        "outbox_latency_seconds",
+        "outbox_backlog",
+        "outbox_oldest_pending_seconds",
+        "outbox_dead",
+        "outbox_in_flight",
+        "outbox_relay_alive",
+    ):
+        assert f"# HELP {name} " in shown
+    for outcome in Outcome:
+        assert board.value("outbox_processed_total", outcome=outcome.value) == 0
+
+
+def test_V_1_claims_count_their_messages_and_those_taken_over(board: Board) -> None:
+    board.tell(Phase("claim", 5, 0.02, taken_over=2), Phase("claim", 1, 0.02))
+    assert board.value("outbox_claimed_total") == 6
+    assert board.value("outbox_lock_lease_expired_total") == 2
+    assert board.value("outbox_latency_seconds_count", phase="claim") == 2
+
+
+@pytest.mark.parametrize("phase", ["claim", "send", "commit"])
+def test_V_1_a_phase_is_a_batchs_latency_and_an_idle_look_is_none(board: Board, phase: str) -> None:
+    board.tell(Phase(phase, 5, 0.3), Phase(phase, 0, 9.0))
+    assert board.value("outbox_latency_seconds_sum", phase=phase) == pytest.approx(0.3)
+    assert board.value("outbox_latency_seconds_bucket", phase=phase, le="0.25") == 0
+    assert board.value("outbox_latency_seconds_bucket", phase=phase, le="0.5") == 1
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_L_13_messages_are_counted_by_outcome(board: Board, outcome: Outcome) -> None:
+    board.tell(Settled(outcome, [MESSAGE, MESSAGE], 1))
+    assert board.value("outbox_processed_total", outcome=outcome.value) == 2
+
+
+def test_V_1_what_the_database_refuses_to_write_and_what_expires_is_counted(board: Board) -> None:
+    board.tell(NotSettled(MESSAGE, "refused"), Expired([MESSAGE]))
+    assert board.value("outbox_processed_total", outcome="outbox_flush_db_error") == 1
+    assert board.value("outbox_expired_total") == 1
+
+
+@pytest.mark.parametrize(("attempts", "label"), [(1, "1"), (9, "9"), (10, "10+"), (1_000_000, "10+")])
+def test_V_1_retries_are_counted_by_attempt_up_to_a_bound(board: Board, attempts: int, label: str) -> None:
+    board.tell(Settled(Outcome.RETRY, [MESSAGE], attempts, "TIMEOUT"))
+    assert board.value("outbox_retry_total", attempt=label) == 1
+
+
+def test_V_1_leases_that_were_lost_here_are_counted(board: Board) -> None:
+    board.tell(LeasesLost(3, 1))
+    assert board.value("outbox_leases_lost_total", kind="message") == 3
+    assert board.value("outbox_leases_lost_total", kind="lane") == 1
+
+
+def test_V_1_received_messages_are_counted_by_consumer_and_fate(board: Board) -> None:
+    board.tell(
+        Handled("billing", "handled", [RECEIVED, RECEIVED], seconds=0.2),
+        Handled("billing", "parked", [RECEIVED], "TIMEOUT", 0.3),
+        Handled("billing", "duplicate", [RECEIVED]),
+    )
+    for fate, count in {"handled": 2, "parked": 1, "duplicate": 1}.items():
+        assert board.value("postroom_consumer_messages_total", consumer="billing", fate=fate) == count
+    assert board.value("postroom_consumer_handler_seconds_count", consumer="billing") == 2
+
+
+def beat(worker: str = "w1", **changes: object) -> Beat:
+    facts: dict[str, object] = {
+        "worker": worker,
+        "queue": "default",
+        "reached": True,
+        "alive": 2,
+        "in_flight": 30,
+        "broker": "nats://user:pass@host",
+        "broker_reachable": True,
+        **changes,
+    }
+    return Beat(**facts)  # type: ignore[arg-type]  # each has its own
+
+
+def test_V_4_a_heartbeat_shows_what_is_in_flight_and_who_is_alive(board: Board) -> None:
+    board.tell(beat(), beat("w2", in_flight=12), Lifecycle("w3", "started"))
+    assert board.value("outbox_in_flight", queue="default") == 42
+    assert board.value("outbox_relay_alive", queue="default") == 2
+    assert board.value("outbox_broker_up", adapter="nats", queue="default") == 1
+    assert board.value("outbox_database_up") == 1
+    board.tell(Lifecycle("w2", "stopped"))
+    assert board.value("outbox_in_flight", queue="default") == 30
+
+
+def test_V_4_outages_show(board: Board) -> None:
+    board.tell(
+        beat(),
+        Reachability("nats://user:pass@host", reachable=False, queue="default"),
+        Reachability("database", reachable=False),
+    )
+    assert board.value("outbox_broker_up", adapter="nats", queue="default") == 0
+    assert board.value("outbox_database_up") == 0
+    board.tell(beat(reached=False, alive=0, broker_reachable=False))
+    assert board.value("outbox_relay_alive", queue="default") == 0
+
+
+def test_V_4_a_heart_that_fell_silent_is_not_alive() -> None:
+    now = 100.0
+    gauges = Gauges(clock=lambda: now)
+    gauges.listen(beat())
+    assert gauges.read()["outbox.relay_alive"] == [(("default",), 2)]
+    now += 8
+    assert gauges.read()["outbox.relay_alive"] == [(("default",), 0)]
+
+
+def test_V_1_the_backlog_is_shown_as_it_was_counted_and_a_queue_that_empties_is_zero(board: Board) -> None:
+    assert board.value("outbox_backlog", queue="default", state="pending") is None
+    board.tell(Counted({"default": Backlog(7, 3, 2, 12.5)}))
+    assert figures(board) == {"pending": 7, "waiting": 3, "dead": 2, "oldest": 12.5}
+    board.tell(Counted({}))
+    assert figures(board) == {"pending": 0, "waiting": 0, "dead": 0, "oldest": 0}
+    assert (board.value("outbox_counted_timestamp_seconds") or 0) > 1_700_000_000
+
+
+def figures(board: Board) -> Mapping[str, float | None]:
+    return {
+        "pending": board.value("outbox_backlog", queue="default", state="pending"),
+        "waiting": board.value("outbox_backlog", queue="default", state="waiting"),
+        "dead": board.value("outbox_dead", queue="default"),
+        "oldest": board.value("outbox_oldest_pending_seconds", queue="default"),
+    }
+
+
+def test_events_that_are_no_figures_change_nothing(board: Board) -> None:
+    before = generate_latest(board.registry)
+    board.tell(HookFailed("on_dead", "ValueError"), Published("nats", [MESSAGE], 0.1, {}))
+    assert generate_latest(board.registry) == before
+
+
+def test_one_registry_has_one_hook_however_often_it_is_asked_for() -> None:
+    registry = CollectorRegistry()
+    assert prometheus(registry) is prometheus(registry)
+    assert prometheus() is prometheus(REGISTRY)
+    assert prometheus() is not prometheus(registry)
+
+
+def test_only_who_shows_counts_has_them_counted(board: Board) -> None:
+    assert wants_counts(all_of(all_of(print, board.hook), print))
+    assert not wants_counts(all_of(print))
+    assert not wants_counts(print)
+    assert isinstance(board.hook, Metrics)
+
+
+EVENTS = (
+    Phase("claim", 5, 0.02, taken_over=2),
+    Phase("send", 5, 0.3),
+    Settled(Outcome.RETRY, [MESSAGE], 12, "TIMEOUT"),
+    Settled(Outcome.SUCCESS, [MESSAGE, MESSAGE]),
+    LeasesLost(3, 1),
+    Expired([MESSAGE]),
+    Postponed(5),
+    NotSettled(MESSAGE, "refused"),
+    Handled("billing", "handled", [RECEIVED, RECEIVED], seconds=0.2),
+    beat(),
+    Counted({"default": Backlog(7, 3, 2, 12.5)}),
+)
+
+
+def test_V_1_opentelemetry_is_told_the_same_as_prometheus(board: Board) -> None:
+    reader = InMemoryMetricReader()
+    hook = opentelemetry(MeterProvider([reader]))
+    board.tell(*EVENTS)
+    for event in EVENTS:
+        hook(event)
+    told = flattened(reader)
+    shown = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in board.registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith(("_created", "_bucket", "_timestamp_seconds"))
+        and (sample.value or not sample.name.startswith(("outbox_latency", "postroom_consumer")))
+    }
+    assert told == pytest.approx(shown)
+
+
+def flattened(reader: InMemoryMetricReader) -> dict[tuple[object, ...], float]:
+    """What OpenTelemetry holds, by the names and labels that Prometheus would have."""
+    found: dict[tuple[object, ...], float] = {}
+    for metric in json.loads(reader.get_metrics_data().to_json())["resource_metrics"][0]["scope_metrics"][0]["metrics"]:  # type: ignore[union-attr]  # there is some
+        name = metric["name"].replace(".", "_") + ("_seconds" if metric["unit"] == "s" else "")
+        for point in metric["data"]["data_points"]:
+            labels = sorted(point["attributes"].items())
+            if "bucket_counts" in point:
+                assert point["explicit_bounds"] == list(BUCKETS)
+                found |= {(f"{name}_count", *labels): point["count"], (f"{name}_sum", *labels): point["sum"]}
+            elif not name.endswith("_timestamp_seconds"):
+                found[f"{name}_total" if "is_monotonic" in metric["data"] else name, *labels] = point["value"]
+    return found
+
+
+def test_one_provider_has_one_hook_however_often_it_is_asked_for() -> None:
+    provider = MeterProvider([InMemoryMetricReader()])
+    assert opentelemetry(provider) is opentelemetry(provider)
+    assert opentelemetry() is opentelemetry()
+    assert opentelemetry() is not opentelemetry(provider)
+
+
+def test_without_opentelemetry_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(DriverMissing, match=r"postroom\[traces\]"):
+        opentelemetry()
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(DriverMissing, match=r"postroom\[metrics\]"):
+        prometheus()
+
+
+def test_a_relay_loads_neither_prometheus_nor_opentelemetry_by_itself() -> None:
+    program = (
+        "import sys, postroom, postroom.consumer, postroom.telemetry.logs, postroom.relay, postroom.telemetry.traces\n"
+        "print([name for name in sys.modules if name.startswith(('prometheus_client', 'opentelemetry'))])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
