@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from postroom.settings import Settings
     from postroom.sources.port import Source
     from postroom.store.connections.limits import Limits
-    from postroom.store.connections.stores import BlockingStore, Lines
+    from postroom.store.connections.stores import BlockingStore, ConnectionFactory
 
 STARTING = 40.0
 """Seconds for a database to answer for the first time: longer than SQLite waits for a lock."""
@@ -48,7 +48,9 @@ def open_store(settings: Settings, *, create: bool = False, limits: Limits | Non
     return stores.open_store(settings.database, settings.schema, settings.table_prefix, limits)
 
 
-async def open_relay_store(settings: Settings, purpose: str = "relay", limits: Limits | None = None) -> Lines:
+async def open_relay_store(
+    settings: Settings, purpose: str = "relay", limits: Limits | None = None
+) -> ConnectionFactory:
     """A store for a relay on the settings' database; whoever opens it closes it.
 
     Its tables are what this version works with: raises `SchemaError` otherwise; `PrivilegeMissing` where its user may
@@ -58,7 +60,7 @@ async def open_relay_store(settings: Settings, purpose: str = "relay", limits: L
     from postroom.store.schema.checking import check
 
     if settings.database is None or urls.dialect_of_url(settings.database) == "sqlite":
-        store: Lines = stores.ThreadStore(open_store(settings, limits=limits))
+        store: ConnectionFactory = stores.ThreadStore(open_store(settings, limits=limits))
     else:
         store = stores.AsyncStore(settings.database, settings.schema, settings.table_prefix, limits)
     try:

@@ -12,7 +12,7 @@ from postroom.store.connections.stores import AsyncStore, Store, ThreadStore
 from postroom.store.sql.steps import Query
 
 if TYPE_CHECKING:
-    from postroom.store.connections.stores import Lines
+    from postroom.store.connections.stores import ConnectionFactory
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Event
     from tests.conftest import FreshDatabase
@@ -42,7 +42,7 @@ async def test_R_5_what_cannot_be_written_as_a_parameter_is_no_outage(
     kind: str, driver: str, fresh_database: FreshDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = make_url(fresh_database(kind)).set(drivername=driver).render_as_string(hide_password=False)
-    store: Lines = ThreadStore(Store(url)) if kind == "sqlite" else AsyncStore(url)
+    store: ConnectionFactory = ThreadStore(Store(url)) if kind == "sqlite" else AsyncStore(url)
     told: list[Event] = []
     line = Database(store, told.append).line()
     for _ in range(2):

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from postroom.brokers.port import Broker
-    from postroom.store.connections.reconnecting import Line
-    from postroom.store.connections.stores import Lines, Run
+    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.stores import ConnectionFactory, Run
     from postroom.store.sql.steps import Steps
 
 EXAMPLES = {"sqlite": 60, "postgresql": 10, "mariadb": 8}
@@ -137,10 +137,10 @@ class Worker:
         )
         protocol = room.on(order=machine.order, limits=FOREVER)
         self.office = Office(options, cast("Broker", self.broker), protocol, lambda _: None)
-        database = Database(cast("Lines", self.store), lambda _: None)
+        database = Database(cast("ConnectionFactory", self.store), lambda _: None)
         self.shift = Shift(self.office, ShiftLines.all_its_own(database), Workers(room.names))
         self.readers = [one for one in self.shift.collectors if isinstance(one, Lanes)]
-        self.lines: list[Line] = database.lines
+        self.lines: list[ReconnectingConnection] = database.lines
 
     async def beat(self) -> None:
         with suppress(Outage):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from postroom.consumer.running import Runner
     from postroom.incoming import Incoming
     from postroom.rules.failures import Classifier
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.parking import Parking
     from postroom.telemetry.events import Hook
 
@@ -31,7 +31,7 @@ class Office:
     classifier: Classifier
     hook: Hook
     runner: Runner
-    line: Line
+    line: ReconnectingConnection
     parking: Parking
     wake: Callable[[], None]
     """Says to the relay of parked messages that there is one."""

@@ -11,7 +11,7 @@ from postroom.store.connections.reconnecting import Outage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.workers import Workers
 
 BEAT = 2.0
@@ -21,7 +21,7 @@ LEAVING = 5.0
 class Presence:
     """Writes a row among those of the relays, for the broker that is received from."""
 
-    def __init__(self, workers: Workers, line: Line, worker: str) -> None:
+    def __init__(self, workers: Workers, line: ReconnectingConnection, worker: str) -> None:
         self._workers = workers
         self._line = line
         self._worker = worker

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from postroom.delivery.queue_state import Office
     from postroom.delivery.settler import Settler
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Collector(ABC):
     kind: ClassVar[str]
     """Which wake-ups are for it."""
 
-    def __init__(self, office: Office, line: Line, settler: Settler) -> None:
+    def __init__(self, office: Office, line: ReconnectingConnection, settler: Settler) -> None:
         self._office = office
         self._line = line
         self._settler = settler
@@ -200,7 +200,7 @@ class Rows(Collector):
 
     kind = ROWS
 
-    def __init__(self, office: Office, line: Line, settler: Settler, batches: Batches) -> None:
+    def __init__(self, office: Office, line: ReconnectingConnection, settler: Settler, batches: Batches) -> None:
         super().__init__(office, line, settler)
         self._batches = batches
         self._cursor = 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from postroom.delivery.queue_state import Office
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
 
 FIRST = 1
 """A line's first connection: there is nothing yet that could be from another one."""
@@ -22,9 +22,9 @@ class Continuity:
 
     def __init__(self, office: Office) -> None:
         self._office = office
-        self._known: dict[Line, int] = {}
+        self._known: dict[ReconnectingConnection, int] = {}
 
-    async def on(self, line: Line) -> int:
+    async def on(self, line: ReconnectingConnection) -> int:
         """The number of the line's connection, on which what is in flight can be trusted. Raises `Outage`."""
         number = line.connections
         if self._known.get(line, FIRST) != number:
@@ -32,7 +32,7 @@ class Continuity:
             self._known[line] = number
         return number
 
-    async def _look(self, line: Line, number: int) -> None:
+    async def _look(self, line: ReconnectingConnection, number: int) -> None:
         office = self._office
         flying = [one for one in office.flight.messages.values() if one.ordered]
         if not flying:

@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 
     from postroom.delivery.queue_router import Sorter
     from postroom.delivery.queue_worker import Part, Shift
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
 
 
 class Crew:
     """What a run of a relay consists of."""
 
     def __init__(
-        self, shifts: Sequence[Shift], sorter: Sorter | None, lines: Sequence[Line], others: Sequence[Part]
+        self,
+        shifts: Sequence[Shift],
+        sorter: Sorter | None,
+        lines: Sequence[ReconnectingConnection],
+        others: Sequence[Part],
     ) -> None:
         self._shifts = shifts
         self._sorter = sorter

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postroom.delivery.queue_state import Office
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.holding import Holding
     from postroom.store.sql.operations import Place
 
@@ -35,7 +35,7 @@ NEVER = float("inf")
 class Freeing:
     """Works beside the couriers, batch by batch, so that a million messages hold up nothing."""
 
-    def __init__(self, office: Office, line: Line, holding: Holding) -> None:
+    def __init__(self, office: Office, line: ReconnectingConnection, holding: Holding) -> None:
         self._office = office
         self._line = line
         self._holding = holding

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postroom.delivery.queue_state import Office
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.leases import Claimed
     from postroom.store.outbox.workers import Workers
 
@@ -27,7 +27,7 @@ LONGEST_BEAT = 20.0
 class Heart:
     """Beats every two seconds or sooner; leases on messages are renewed when half of them is over."""
 
-    def __init__(self, office: Office, line: Line, workers: Workers) -> None:
+    def __init__(self, office: Office, line: ReconnectingConnection, workers: Workers) -> None:
         self._office = office
         self._line = line
         self._workers = workers

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from postroom.delivery.in_flight import HeldLane
     from postroom.delivery.queue_state import Office
     from postroom.delivery.settler import Settler
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
 
 NOTED_EVERY = 1.0
 ASKED_EVERY = 0.02
@@ -36,7 +36,9 @@ class Lanes(Collector):
     READERS = 2
     kind = LANES
 
-    def __init__(self, office: Office, line: Line, settler: Settler, batches: list[Batches], reader: int) -> None:
+    def __init__(
+        self, office: Office, line: ReconnectingConnection, settler: Settler, batches: list[Batches], reader: int
+    ) -> None:
         super().__init__(office, line, settler)
         self._reader = reader
         self._batches = batches

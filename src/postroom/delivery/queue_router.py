@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from postroom.delivery.options import Options
     from postroom.delivery.queue_state import Office
     from postroom.rules.routing import Routing
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.sorting import Cursors
     from postroom.store.sql.names import Names
 
@@ -42,7 +42,7 @@ class Sorter:
         self,
         options: Options,
         names: Names,
-        line: Line,
+        line: ReconnectingConnection,
         routing: Routing | None,
         offices: Mapping[str, Office],
         *,

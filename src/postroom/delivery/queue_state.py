@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from postroom.brokers.port import Broker
     from postroom.delivery.options import Options
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.leases import Claimed, Settlement
     from postroom.store.outbox.sorting import QueueOf
@@ -72,7 +72,7 @@ class Office:
         self.unshared.set()
         self.bells: dict[str, list[asyncio.Event]] = {}
         """Which collectors wait for which word."""
-        self.questions: Line
+        self.questions: ReconnectingConnection
         """Where couriers ask the database; the shift says."""
         self.rows_given_back = False
         """Messages without a key lie behind the cursor again."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from postroom.delivery.queue_state import Office
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
 
 MOST = 5000
 """Settlements of one statement."""
@@ -49,7 +49,7 @@ def unsent_keys(settlements: Sequence[Settlement]) -> list[str]:
 class Settler:
     """Takes what couriers hand over while it is writing, and writes that next."""
 
-    def __init__(self, office: Office, line: Line) -> None:
+    def __init__(self, office: Office, line: ReconnectingConnection) -> None:
         self._office = office
         self._line = line
         self._operating = Operating(office.deliveries)

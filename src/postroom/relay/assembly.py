@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from postroom.delivery.queue_worker import Part
     from postroom.rules.routing import Routing
     from postroom.settings import Settings
-    from postroom.store.connections.stores import Lines
+    from postroom.store.connections.stores import ConnectionFactory
     from postroom.store.sql.names import Names
     from postroom.telemetry.events import Hook
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def hired(
     settings: Settings,
     options: Options,
-    store: Lines,
+    store: ConnectionFactory,
     brokers: Mapping[str, Broker],
     routing: Routing | None,
     hook: Hook,

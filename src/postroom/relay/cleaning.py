@@ -11,7 +11,7 @@ from postroom.store.connections.reconnecting import Outage
 
 if TYPE_CHECKING:
     from postroom.settings import Settings
-    from postroom.store.connections.reconnecting import Line
+    from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.sql.names import Names
     from postroom.telemetry.events import Hook
 
@@ -22,7 +22,9 @@ PATIENCE = 3600.0
 class Cleaning:
     """Cleans on a line of its own, at the start and then again and again. Several relays may do it at once."""
 
-    def __init__(self, line: Line, names: Names, settings: Settings, every: float, hook: Hook) -> None:
+    def __init__(
+        self, line: ReconnectingConnection, names: Names, settings: Settings, every: float, hook: Hook
+    ) -> None:
         self._line = line
         self._names = names
         self._settings = settings

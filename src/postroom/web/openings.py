@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from postroom.settings import Settings
-    from postroom.store.connections.stores import BlockingStore, Lines
+    from postroom.store.connections.stores import BlockingStore, ConnectionFactory
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
@@ -40,7 +40,9 @@ class AsyncOpening:
     """The connections of one event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        self._store: asyncio.Future[Lines] = asyncio.ensure_future(compose.open_relay_store(settings, "ledger", LIMITS))
+        self._store: asyncio.Future[ConnectionFactory] = asyncio.ensure_future(
+            compose.open_relay_store(settings, "ledger", LIMITS)
+        )
         self._places = asyncio.Semaphore(1 if dialect_of_url(str(settings.database)) == "sqlite" else CONNECTIONS)
         self._silent = False
         self._left: set[asyncio.Future[Any]] = set()

@@ -23,7 +23,7 @@ def claimed(position: int) -> Claimed:
     return Claimed(position, 3, 7, 0, 0, Message.new("t", position, key="k"))
 
 
-class Line:
+class ReconnectingConnection:
     """A line to a database that settles everything, and does something meanwhile."""
 
     connections = 1
@@ -48,12 +48,12 @@ async def test_L_16_a_key_is_not_trusted_while_a_failure_on_it_waits_to_be_writt
         office.failed_keys.fail("k", 1)
         office.settle([Retry(first, 0.0, "NO", "no")])
 
-    settler = Settler(office, Line(fail_again))  # type: ignore[arg-type]  # what it needs of a line
+    settler = Settler(office, ReconnectingConnection(fail_again))  # type: ignore[arg-type]  # what it needs of a line
     office.failed_keys.fail("k", 1)
     office.settle([GivenBack(second)])
     await settler.flush()
     assert office.failed_keys.must_drop("k", 2, office.failed_keys.next_read()), "the first is not settled"
-    settler = Settler(office, Line(lambda: None))  # type: ignore[arg-type]
+    settler = Settler(office, ReconnectingConnection(lambda: None))  # type: ignore[arg-type]
     await settler.flush()
     assert not office.failed_keys.must_drop("k", 2, office.failed_keys.next_read())
 

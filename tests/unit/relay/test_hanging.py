@@ -26,7 +26,7 @@ from postroom.telemetry.events import Beat, Event, Reachability
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from postroom.store.connections.stores import Lines, Run
+    from postroom.store.connections.stores import ConnectionFactory, Run
     from postroom.store.sql.steps import Steps
 
 SOON = 0.05
@@ -98,7 +98,7 @@ def server() -> Server:
 
 @pytest.fixture
 def database(server: Server) -> Database:
-    return Database(cast("Lines", server), server.listen)
+    return Database(cast("ConnectionFactory", server), server.listen)
 
 
 def quick() -> Steps[None]:
@@ -166,7 +166,7 @@ async def test_R_4_a_line_is_closed_without_waiting_for_a_database_that_hangs(
 async def test_R_5_sqlite_gives_up_by_itself_and_has_no_limit_of_ours() -> None:
     """What runs in a thread goes on whether or not somebody waits for it."""
     server = Server("sqlite")
-    line = Database(cast("Lines", server), server.listen).line(0.0)
+    line = Database(cast("ConnectionFactory", server), server.listen).line(0.0)
     await line.attempt(quick())
     assert server.told == []
 

@@ -17,8 +17,8 @@ from postroom.telemetry.events import Event, Reachability
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from postroom.store.connections.reconnecting import Line
-    from postroom.store.connections.stores import Lines, Run
+    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.stores import ConnectionFactory, Run
     from postroom.store.sql.steps import Steps
 
 
@@ -64,7 +64,7 @@ class Server:
         self.told.append(event.reachable)
 
 
-async def fails(line: Line) -> bool:
+async def fails(line: ReconnectingConnection) -> bool:
     try:
         await line.attempt(nothing())
     except Outage:
@@ -79,7 +79,7 @@ def server() -> Server:
 
 @pytest.fixture
 def database(server: Server) -> Database:
-    return Database(cast("Lines", server), server.listen)
+    return Database(cast("ConnectionFactory", server), server.listen)
 
 
 async def test_R_5_a_connection_that_was_idle_during_an_outage_does_not_report_it_again(

@@ -17,7 +17,7 @@ from postroom.telemetry.events import DATABASE, Denied, Reachability
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.store.connections.stores import Lines, Run
+    from postroom.store.connections.stores import ConnectionFactory, Run
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Hook
 
@@ -46,9 +46,9 @@ class ConnectionReplaced(Outage):
 class Database:
     """A store that may go away. Says once that it did, and once that it is back."""
 
-    def __init__(self, store: Lines, hook: Hook) -> None:
+    def __init__(self, store: ConnectionFactory, hook: Hook) -> None:
         self.store = store
-        self.lines: list[Line] = []
+        self.lines: list[ReconnectingConnection] = []
         """All that were made."""
         self.reachable = True
         self.outages = 0
@@ -57,9 +57,9 @@ class Database:
         self._flaws: set[str] = set()
         self._denials: set[str] = set()
 
-    def line(self, patience: float = PATIENCE) -> Line:
+    def line(self, patience: float = PATIENCE) -> ReconnectingConnection:
         """A connection of its own for one part of the work, of which none takes longer."""
-        line = Line(self, patience)
+        line = ReconnectingConnection(self, patience)
         self.lines.append(line)
         return line
 
@@ -88,10 +88,10 @@ class Database:
 class ShiftLines:
     """The lines of one shift. Some may be the same: a line does one thing at a time."""
 
-    settlements: Line
-    beats: Line
-    claims: tuple[Line, Line]
-    reads: tuple[Line, Line]
+    settlements: ReconnectingConnection
+    beats: ReconnectingConnection
+    claims: tuple[ReconnectingConnection, ReconnectingConnection]
+    reads: tuple[ReconnectingConnection, ReconnectingConnection]
 
     @classmethod
     def all_its_own(cls, database: Database) -> ShiftLines:
@@ -100,16 +100,16 @@ class ShiftLines:
         return cls(settlements, database.line(QUICK), (others[0], others[1]), (others[2], others[3]))
 
     @classmethod
-    def sparing(cls, database: Database, beats: Line) -> ShiftLines:
+    def sparing(cls, database: Database, beats: ReconnectingConnection) -> ShiftLines:
         """Three of its own: for a relay with many shifts, whose hearts share one."""
         claims, reads = database.line(), database.line()
         return cls(database.line(), beats, (claims, claims), (reads, reads))
 
 
-class Connection:
+class OpenConnection:
     """One connection: opened when it is first needed, and closed for good by itself when an operation fails."""
 
-    def __init__(self, store: Lines) -> None:
+    def __init__(self, store: ConnectionFactory) -> None:
         self._store = store
         self._stack = AsyncExitStack()
         self._run: Run | None = None
@@ -137,13 +137,13 @@ class Connection:
             del again
 
 
-class Line:
+class ReconnectingConnection:
     """One connection, kept open between operations. One that failed is left to itself, and another takes its place."""
 
     def __init__(self, database: Database, patience: float) -> None:
         self._database = database
         self._patience = patience
-        self._connection = Connection(database.store)
+        self._connection = OpenConnection(database.store)
         self.connections = 1
         """How many there were: a number for the one that is open, or the next to be opened."""
         self._outages = 0
@@ -231,8 +231,8 @@ class Line:
             with suppress(TimeoutError):
                 await within(CLOSING, connection.close(Outage("the line is closed")))
 
-    def _replace(self) -> Connection:
-        connection, self._connection = self._connection, Connection(self._database.store)
+    def _replace(self) -> OpenConnection:
+        connection, self._connection = self._connection, OpenConnection(self._database.store)
         self.connections += 1
         return connection
 

@@ -143,7 +143,7 @@ class AsyncStore:
         await self._engine.dispose()
 
 
-class Lines(Protocol):
+class ConnectionFactory(Protocol):
     """What the relay needs of a store: connections of its own, each for one operation after another."""
 
     names: Names
