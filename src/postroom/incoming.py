@@ -39,14 +39,14 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problem: str | None = None
     """Why it cannot be read, where it says that it is a CloudEvent and is none."""
 
-    parked_as: str | None = None
-    """What it was known by before it was parked, where it was; or what it is to be known by, where source and id can be
-    anybody's."""
+    assigned_dedup_id: str | None = None
+    """Takes the place of source and id in `dedup_id`: the one a parked message was received under, or, where senders
+    can put anything into source and id, one that they cannot choose."""
 
     @property
-    def known_as(self) -> str:
-        """What tells a repetition: source and id, or topic and id where no source is named. At most 255 characters."""
-        return self.parked_as or origin(self.source, self.id, self.topic)
+    def dedup_id(self) -> str:
+        """Identifies redeliveries: source and id, or topic and id if no source is named. At most 255 characters."""
+        return self.assigned_dedup_id or origin(self.source, self.id, self.topic)
 
     def json(self) -> Any:
         """The payload decoded from JSON. Raises `PayloadNotDecodable`."""

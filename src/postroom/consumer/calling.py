@@ -85,7 +85,7 @@ class Calls:
                         await handler.call(connection, fresh)
                     if handler.takes_connection:
                         with _told():
-                            _see(is_there=await self._inbox.ais_marked(connection, fresh[0].known_as))
+                            _see(is_there=await self._inbox.ais_marked(connection, fresh[0].dedup_id))
                 attempt.see_time()
         return first
 
@@ -101,7 +101,7 @@ class Calls:
                     handler.call(connection, fresh)
                 if handler.takes_connection:
                     with _told():
-                        _see(is_there=self._inbox.is_marked(connection, fresh[0].known_as))
+                        _see(is_there=self._inbox.is_marked(connection, fresh[0].dedup_id))
             attempt.see_time()
         return first
 
@@ -135,7 +135,7 @@ def _see(*, is_there: bool) -> None:
 
 
 def _ids(messages: Sequence[Incoming]) -> list[str]:
-    return [one.known_as for one in messages]
+    return [one.dedup_id for one in messages]
 
 
 def _those(messages: Sequence[Incoming], first: Sequence[bool]) -> list[Incoming]:

@@ -17,8 +17,8 @@ _POSITION = "postroom-received-position"
 _CREATED = "postroom-received-created"
 _EXPIRES = "postroom-received-expires"
 _PROBLEM = "postroom-received-problem"
-_KNOWN_AS = "postroom-received-known-as"
-_OURS = frozenset({LEDGER, _ID, _KNOWN_AS, _SOURCE, _POSITION, _CREATED, _EXPIRES, _PROBLEM})
+_DEDUP_ID = "postroom-received-known-as"
+_OURS = frozenset({LEDGER, _ID, _DEDUP_ID, _SOURCE, _POSITION, _CREATED, _EXPIRES, _PROBLEM})
 
 
 def as_parked(consumer: str, message: Incoming) -> Message:
@@ -30,7 +30,7 @@ def as_parked(consumer: str, message: Incoming) -> Message:
     kept = {name: line(value) for raw, value in message.headers.items() if (name := label(raw)) and name not in _OURS}
     received: dict[str, str | None] = {
         _ID: message.id if identity(message.id) == message.id else identity(message.id),
-        _KNOWN_AS: message.known_as,
+        _DEDUP_ID: message.dedup_id,
         _SOURCE: None if message.source is None else line(message.source),
         _POSITION: None if message.position is None else str(message.position),
         _CREATED: None if message.created_at is None else message.created_at.isoformat(),
@@ -47,7 +47,7 @@ def as_parked(consumer: str, message: Incoming) -> Message:
         headers={**kept, **{name: value for name, value in received.items() if value is not None}},
         content_type=label(message.content_type),
     )
-    return msgspec.structs.replace(parked, idempotency_key=parked_key(consumer, message.known_as))
+    return msgspec.structs.replace(parked, idempotency_key=parked_key(consumer, message.dedup_id))
 
 
 def not_kept(message: Message, failure: str | None) -> str:
@@ -86,7 +86,7 @@ def as_received(message: Message) -> Incoming:
         expires_at=_moment(headers.get(_EXPIRES)),
         headers={name: value for name, value in headers.items() if name not in _OURS},
         problem=headers.get(_PROBLEM),
-        parked_as=headers.get(_KNOWN_AS),
+        assigned_dedup_id=headers.get(_DEDUP_ID),
     )
 
 

@@ -82,7 +82,7 @@ class Runner:
         be to another database: that is a failed attempt, unless ours is away too. Where an earlier call for one of the
         messages goes on though its time is up, raises `StillRunning`.
         """
-        known = frozenset(one.known_as for one in messages) if self._hung else frozenset()
+        known = frozenset(one.dedup_id for one in messages) if self._hung else frozenset()
         if any(known & theirs for theirs in self._hung.values()):
             raise StillRunning
         lost: Exception | None = None
@@ -123,7 +123,7 @@ class Runner:
             self._note(handler, None)
             if not attempt.has_ended:
                 attempt.is_late = True
-                self._hung[attempt] = frozenset(one.known_as for one in messages)
+                self._hung[attempt] = frozenset(one.dedup_id for one in messages)
             task = asyncio.current_task()
             if isinstance(error, Exception | KeyboardInterrupt) or (task is not None and task.cancelling()):
                 raise

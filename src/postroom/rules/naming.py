@@ -39,10 +39,10 @@ def origin(source: str | None, id: str, topic: str) -> str:
     return identity(f"{' ' if source is None else ''}{escaped} {id}")
 
 
-def parked_key(consumer: str, known_as: str) -> str:
+def parked_key(consumer: str, dedup_id: str) -> str:
     """The idempotency key of a message that a consumer has parked, by what the message is known by."""
     length = len(consumer)  # or a consumer a:b with the id c would be a consumer a with the id b:c
-    rest = f"{length}:{consumer}:{known_as}"
+    rest = f"{length}:{consumer}:{dedup_id}"
     key = f"{PARKED}{rest}"
     return key if identity(key) == key else f"{PARKED}{_hash(rest)}"
 

@@ -136,7 +136,7 @@ class Receiver:
         if self._keys is None:
             return message
         if unsigned:
-            return msgspec.structs.replace(message, parked_as=origin(None, headers[signatures.ID], ""))
+            return msgspec.structs.replace(message, assigned_dedup_id=origin(None, headers[signatures.ID], ""))
         if message.id != headers[signatures.ID] and is_structured(headers):
             raise _Refused(HTTPStatus.UNAUTHORIZED, OTHER_ID)
         return message

@@ -69,11 +69,11 @@ async def test_I_5_what_comes_to_the_same_offset_of_a_topic_made_anew_is_a_new_m
             [one] = await receive(source, 1)
             await source.give_back([one])
             [again] = await receive(source, 1)
-            assert again.message.known_as == one.message.known_as
-            seen.append(one.message.known_as)
+            assert again.message.dedup_id == one.message.dedup_id
+            seen.append(one.message.dedup_id)
             await source.close()
     assert len(set(seen)) == 3
-    assert len({known_as.split(":")[0] for known_as in seen}) == 1
+    assert len({dedup_id.split(":")[0] for dedup_id in seen}) == 1
 
 
 async def test_keys_that_are_no_text_stay_different(topic: str) -> None:

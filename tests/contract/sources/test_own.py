@@ -226,11 +226,11 @@ async def test_I_5_what_comes_to_the_same_place_of_a_stream_made_anew_is_a_new_m
         [one] = await receive(source, 1)
         await source.give_back([one])
         [again] = await receive(source, 1)
-        assert (again.message.payload, again.message.known_as) == (body, one.message.known_as)
-        seen.append(one.message.known_as)
+        assert (again.message.payload, again.message.dedup_id) == (body, one.message.dedup_id)
+        seen.append(one.message.dedup_id)
         await source.close()
         await remove(desk, topic)
-    first, second = (known_as.split(":")[:2] for known_as in seen)
+    first, second = (dedup_id.split(":")[:2] for dedup_id in seen)
     assert first == second
     assert seen[0] != seen[1]
 
@@ -249,7 +249,7 @@ async def test_I_5_what_was_of_a_stream_that_is_gone_does_not_settle_what_is_now
     await acknowledge(source, [first])
     await source.close()  # with the second undone, as when a consumer stops
     [again] = await receive(opened(stack, desk.source(f"c{topic}", topic, **desk.hasty)), 1)
-    assert again.message.known_as == second.message.known_as != first.message.known_as
+    assert again.message.dedup_id == second.message.dedup_id != first.message.dedup_id
 
 
 class Broken(dict[str, None]):

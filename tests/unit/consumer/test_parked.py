@@ -32,7 +32,7 @@ def test_nothing_is_lost_on_the_way() -> None:
         headers={"colour": "red"},
         problem="the event has no type",
     )
-    assert as_received(as_parked("billing", message)) == replace(message, parked_as=message.known_as)
+    assert as_received(as_parked("billing", message)) == replace(message, assigned_dedup_id=message.dedup_id)
 
 
 @given(
@@ -64,7 +64,7 @@ def test_whatever_a_stranger_sends_can_be_parked(
     assert received.payload == payload
     assert (received.key is None) == (key is None)
     assert as_received(as_parked("billing", received)).id == received.id
-    assert received.known_as == message.known_as
+    assert received.dedup_id == message.dedup_id
 
 
 def test_consumers_with_similar_names_do_not_take_each_others_messages_for_parked() -> None:

@@ -70,8 +70,8 @@ def test_I_5_who_sent_it_decides_and_else_where_it_was_sent() -> None:
 
 
 @given(ANY, ANY)
-def test_keys_of_parked_messages_are_of_our_own_and_fit(consumer: str, known_as: str) -> None:
-    key = parked_key(consumer, known_as)
+def test_keys_of_parked_messages_are_of_our_own_and_fit(consumer: str, dedup_id: str) -> None:
+    key = parked_key(consumer, dedup_id)
     assert key.startswith(RESERVED)
     assert identity(key) == key
     assert parked_key("a:b", "c") != parked_key("a", "b:c")
