@@ -127,14 +127,14 @@ class Outbox:
         self._accept(messages)
         kind = sync_kind(connection, method)
         recorded = run(explained(self._record(kind.dialect, messages)), kind.execute)
-        wakeup.ring()
+        wakeup.notify()
         return recorded
 
     async def _aadd(self, connection: object, messages: list[Message], method: str) -> list[Message]:
         self._accept(messages)
         kind = await async_kind(connection, method)
         recorded = await arun(explained(self._record(kind.dialect, messages)), kind.execute)
-        wakeup.ring()
+        wakeup.notify()
         return recorded
 
     def _record(self, dialect: str, messages: list[Message]) -> Steps[list[Message]]:

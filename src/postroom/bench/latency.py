@@ -6,10 +6,10 @@ import asyncio
 import json
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.relay import Relay
+from postroom.runtime.waiting import wait_for
 from postroom.store.outbox.leases import new_token
 from postroom.store.sql.names import channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
@@ -70,9 +70,7 @@ async def of_floor(place: Scratch, floor: Floor) -> Latency:
             token, positions = fresh, sorted([row[0] for row in rows])
             after = max([after, *positions])
             if not positions:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(0.5):
-                        await woken.wait()
+                await wait_for(woken, 0.5)
 
     task = asyncio.create_task(loop())
     try:

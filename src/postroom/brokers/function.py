@@ -24,7 +24,7 @@ from postroom.brokers.port import (
 )
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code, with_place
-from postroom.runtime.functions import is_async, named
+from postroom.runtime.functions import is_async, load_object
 from postroom.runtime.threads import Threads
 from postroom.telemetry.events import Hook, Raised
 from postroom.telemetry.tracebacks import raised_at
@@ -109,7 +109,7 @@ class FunctionBroker:
     def _no_place(self) -> Unreached | NotSent:
         """Others are at work; or, where none of them will end, nothing gets through."""
         threads = self._threads
-        if threads.left < threads.number:
+        if threads.abandoned < threads.number:
             return NOT_SENT
         reason = (
             f"all {threads.number} threads are taken by calls of the function that have not ended in time: no message "
@@ -162,7 +162,7 @@ class FunctionBroker:
 def load(address: str) -> Function:
     """The function that ``module:function`` names. Raises `InvalidSetting`."""
     shown = f"python:{address}"
-    found: Function = named(address, shown, "a function: write python:module:function")
+    found: Function = load_object(address, shown, "a function: write python:module:function")
     if not callable(found):
         raise InvalidSetting(f"{shown} is a {type(found).__name__}, not a function")
     return found

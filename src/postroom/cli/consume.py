@@ -26,7 +26,7 @@ from postroom.cli.options import (
 )
 from postroom.cli.output import print_json
 from postroom.errors import InvalidSetting
-from postroom.runtime.functions import named
+from postroom.runtime.functions import load_object
 from postroom.settings import ENVIRONMENT, Settings
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _load(address: str) -> Sequence[Consumer]:
     """The consumers that ``module:object`` names. Raises `InvalidSetting`."""
     from postroom.consumer import Consumer
 
-    found = named(address, f"--app {address}", "an object: write module:object")
+    found = load_object(address, f"--app {address}", "an object: write module:object")
     consumers = list(found) if isinstance(found, list | tuple) else [found]
     if not consumers or not all(isinstance(one, Consumer) for one in consumers):
         raise InvalidSetting(f"--app {address} is a {type(found).__name__}: give a Consumer, or a list of them")
@@ -109,12 +109,12 @@ def _load(address: str) -> Sequence[Consumer]:
 
 
 async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) -> None:
-    from postroom.runtime.reasons import one_reason
+    from postroom.runtime.error_groups import first_error_only
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, consumers, number)
-    with one_reason():
+    with first_error_only():
         async with told.serving, asyncio.TaskGroup() as group:
             for one in consumers:
                 group.create_task(one.run_once() if once else one.run())

@@ -24,7 +24,7 @@ from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import place_of_source, queue_of_consumer
 from postroom.runtime.background import Background
-from postroom.runtime.reasons import one_reason
+from postroom.runtime.error_groups import first_error_only
 from postroom.settings import Settings
 from postroom.store.connections.reconnecting import Database
 from postroom.store.outbox.leases import Order
@@ -238,7 +238,7 @@ class Consumer(Background):
             stack.callback(self._off_duty, shift)
             if self._stop_asked:
                 shift.stop()
-            with one_reason():
+            with first_error_only():
                 yield shift
 
     def _relay(self, retries: Retries, queue: str, hook: Hook) -> Relay:

@@ -111,7 +111,7 @@ class Runner:
     @property
     def hangs_for_good(self) -> bool:
         """Whether nothing but calls whose time is up keeps handlers from being called."""
-        return max(len(self._tasks), self._threads.left) >= self._threads.number
+        return max(len(self._tasks), self._threads.abandoned) >= self._threads.number
 
     async def _run(self, handler: Handler, messages: Sequence[Incoming], attempt: Attempt) -> list[bool]:
         call = self._in_task if handler.is_async else self._in_thread
@@ -209,7 +209,7 @@ class Runner:
                     self._block, handler, messages, attempt, ended=lambda: self._ended(attempt)
                 )
         except NoFreeThread:
-            raise self._outage(handler, STUCK.format(self._threads.left)) from None
+            raise self._outage(handler, STUCK.format(self._threads.abandoned)) from None
         except TimeoutError:
             if attempt.has_ended:
                 raise

@@ -17,7 +17,7 @@ from postroom.relay.report import Report
 from postroom.rules.routing import ANYTHING, Routing
 from postroom.runtime import wakeup
 from postroom.runtime.background import Background
-from postroom.runtime.reasons import one_reason
+from postroom.runtime.error_groups import first_error_only
 from postroom.settings import Settings
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.telemetry.events import all_of
@@ -137,11 +137,11 @@ class Relay(Background):
             stack.push_async_callback(crew.close)
             self._running[crew] = asyncio.get_running_loop()
             stack.callback(self._off_duty, crew)
-            wakeup.listen(self.wake)
-            stack.callback(wakeup.ignore, self.wake)
+            wakeup.subscribe(self.wake)
+            stack.callback(wakeup.unsubscribe, self.wake)
             if self._stop_asked:
                 crew.stop()
-            with one_reason():
+            with first_error_only():
                 yield crew
 
     def _opened_brokers(self, routing: Routing | None, stack: AsyncExitStack) -> dict[str, Broker]:

@@ -1,1 +1,1 @@
-"""What everything that runs long needs: connections that reconnect, time limits, backoff, start and stop."""
+"""What relay, consumer and web share: background tasks, backoff, time limits, threads, wake-ups, worker names."""

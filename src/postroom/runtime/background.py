@@ -1,4 +1,4 @@
-"""Work in the background: ``async with`` starts it, and stops it again."""
+"""Background work: ``async with`` starts it and stops it again."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 class Background(ABC):
-    """What can run in a task of its own for as long as a block lasts."""
+    """Something that runs in a task of its own for the duration of an ``async with`` block."""
 
     _task: asyncio.Task[None] | None = None
 
     @abstractmethod
     def stop(self) -> None:
-        """Have the run end soon."""
+        """Ask the run to end soon."""
 
     @abstractmethod
     async def _run_in_background(self, started: asyncio.Event) -> None:
-        """Run until `stop`; says when it has started. Raises why it could not."""
+        """Run until `stop`, and set `started` once it is running. Raises if it cannot start."""
 
     async def __aenter__(self) -> Self:
         started = asyncio.Event()
@@ -38,6 +38,6 @@ class Background(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._task is not None:
-            if not self._task.done():  # else the next run would find that it was asked to stop
+            if not self._task.done():  # else the request to stop would end the next run
                 self.stop()
             await self._task

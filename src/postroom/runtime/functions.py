@@ -1,4 +1,4 @@
-"""What users give us to call: found by its name, and whether a call has to be awaited."""
+"""Functions of the user's: load one by name, and tell whether it is async."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from postroom.rules.failures import with_place
 from postroom.telemetry.tracebacks import raised_at
 
 
-def named(address: str, shown: str, wanted: str) -> Any:
-    """The object that ``module:object`` names; modules of the working directory are found too.
+def load_object(address: str, shown: str, expected: str) -> Any:
+    """Import what ``module:object`` names; modules in the working directory are found too.
 
-    `shown` is how the user wrote the address, `wanted` how to write one. Raises `InvalidSetting`.
+    `shown` is the address as the user wrote it, `expected` says what it should name. Raises `InvalidSetting`.
     """
     module, _, path = address.partition(":")
     if not module or not path:
-        raise InvalidSetting(f"{shown} does not name {wanted}")
+        raise InvalidSetting(f"{shown} does not name {expected}")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -29,13 +29,13 @@ def named(address: str, shown: str, wanted: str) -> Any:
         for name in path.split("."):
             found = getattr(found, name)
     except Exception as error:
-        said = with_place(f"{type(error).__name__}: {error}".removesuffix(": "), raised_at(error))
-        raise InvalidSetting(f"{shown} cannot be loaded: {said}") from error
+        reason = with_place(f"{type(error).__name__}: {error}".removesuffix(": "), raised_at(error))
+        raise InvalidSetting(f"{shown} cannot be loaded: {reason}") from error
     return found
 
 
 def is_async(function: Any) -> bool:
-    """Whether a call of it has to be awaited; also of a partial one, and of an object that can be called."""
+    """Whether calling it returns an awaitable; sees through partials and callable objects."""
     if isinstance(function, partial):
         return is_async(function.func)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__

@@ -1,4 +1,4 @@
-"""Threads for users' sync functions: a call that does not end keeps its thread, and nobody else waits for it."""
+"""Threads for users' sync functions: a call that hangs keeps its own thread and blocks nobody else."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class NoFreeThread(PostroomError):
-    """All threads are taken: the function was not called."""
+    """All threads are busy: the function was not called."""
 
 
 class _Call:
-    """One call, the loop that waits for its end, and whether somebody there still does."""
+    """One call, and the event loop that waits for its result."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.function = function
         self.args = args
         self.loop = asyncio.get_running_loop()
         self.result: asyncio.Future[tuple[Any, BaseException | None]] = self.loop.create_future()
-        self.left = False
+        self.abandoned = False
 
     def run(self) -> tuple[Any, BaseException | None]:
-        """Result and error as a pair: some errors, as StopIteration, cannot travel through a future."""
+        """Return result and error as a pair: some errors, such as StopIteration, cannot travel through a future."""
         try:
             return self.function(*self.args), None
         except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
@@ -37,7 +37,7 @@ class _Call:
 
 
 class Threads:
-    """So many threads at the most, made when they are needed. They do not keep a process from ending.
+    """Up to `number` threads, started when they are needed. They never keep the process alive.
 
     Used from one event loop at a time.
     """
@@ -47,18 +47,18 @@ class Threads:
         self._name = name
         self._started = 0
         self._taken = 0
-        self.left = 0
-        """Calls that nobody waits for any more, because they took too long, and that have not ended yet."""
+        self.abandoned = 0
+        """Calls that are still running although their caller has given up on them."""
         self._work: SimpleQueue[tuple[_Call, Callable[[], object]] | None] = SimpleQueue()
 
     async def call(self, function: Callable[..., Any], *args: Any, ended: Callable[[], object] = lambda: None) -> Any:
-        """Call a function in a thread; returns or raises what it does. Raises `NoFreeThread` at once if there is none.
+        """Call a function in a thread, and return or raise what it does. Raises `NoFreeThread` at once if none is free.
 
-        If this is cancelled, as by a time limit, the call goes on and its thread is not free before it ends. Then, and
-        not before, `ended` is called.
+        If the caller is cancelled, for example by a time limit, the function keeps running and keeps its thread. Once
+        it has ended, and only then, `ended` is called.
         """
         if self._taken >= self.number:
-            raise NoFreeThread(f"all {self.number} threads are taken")
+            raise NoFreeThread(f"all {self.number} threads are busy")
         self._taken += 1
         if self._started < self._taken:
             self._started += 1
@@ -69,15 +69,15 @@ class Threads:
             result, error = await call.result
         except BaseException:
             if not call.result.done() or call.result.cancelled():
-                call.left = True
-                self.left += 1
+                call.abandoned = True
+                self.abandoned += 1
             raise
         if error is not None:
             raise error
         return result
 
     def close(self) -> None:
-        """End the threads that are idle, and the others when their calls have ended."""
+        """End idle threads now, and busy ones when their calls end."""
         for _ in range(self._started):
             self._work.put(None)
 
@@ -85,13 +85,13 @@ class Threads:
         while work := self._work.get():
             call, ended = work
             result = call.run()
-            with suppress(RuntimeError):  # the loop may have ended meanwhile
+            with suppress(RuntimeError):  # the loop may have been closed
                 call.loop.call_soon_threadsafe(self._ended, call, result, ended)
-            del work, call, ended, result  # or they would live until the next call
+            del work, call, ended, result  # else they would stay alive until the next call
 
     def _ended(self, call: _Call, result: tuple[Any, BaseException | None], ended: Callable[[], object]) -> None:
         self._taken -= 1
-        self.left -= call.left
+        self.abandoned -= call.abandoned
         if not call.result.done():
             call.result.set_result(result)
         ended()

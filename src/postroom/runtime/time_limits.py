@@ -1,4 +1,4 @@
-"""Limits: work that takes too long is ended, and where it cannot be ended it is left behind."""
+"""Time limits: cancel work that takes too long, and leave it behind if it does not react."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GRACE = 1.0
-"""Seconds for what was cancelled to end in order: a driver asks its server to end the statement, and waits for that."""
+"""Seconds that cancelled work gets to finish: a driver asks its server to cancel the statement, and waits for that."""
 
 _left_behind: set[asyncio.Task[Any]] = set()
 
 
 async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
-    """Do the work; raises what it raises, and `TimeoutError` when the time is over.
+    """Run the work. Raises what it raises, or `TimeoutError` when the time is up.
 
-    Then, and when the caller is cancelled, the work is cancelled too, and may still be ending after `GRACE`: whatever
-    it needs must be its own.
+    In that case, and when the caller is cancelled, the work is cancelled too. It may still be running after `GRACE`:
+    whatever it uses must be its own.
     """
     task = asyncio.create_task(work)
     task.add_done_callback(_look_at)
@@ -35,13 +35,13 @@ async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    _left_behind.add(task)  # the event loop itself would forget it
+    _left_behind.add(task)  # the event loop holds only a weak reference
     task.add_done_callback(_left_behind.discard)
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE)
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """An error that nobody looks at is complained of, and who would have looked may be gone."""
+    """Retrieve the error: asyncio logs one that nobody retrieves, and the caller may be gone."""
     if not task.cancelled():
         task.exception()

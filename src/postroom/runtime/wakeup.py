@@ -1,8 +1,8 @@
-"""Wake-up: an outbox tells the relays of its own process that something was added.
+"""Wake-up: an outbox wakes the relays of its own process when a message is added.
 
-It comes before the commit, which the outbox never sees; so a relay that is woken looks at once, and then again and
-again, at first quickly. So a message leaves at the latest when its transaction has taken as long again after the commit
-as from `add` to the commit.
+The signal comes from `add`, before the commit, which the outbox never sees. So a relay that is woken polls at once and
+then again at growing intervals. At the latest, a message leaves when as much time has passed after its commit as
+between `add` and the commit.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Lock
 
-Bell = Callable[[], None]
+Callback = Callable[[], None]
 
-_bells: list[Bell] = []
+_callbacks: list[Callback] = []
 _lock = Lock()
 
 
-def listen(bell: Bell) -> None:
-    """Have a function called whenever something is added, from the thread that adds."""
+def subscribe(callback: Callback) -> None:
+    """Call `callback` whenever a message is added, in the thread that adds it."""
     with _lock:
-        _bells.append(bell)
+        _callbacks.append(callback)
 
 
-def ignore(bell: Bell) -> None:
-    """Do not call it any more."""
+def unsubscribe(callback: Callback) -> None:
+    """Stop calling it."""
     with _lock:
-        _bells.remove(bell)
+        _callbacks.remove(callback)
 
 
-def ring() -> None:
-    """Something was added."""
-    if _bells:
-        for bell in tuple(_bells):
-            bell()
+def notify() -> None:
+    """Tell all subscribers that a message was added."""
+    if _callbacks:
+        for callback in tuple(_callbacks):
+            callback()

@@ -1,4 +1,4 @@
-"""Worker names: by which one process is told from all others in the tables, logs and metrics."""
+"""Worker names: what tells one running relay or consumer from all others in tables, logs and metrics."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import socket
 
 
 def worker_name(of: object) -> str:
-    """A name for a relay or consumer that was given none: its host, its process, and which one in there."""
+    """The default name of a relay or consumer: host, process id, and an id within the process."""
     return f"{socket.gethostname()}:{os.getpid()}:{id(of):x}"

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from postroom.errors import BrokerUnavailable
 from postroom.rules.routing import expression
+from postroom.runtime.waiting import wait_for
 from postroom.sources.kafka_records import Partition, received
 from postroom.sources.patterns import is_pattern
 
@@ -126,9 +127,7 @@ class Link:
         self._most = max(self._most, most)
         self._news.clear()
         if not self._waiting and not self.trouble and not self.ended:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._news.wait()
+            await wait_for(self._news, seconds)
         with self._lock:
             found = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         self._space.set()

@@ -12,6 +12,7 @@ from postroom.brokers import urls
 from postroom.brokers.cloudevents import AMQP, CONTENT_TYPE, incoming
 from postroom.brokers.rabbitmq import PORTS, Options
 from postroom.errors import BrokerUnavailable, InvalidSetting
+from postroom.runtime.waiting import wait_for
 from postroom.sources import patterns
 from postroom.sources.port import Received
 from postroom.sources.rabbitmq_link import Delivery, Inbound
@@ -88,9 +89,7 @@ class RabbitSource:
     async def _wait(self, link: Inbound, seconds: float) -> None:
         link.news.clear()
         if not link.waiting and not link.lost:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await link.news.wait()
+            await wait_for(link.news, seconds)
 
     async def _linked(self) -> Inbound:
         if self._link is not None and not self._link.lost:

@@ -19,6 +19,7 @@ from uuid import uuid4
 from postroom.brokers.cloudevents import REDIS, incoming
 from postroom.brokers.redis import RedisBroker
 from postroom.errors import BrokerUnavailable
+from postroom.runtime.waiting import wait_for
 from postroom.sources import patterns
 from postroom.sources.port import Received
 from postroom.sources.reading import fingerprint, text, undecodable
@@ -213,9 +214,7 @@ class RedisSource:
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 async with asyncio.timeout(PATIENCE):
                     await self._claim(list(self._out), self._me, 0)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._idle_ms / 3000):
-                    await self._leaving.wait()
+            await wait_for(self._leaving, self._idle_ms / 3000)
 
     async def _claim(self, places: Sequence[Place], member: str, idle_ms: int) -> None:
         for stream, entries in _by_stream(places):

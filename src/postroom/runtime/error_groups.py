@@ -1,4 +1,4 @@
-"""One reason out of many: parts that work together end together, and one of them knows why."""
+"""Report one error instead of a group: tasks that work together also fail together, and one of them knows why."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def one_reason() -> Iterator[None]:
-    """Raise the first of a group of our own errors by itself; a group with others in it stays as it is."""
+def first_error_only() -> Iterator[None]:
+    """Replace a group of Postroom's own errors by its first one. A group that holds any other error is raised as is."""
     try:
         yield
     except BaseExceptionGroup as group:
