@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
@@ -69,6 +69,42 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             _convert(source, given)
             values |= given
         return msgspec.convert(values, cls, strict=False)
+
+
+class SettingsOverrides(TypedDict, total=False):
+    """Settings that code gives by name. None leaves the setting in force.
+
+    Every field of `Settings` but those that callers name themselves: `database`, `broker`, `brokers` and `batch`.
+    """
+
+    schema: str | None
+    table_prefix: str | None
+    max_payload_bytes: int | None
+    notify: bool | None
+    routes: Mapping[str, str] | None
+    default_topic: str | None
+    concurrency: int | None
+    poll_interval_sec: float | None
+    lock_lease_sec: float | None
+    lane_lease_sec: float | None
+    max_attempts: int | None
+    backoff_sec: Sequence[float] | None
+    broker_timeout_ms: float | None
+    max_in_flight_bytes: int | None
+    order: Literal["hold", "skip"] | None
+    dedup: bool | None
+    enabled: bool | None
+    retention_days: int | None
+    inbox_retention_days: int | None
+    cleanup_every_sec: float | None
+    idempotency_lease_sec: float | None
+    idempotency_keep_sec: float | None
+    replay_failures: bool | None
+    http_port: int | None
+    http_host: str | None
+    log_level: Literal["debug", "info", "warning", "error"] | None
+    log_format: Literal["json", "text"] | None
+    tracebacks: bool | None
 
 
 PREFIX = "POSTROOM_"

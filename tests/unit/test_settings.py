@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from postroom.errors import InvalidSetting
-from postroom.settings import ENVIRONMENT, MEGABYTE, Settings, _warn_of
+from postroom.settings import ENVIRONMENT, MEGABYTE, Settings, SettingsOverrides, _warn_of
 
 SECRET = "s3cr3t"  # noqa: S105 - what must not be in an error
 
@@ -32,6 +32,14 @@ def test_the_defaults() -> None:
     settings = Settings.load()
     assert (settings.database, settings.schema, settings.table_prefix) == (None, None, None)
     assert settings.max_payload_bytes == MEGABYTE == 1_048_576
+
+
+def test_code_may_give_every_setting_by_name_with_the_same_type() -> None:
+    settings, overrides = get_type_hints(Settings), get_type_hints(SettingsOverrides)
+    named_by_callers = {"database", "broker", "brokers", "batch"}
+    assert set(settings) == {*overrides, *named_by_callers}
+    for name in set(overrides) - {"routes", "backoff_sec"}:  # of which any mapping and any sequence will do
+        assert overrides[name] == settings[name] | None
 
 
 VALUES = {

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from postroom.compose import as_source, open_relay_store
 from postroom.consumer.handlers import handler_of
@@ -25,7 +25,7 @@ from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import place_of_source, queue_of_consumer
 from postroom.runtime.background import Background
 from postroom.runtime.error_groups import first_error_only
-from postroom.settings import Settings
+from postroom.settings import Settings, SettingsOverrides
 from postroom.store.connections.reconnecting import Database
 from postroom.store.outbox.leases import Order
 from postroom.store.outbox.parking import Parking
@@ -78,7 +78,7 @@ class Consumer(Background):
         classifier: Classifier | None = None,
         hook: Hook | None = None,
         worker: str | None = None,
-        **settings: Any,
+        **settings: Unpack[SettingsOverrides],
     ) -> None:
         url = broker if isinstance(broker, str) else None
         self._settings = Settings.load(database=database, broker=url, **settings)

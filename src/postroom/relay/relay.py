@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from postroom.brokers.function import FunctionBroker
 from postroom.compose import as_broker, broker_for, check_broker, check_brokers, check_default, open_relay_store
@@ -18,7 +18,7 @@ from postroom.rules.routing import ANYTHING, Routing
 from postroom.runtime import wakeup
 from postroom.runtime.background import Background
 from postroom.runtime.error_groups import first_error_only
-from postroom.settings import Settings
+from postroom.settings import Settings, SettingsOverrides
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.telemetry.events import all_of
 from postroom.telemetry.logs import with_tracebacks
@@ -57,11 +57,14 @@ class Relay(Background):
         classifier: Classifier | None = None,
         on_dead: OnDead | None = None,
         hook: Hook | None = None,
-        **settings: Any,
+        batch: int | None = None,
+        **settings: Unpack[SettingsOverrides],
     ) -> None:
         check_broker(broker)
         url = broker if isinstance(broker, str) else None
-        self._settings = Settings.load(database=database, broker=url, brokers=check_brokers(brokers), **settings)
+        self._settings = Settings.load(
+            database=database, broker=url, brokers=check_brokers(brokers), batch=batch, **settings
+        )
         check_default(broker, self._settings)
         self._brokers: Mapping[str, object] = self._settings.brokers if brokers is None else brokers
         if queue != DEFAULT_QUEUE:
