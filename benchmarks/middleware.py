@@ -21,7 +21,7 @@ from starlette.routing import Route
 from benchmarks.rounds import create_tables, per_second, show
 from postroom.store.connections.urls import resolve
 from postroom.web import IdempotencyMiddleware
-from postroom.web.joining import PLACE
+from postroom.web.idempotency.keyed_request import PLACE
 from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:

@@ -536,7 +536,10 @@ async def test_a_response_that_cannot_be_recorded_is_tried_again_and_then_given_
             assert (await client.post("/orders", headers=KEY)).json() == {"order": 1}
         assert calls == 2
         assert (await client.post("/orders", headers=KEY)).json() == {"order": 1}
-        with patch("postroom.web.flow.RETRIES", (0.01,)), patch.object(Bookkeeping, "finish", side_effect=OSError):
+        with (
+            patch("postroom.web.idempotency.keyed_flow.RETRIES", (0.01,)),
+            patch.object(Bookkeeping, "finish", side_effect=OSError),
+        ):
             assert (await client.post("/orders", content=b"x", headers={"idempotency-key": "b"})).status_code == 201
     assert "could not be recorded" in caplog.text
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from postroom.web import IdempotencyMiddleware
-from postroom.web.joining import PLACE
+from postroom.web.idempotency.keyed_request import PLACE
 from tests.acceptance.keyed_shop import served
 from tests.acceptance.service import Service
 

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import msgspec
 import pytest
 
-from postroom.web.keys import FORM
+from postroom.web.idempotency.keys import FORM
 from postroom.web.wsgi import IdempotencyMiddleware
 from tests.acceptance.service import Service
 
@@ -160,7 +160,7 @@ def test_a_stream_without_an_end_is_closed_some_time_after_its_client_has_gone_a
         finally:
             ended.append("closed")
 
-    monkeypatch.setattr("postroom.web.run.PATIENCE", 0.1)
+    monkeypatch.setattr("postroom.web.idempotency.sync_exchange.PATIENCE", 0.1)
     with closing(Server(app, url)) as server:
         assert server.post(parts=2).status == 200
         assert ended == ["closed"]

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from postroom.store.connections.urls import resolve
 from postroom.store.ledger.bookkeeping import Bookkeeping
 from postroom.web import IdempotencyMiddleware, KeyedRequest
-from postroom.web.joining import PLACE
+from postroom.web.idempotency.keyed_request import PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -65,7 +65,10 @@ async def test_no_keyed_request_runs_while_the_database_is_away_and_all_do_when_
 async def test_a_response_is_recorded_as_soon_as_the_database_is_back(server: PostgreSQL) -> None:
     shop = KeyedShop(server.url("shop"))
     shop.may_go_on.clear()
-    with patch("postroom.web.flow.RETRIES", (0.2,) * 100), patch("postroom.web.flow.RECORDING", 60.0):
+    with (
+        patch("postroom.web.idempotency.keyed_flow.RETRIES", (0.2,) * 100),
+        patch("postroom.web.idempotency.keyed_flow.RECORDING", 60.0),
+    ):
         async with shop.client() as client:
             running = asyncio.ensure_future(client.post("/orders", headers=KEY))
             await wait_for(lambda: shop.begun)

@@ -8,21 +8,21 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from postroom.rules.replay import Response
-from postroom.web.asgi_routes import paths_of, route_of
-from postroom.web.client import Client
-from postroom.web.desks import AsyncDesk, Setup
-from postroom.web.exchange import Exchange, respond
-from postroom.web.joining import PLACE
-from postroom.web.policy import Refused
+from postroom.web.idempotency.asgi_exchange import Exchange, respond
+from postroom.web.idempotency.asgi_routes import paths_of, route_of
+from postroom.web.idempotency.desks import AsyncDesk, Setup
+from postroom.web.idempotency.disconnects import Client
+from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.policy import Refused
 from postroom.web.requests import Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
     from postroom.rules.replay import Entry
-    from postroom.web.client import Event, Receive, Send
-    from postroom.web.joining import KeyedRequest
-    from postroom.web.options import Given
+    from postroom.web.idempotency.disconnects import Event, Receive, Send
+    from postroom.web.idempotency.keyed_request import KeyedRequest
+    from postroom.web.idempotency.options import Given
 
     Scope = MutableMapping[str, Any]
     Application = Callable[..., Awaitable[None]]  # frameworks type scope, receive and send each in their own way

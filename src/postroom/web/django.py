@@ -21,20 +21,20 @@ from django.http import HttpResponse, RawPostDataException, UnreadablePostError
 from django.urls import Resolver404, resolve
 
 from postroom.rules.replay import Response
-from postroom.web.bodies import announced_bytes, incomplete, refuse_cut_off
-from postroom.web.django_desk import DjangoDesk, create_tables, setup_of
-from postroom.web.django_streams import record_at_the_end
-from postroom.web.joining import PLACE
-from postroom.web.options import Options
-from postroom.web.policy import Refused
+from postroom.web.idempotency.bodies import announced_bytes, incomplete, refuse_cut_off
+from postroom.web.idempotency.django_desk import DjangoDesk, create_tables, setup_of
+from postroom.web.idempotency.django_streams import record_at_the_end
+from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.options import Options
+from postroom.web.idempotency.policy import Refused
+from postroom.web.idempotency.sync_exchange import KeyedRun
 from postroom.web.requests import Request
-from postroom.web.run import KeyedRun
 from postroom.web.wsgi import told_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.web.policy import Asked
+    from postroom.web.idempotency.policy import Asked
 
 __all__ = ["IdempotencyMiddleware", "create_tables"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from flask import got_request_exception, request
 from werkzeug.exceptions import HTTPException
 
-from postroom.web.joining import PLACE
+from postroom.web.idempotency.keyed_request import PLACE
 from postroom.web.wsgi import IdempotencyMiddleware
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from flask import Flask
 
-    from postroom.web.options import Given
+    from postroom.web.idempotency.options import Given
 
 
 class Idempotency(IdempotencyMiddleware):

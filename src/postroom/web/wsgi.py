@@ -9,19 +9,19 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.rules.replay import Response
-from postroom.web.answers import Answer
-from postroom.web.bodies import Replayed, read_body
-from postroom.web.desks import Desk, Setup
-from postroom.web.joining import PLACE
-from postroom.web.policy import Refused
+from postroom.web.idempotency.answers import Answer
+from postroom.web.idempotency.bodies import Replayed, read_body
+from postroom.web.idempotency.desks import Desk, Setup
+from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.policy import Refused
+from postroom.web.idempotency.recorded_responses import is_endless, sized
+from postroom.web.idempotency.sync_exchange import KeyedRun
 from postroom.web.requests import Request
-from postroom.web.responses import is_endless, sized
-from postroom.web.run import KeyedRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from postroom.web.options import Given
+    from postroom.web.idempotency.options import Given
 
     Environ = dict[str, Any]
     StartResponse = Callable[..., Any]

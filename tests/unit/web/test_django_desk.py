@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import connections
 
 from postroom.errors import InvalidSetting
-from postroom.web.django_desk import setup_of
+from postroom.web.idempotency.django_desk import setup_of
 
 
 @pytest.fixture(autouse=True)

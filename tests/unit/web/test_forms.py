@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from werkzeug.formparser import parse_form_data
 
-from postroom.web.forms import field_values, without_boundary
+from postroom.web.idempotency.forms import field_values, without_boundary
 
 FIELD = "idempotency_key"
 ALLOWED = string.ascii_letters + string.digits + "'()+_,-./:=?"

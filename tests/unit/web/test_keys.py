@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS, NO_DIGEST, entry_of
 from postroom.web import parse_key
-from postroom.web.keys import FORM, InvalidKey, key_in_body, key_in_header, may_hold_key
+from postroom.web.idempotency.keys import FORM, InvalidKey, key_in_body, key_in_header, may_hold_key
 from postroom.web.requests import Request
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from postroom.errors import InvalidEntry, InvalidSetting
 from postroom.rules.replay import Replay, Response
-from postroom.web.options import Options
-from postroom.web.policy import Policy, Refused, _warn_of_cookies, _warn_of_nobody, _warn_of_signatures
+from postroom.web.idempotency.options import Options
+from postroom.web.idempotency.policy import Policy, Refused, _warn_of_cookies, _warn_of_nobody, _warn_of_signatures
+from postroom.web.idempotency.recorded_responses import as_response, given_again, is_endless, kept, not_kept, sized
 from postroom.web.requests import Request
-from postroom.web.responses import as_response, given_again, is_endless, kept, not_kept, sized
 
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=400)
 

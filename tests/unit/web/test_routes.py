@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postroom.errors import InvalidSetting
+from postroom.web.idempotency.routes import Need, Route, Routes
 from postroom.web.requests import Request
-from postroom.web.routes import Need, Route, Routes
 
 
 def request(method: str, path: str) -> Request:

@@ -7,14 +7,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from postroom.web.responses import is_endless
+from postroom.web.idempotency.recorded_responses import is_endless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from postroom.rules.replay import Response
-    from postroom.web.desks import Desk, Setup
-    from postroom.web.joining import KeyedRequest
+    from postroom.web.idempotency.desks import Desk, Setup
+    from postroom.web.idempotency.keyed_request import KeyedRequest
 
 SERVER_ERROR = 500
 PATIENCE = 10.0

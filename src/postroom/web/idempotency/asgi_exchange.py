@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from postroom.rules.replay import Response
-from postroom.web.responses import is_endless, sized
+from postroom.web.idempotency.recorded_responses import is_endless, sized
 
 if TYPE_CHECKING:
-    from postroom.web.client import Client, Event, Send
-    from postroom.web.desks import AsyncDesk, Setup
-    from postroom.web.joining import KeyedRequest
+    from postroom.web.idempotency.desks import AsyncDesk, Setup
+    from postroom.web.idempotency.disconnects import Client, Event, Send
+    from postroom.web.idempotency.keyed_request import KeyedRequest
 
 SERVER_ERROR = 500
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.web.responses import as_response
+from postroom.web.idempotency.recorded_responses import as_response
 
 if TYPE_CHECKING:
     from postroom.idempotency import Ledger
     from postroom.rules.replay import Entry, Response, Run, Start
-    from postroom.web.policy import Policy
+    from postroom.web.idempotency.policy import Policy
 
 PLACE = "postroom.idempotency"
 """The key under which a `KeyedRequest` is in the ASGI scope, the WSGI environ and Django's ``request.META``."""

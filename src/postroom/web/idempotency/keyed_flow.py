@@ -17,17 +17,17 @@ from postroom.store.sql.db_errors import (
     reason,
 )
 from postroom.telemetry.events import Keyed
-from postroom.web import problems
-from postroom.web.patience import Patience
-from postroom.web.responses import given_again
+from postroom.web.idempotency import problems
+from postroom.web.idempotency.recorded_responses import given_again
+from postroom.web.idempotency.retry_budget import Patience
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Decision, Entry, Response
     from postroom.store.ledger.bookkeeping import Bookkeeping
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Hook
-    from postroom.web.joining import KeyedRequest
-    from postroom.web.policy import Policy
+    from postroom.web.idempotency.keyed_request import KeyedRequest
+    from postroom.web.idempotency.policy import Policy
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import io
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postroom.web.policy import Refused
-from postroom.web.problems import problem
+from postroom.web.idempotency.policy import Refused
+from postroom.web.idempotency.problems import problem
 
 if TYPE_CHECKING:
     from postroom.web.requests import Request

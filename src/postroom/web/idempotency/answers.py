@@ -9,7 +9,7 @@ from postroom.rules.replay import Response
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from postroom.web.joining import KeyedRequest
+    from postroom.web.idempotency.keyed_request import KeyedRequest
 
 
 class Answer:

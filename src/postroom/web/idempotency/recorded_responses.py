@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.errors import InvalidEntry
 from postroom.rules.replay import UNANSWERED, Replay, Response
-from postroom.web import problems
+from postroom.web.idempotency import problems
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -15,11 +15,11 @@ from postroom.store.sql.db_errors import is_missing_table
 from postroom.store.sql.dialect import DIALECTS
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Query, run
-from postroom.web.desks import Desk, Setup
-from postroom.web.flow import Do
+from postroom.web.idempotency.desks import Desk, Setup
+from postroom.web.idempotency.keyed_flow import Do
 
 if TYPE_CHECKING:
-    from postroom.web.joining import KeyedRequest
+    from postroom.web.idempotency.keyed_request import KeyedRequest
 
 USING = "default"
 

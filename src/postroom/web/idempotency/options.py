@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from postroom.errors import InvalidSetting
 from postroom.settings import MEGABYTE, Settings
-from postroom.web.option_checks import CHECKS, check_names
+from postroom.web.idempotency.option_checks import CHECKS, check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
     from postroom.telemetry.events import Hook
+    from postroom.web.idempotency.routes import Choice
     from postroom.web.requests import Request
-    from postroom.web.routes import Choice
 
 
 class Given(TypedDict, total=False):

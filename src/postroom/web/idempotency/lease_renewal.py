@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from postroom.web.desks import Desk, Setup
-    from postroom.web.joining import KeyedRequest
+    from postroom.web.idempotency.desks import Desk, Setup
+    from postroom.web.idempotency.keyed_request import KeyedRequest
 
 
 class Renewals:

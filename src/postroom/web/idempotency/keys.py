@@ -11,7 +11,7 @@ import msgspec
 
 from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS
-from postroom.web.forms import MULTIPART, field_values
+from postroom.web.idempotency.forms import MULTIPART, field_values
 
 if TYPE_CHECKING:
     from postroom.web.requests import Request

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
-from postroom.web.responses import is_endless
+from postroom.web.idempotency.recorded_responses import is_endless
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from postroom.rules.replay import Response
-    from postroom.web.run import KeyedRun
+    from postroom.web.idempotency.sync_exchange import KeyedRun
 
 
 def record_at_the_end(run: KeyedRun, answer: Any, head: Response) -> None:

@@ -16,10 +16,10 @@ from postroom.idempotency import (
     Response,
     Run,
 )
-from postroom.web.flow import LARGE, RETRIES, Clerk, Do, Flow
-from postroom.web.joining import KeyedRequest
-from postroom.web.options import Options
-from postroom.web.policy import Policy
+from postroom.web.idempotency.keyed_flow import LARGE, RETRIES, Clerk, Do, Flow
+from postroom.web.idempotency.keyed_request import KeyedRequest
+from postroom.web.idempotency.options import Options
+from postroom.web.idempotency.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,12 +14,12 @@ from postroom.store.ledger.bookkeeping import Bookkeeping
 from postroom.store.ledger.entries import Terms
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import arun, run
-from postroom.web.flow import Clerk, Do, Flow
-from postroom.web.joining import KeyedRequest
-from postroom.web.openings import AsyncOpening, ThreadOpening
-from postroom.web.options import Options
-from postroom.web.policy import Policy
-from postroom.web.renewals import Renewals
+from postroom.web.idempotency.keyed_flow import Clerk, Do, Flow
+from postroom.web.idempotency.keyed_request import KeyedRequest
+from postroom.web.idempotency.lease_renewal import Renewals
+from postroom.web.idempotency.ledger_connections import AsyncOpening, ThreadOpening
+from postroom.web.idempotency.options import Options
+from postroom.web.idempotency.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

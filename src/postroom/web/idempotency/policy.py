@@ -11,15 +11,16 @@ from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
 from postroom.rules.credentials import cookies, credentials, is_made_anew, logins
 from postroom.rules.spelling import plain
-from postroom.web import problems, responses
-from postroom.web.forms import without_boundary
-from postroom.web.keys import InvalidKey, key_in_body, key_in_header, may_hold_key
-from postroom.web.option_checks import as_text
-from postroom.web.routes import Need, Route, Routes
+from postroom.web.idempotency import problems
+from postroom.web.idempotency import recorded_responses as responses
+from postroom.web.idempotency.forms import without_boundary
+from postroom.web.idempotency.keys import InvalidKey, key_in_body, key_in_header, may_hold_key
+from postroom.web.idempotency.option_checks import as_text
+from postroom.web.idempotency.routes import Need, Route, Routes
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Entry, Response
-    from postroom.web.options import Options
+    from postroom.web.idempotency.options import Options
     from postroom.web.requests import Request
 
 
