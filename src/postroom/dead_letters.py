@@ -14,7 +14,7 @@ from postroom import insight
 from postroom.errors import MessageNotFound
 from postroom.rules.lifecycle import State
 from postroom.store.admin.dead_letters import ALL, Choice, Counted, DeadLetter, DeadLetters, Done, Tell
-from postroom.store.admin.finding import Finding
+from postroom.store.admin.message_lookup import MessageLookup
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,7 +42,7 @@ def count(names: Names, choice: Choice = ALL, old: float = 0) -> Steps[Counted]:
 
 def show(names: Names, identifier: UUID) -> Steps[dict[str, Any]]:
     """All about one dead letter, as `insight.message` tells it. Raises `MessageNotFound` where it is not dead."""
-    found = yield from insight.message(Finding(names), identifier)
+    found = yield from insight.message(MessageLookup(names), identifier)
     if found["status"] != State.DEAD:
         raise MessageNotFound(
             f"message {identifier} is not dead, it is {_named(found)}: see `postroom messages show {identifier}`"
@@ -66,11 +66,11 @@ def discard(names: Names, choice: Choice = ALL, by: str = "", tell: Tell | None 
 
 def others(names: Names, ids: Collection[UUID]) -> Steps[dict[UUID, str]]:
     """What these messages are, in a word, where an act found that they are not dead."""
-    finding = Finding(names)
+    lookup = MessageLookup(names)
     found: dict[UUID, str] = {}
     for identifier in ids:
         try:
-            found[identifier] = _named((yield from insight.message(finding, identifier)))
+            found[identifier] = _named((yield from insight.message(lookup, identifier)))
         except MessageNotFound:
             found[identifier] = "not there"
     return found

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from postroom.store.admin.finding import Finding, Found
-    from postroom.store.admin.watching import Watching
+    from postroom.store.admin.message_lookup import Found, MessageLookup
+    from postroom.store.admin.status import StatusReader
     from postroom.store.sql.steps import Steps
 
 
@@ -41,30 +41,30 @@ class Status:
     """Topics that took no messages when last tried: how many wait for each, since when, and why."""
 
 
-def status(watching: Watching) -> Steps[Status]:
+def status(reader: StatusReader) -> Steps[Status]:
     """The figures of the whole outbox."""
-    counts = yield from watching.counts()
-    held = yield from watching.held()
-    oldest = yield from watching.oldest_pending()
-    relays = yield from watching.relays()
-    targets = [one._asdict() for one in (yield from watching.held_targets())]
+    counts = yield from reader.counts()
+    held = yield from reader.held()
+    oldest = yield from reader.oldest_pending()
+    relays = yield from reader.relays()
+    targets = [one._asdict() for one in (yield from reader.held_targets())]
     by_state = {state.value: count for state, count in counts.items()}
     return Status(**by_state, held=held, oldest_pending_seconds=round(oldest, 3), relays=relays, targets=targets)
 
 
 def messages(
-    watching: Watching, state: State | None = None, limit: int = 50, before: int | None = None
+    reader: StatusReader, state: State | None = None, limit: int = 50, before: int | None = None
 ) -> Steps[list[dict[str, Any]]]:
     """Messages, newest first, without their payloads."""
-    return (yield from watching.messages(state, limit, before))
+    return (yield from reader.messages(state, limit, before))
 
 
-def message(finding: Finding, identifier: UUID, *, payload: bool = False) -> Steps[dict[str, Any]]:
+def message(lookup: MessageLookup, identifier: UUID, *, payload: bool = False) -> Steps[dict[str, Any]]:
     """All about one message but the values of its headers, and why it has not left yet; its payload if wanted.
 
     `reason` is one of `Whereabouts`, and `explanation` says it in words. Raises `MessageNotFound`.
     """
-    found = yield from finding.message_with(identifier)
+    found = yield from lookup.find(identifier)
     if found is None:
         raise MessageNotFound(
             f"there is no message {identifier} in the outbox: check the id, as `postroom messages list` shows it; "

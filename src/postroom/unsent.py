@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.store.admin.cancelling import Cancelled, Cancelling
+from postroom.store.admin.cancellation import Cancellation, Cancelled
 from postroom.store.admin.dead_letters import ALL, Choice
 from postroom.store.outbox.leases import Order
 
@@ -24,7 +24,7 @@ __all__ = ["Cancelled", "Choice", "cancel", "count"]
 
 def count(names: Names, choice: Choice = ALL) -> Steps[int]:
     """How many messages `cancel` would look at: pending and waiting ones, and those that are being sent."""
-    return (yield from Cancelling(names).count(choice))
+    return (yield from Cancellation(names).count(choice))
 
 
 def cancel(
@@ -36,4 +36,4 @@ def cancel(
     within the last second may go out all the same; the audit then has a conflict for it. A keyed request that waits
     for a message fails with `CANCELLED`. `older_than` counts from when it was added; `order` is that of the relays.
     """
-    return (yield from Cancelling(names, Order(order)).cancel(choice, by, tell))
+    return (yield from Cancellation(names, Order(order)).cancel(choice, by, tell))

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from postroom import Message, Outbox, dead_letters, insight
 from postroom.dead_letters import Choice, DeadLetter
-from postroom.store.admin.watching import Watching
+from postroom.store.admin.status import StatusReader
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
 from postroom.store.outbox.databases import deliveries
@@ -33,7 +33,7 @@ class Service:
             return Outbox(max_payload_bytes=LARGEST).add_many(connection, messages)
 
     def status(self) -> insight.Status:
-        return self._store.run(insight.status(Watching(self._store.names)))
+        return self._store.run(insight.status(StatusReader(self._store.names)))
 
     def dead(self) -> list[DeadLetter]:
         return self._store.run(dead_letters.listed(self._store.names))

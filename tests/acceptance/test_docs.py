@@ -15,7 +15,7 @@ from postroom.cli.app import app
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import Outcome, State, Transition
-from postroom.store.admin.watching import LISTED
+from postroom.store.admin.status import LISTED
 from postroom.store.sql.names import TABLES
 from postroom.telemetry.metrics import prometheus
 from tests.acceptance import documents

@@ -17,10 +17,10 @@ from postroom.dead_letters import Choice
 from postroom.errors import IdempotencyConflict, PrivilegeMissing
 from postroom.idempotency import Ledger
 from postroom.retention import clean
-from postroom.store.admin.census import Census
-from postroom.store.admin.finding import Finding
-from postroom.store.admin.freeing import Freeing
-from postroom.store.admin.watching import Watching
+from postroom.store.admin.backlog import BacklogCount
+from postroom.store.admin.expired_leases import ExpiredLeases
+from postroom.store.admin.message_lookup import MessageLookup
+from postroom.store.admin.status import StatusReader
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
 from postroom.store.outbox.workers import Workers
@@ -230,11 +230,11 @@ async def test_a_consumer_does_all_its_work(roles: Roles) -> None:
 def test_a_dashboard_sees_everything_and_changes_nothing(roles: Roles) -> None:
     [message] = roles.service.commit(Message.new("orders", 1, key="7"))
     with closing(Store(roles.make(Purpose.DASHBOARD))) as store:
-        assert store.run(insight.status(Watching(store.names))).pending == 1
-        assert len(store.run(insight.messages(Watching(store.names)))) == 1
-        assert store.run(insight.message(Finding(store.names), message.id))["topic"] == "orders"
+        assert store.run(insight.status(StatusReader(store.names))).pending == 1
+        assert len(store.run(insight.messages(StatusReader(store.names)))) == 1
+        assert store.run(insight.message(MessageLookup(store.names), message.id))["topic"] == "orders"
         assert store.run(dead_letters.listed(store.names)) == []
-        assert store.run(Census(store.names).backlog())["default"].pending == 1
+        assert store.run(BacklogCount(store.names).backlog())["default"].pending == 1
         with pytest.raises(PrivilegeMissing, match=f"({DENIED}).*postroom schema --grants ROLE"):
             store.run(Workers(store.names).beat("intruder", 0, 0))
 
@@ -252,7 +252,7 @@ async def test_an_operator_acts_on_dead_letters_and_cleans_up(roles: Roles) -> N
     with closing(Store(roles.make(Purpose.OPERATOR))) as store:
         assert store.run(dead_letters.requeue(store.names, Choice(ids=ids[:1]))).count == 1
         assert store.run(dead_letters.discard(store.names, Choice(ids=ids[1:]))).count == 2
-        store.run(Freeing(store.names).free_expired())
+        store.run(ExpiredLeases(store.names).release())
         ledger = Ledger()
         with service.engine.begin() as connection:
             run = ledger.begin(connection, "k", scope="s", digest="0" * 64)

@@ -1,4 +1,4 @@
-"""Cancelling: an operator removes what was not sent yet; what is behind it on its key goes on in its order."""
+"""Cancellation: an operator removes what was not sent yet; what is behind it on its key goes on in its order."""
 
 from __future__ import annotations
 

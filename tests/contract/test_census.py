@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom.store.admin.census import Census
+from postroom.store.admin.backlog import BacklogCount
 from postroom.store.outbox.leases import Dead, Order, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def backlog(room: Room, order: Order = Order.HOLD, most: int = 1000) -> dict[str, Backlog]:
-    return room.run(Census(room.names, order, most).backlog())
+    return room.run(BacklogCount(room.names, order, most).backlog())
 
 
 def test_V_1_an_empty_outbox_has_no_backlog(room: Room) -> None:

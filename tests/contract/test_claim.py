@@ -15,8 +15,8 @@ from postroom import insight
 from postroom.message import Message
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import ClaimLimits
-from postroom.store.admin.operating import Operating
-from postroom.store.admin.watching import Watching
+from postroom.store.admin.conflicts import Conflicts
+from postroom.store.admin.status import StatusReader
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Claim, Dead, GivenBack, Retry, Sent
 from postroom.store.sql.steps import Query, run
@@ -69,8 +69,8 @@ def test_aiomysql_does_what_asyncmy_does(room: Room) -> None:
     assert room.settle(Retry(first, 0, "CODE", "text")) == []
     assert room.run(room.deliveries.promote(lanes)) == {first.lane: keyed[0]}
     assert room.settle(Sent(first), Sent(second)) == []
-    assert len(room.run(Operating(room.deliveries).requeue(actor="operator"))) == 1
-    assert room.run(insight.status(Watching(room.names))).sent == 3
+    assert len(room.run(Conflicts(room.deliveries).requeue(actor="operator"))) == 1
+    assert room.run(insight.status(StatusReader(room.names))).sent == 3
     room.run(room.deliveries.release(lanes))
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from postroom import dead_letters
 from postroom.errors import MessageNotFound
+from postroom.store.admin.conflicts import Conflicts
 from postroom.store.admin.dead_letters import ALL, Choice, DeadLetters
-from postroom.store.admin.operating import Operating
 from postroom.store.outbox.leases import Claimed, Dead, Expired, Found, GivenBack, Order, Retry, Sent
 from postroom.store.sql.steps import Query, Result, run
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
@@ -35,11 +35,11 @@ def bury(room: Room, count: int = 1, key: str | None = None) -> list[int]:
 
 
 def requeue(room: Room, ids: Sequence[UUID] | None = None, actor: str = "") -> list[UUID]:
-    return room.run(Operating(room.deliveries).requeue(ids, actor=actor))
+    return room.run(Conflicts(room.deliveries).requeue(ids, actor=actor))
 
 
 def discard(room: Room, ids: Sequence[UUID] | None = None, actor: str = "") -> list[UUID]:
-    return room.run(Operating(room.deliveries).discard(ids, actor=actor))
+    return room.run(Conflicts(room.deliveries).discard(ids, actor=actor))
 
 
 def test_L_10_a_requeued_message_starts_again(room: Room) -> None:
@@ -197,7 +197,7 @@ def test_queues_are_separate(room: Room) -> None:
     room.run(handlers.settle([Dead(claimed, "CODE", "text")]))
     ids = room.ids([here, there])
     assert requeue(room, ids) == ids[:1]
-    assert room.run(Operating(handlers).discard()) == ids[1:]
+    assert room.run(Conflicts(handlers).discard()) == ids[1:]
 
 
 def letters(room: Room, choice: Choice = ALL, **options: Any) -> list[int]:
@@ -283,7 +283,7 @@ def test_every_batch_of_dead_letters_reads_on_behind_the_one_before(room: Room) 
 
 
 def conflicts(room: Room, lost: Sequence[Claimed]) -> list[Found]:
-    return room.run(Operating(room.deliveries).record_conflicts("slow", lost))
+    return room.run(Conflicts(room.deliveries).record("slow", lost))
 
 
 def test_no_conflicts_are_no_entries(room: Room) -> None:

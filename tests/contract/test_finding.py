@@ -11,8 +11,8 @@ import pytest
 from postroom import insight
 from postroom.errors import MessageNotFound
 from postroom.rules.ordering import NO_LANE
-from postroom.store.admin.finding import Finding
-from postroom.store.admin.freeing import Freed, Freeing
+from postroom.store.admin.expired_leases import ExpiredLeases, Released
+from postroom.store.admin.message_lookup import MessageLookup
 from postroom.store.outbox.leases import Dead, Duplicate, Expired, Order, Retry, Sent
 from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, key_of_lane
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def about(room: Room, position: int, order: Order = Order.HOLD, **options: Any) -> dict[str, Any]:
     [identifier] = room.ids([position])
-    return room.run(insight.message(Finding(room.names, order), identifier, **options))
+    return room.run(insight.message(MessageLookup(room.names, order), identifier, **options))
 
 
 def reason(room: Room, position: int, order: Order = Order.HOLD) -> str:
@@ -37,7 +37,7 @@ def beat(room: Room, worker: str, broker_down: str = "", queue: str = "default")
 def test_a_message_that_is_not_there_is_an_error(room: Room) -> None:
     missing = uuid4()
     with pytest.raises(MessageNotFound, match=str(missing)):
-        room.run(insight.message(Finding(room.names), missing))
+        room.run(insight.message(MessageLookup(room.names), missing))
 
 
 def test_all_facts_but_payload_and_header_values(room: Room) -> None:
@@ -172,8 +172,8 @@ def test_a_message_without_a_delivery_is_told(room: Room) -> None:
     assert (about(room, position)["reason"], about(room, position)["status"]) == ("no_delivery", None)
 
 
-def free(room: Room) -> Freed:
-    return room.run(Freeing(room.names).free_expired())
+def free(room: Room) -> Released:
+    return room.run(ExpiredLeases(room.names).release())
 
 
 def test_V_5_leases_that_have_ended_are_freed_in_all_queues(room: Room) -> None:
@@ -182,14 +182,14 @@ def test_V_5_leases_that_have_ended_are_freed_in_all_queues(room: Room) -> None:
     room.claim("gone", seconds=30)
     room.run(room.on("handlers").claim("gone", 1, 30))
     room.take_lanes("gone", seconds=30, limit=2)
-    assert free(room) == Freed(0, 0)
+    assert free(room) == Released(0, 0)
     room.advance(31)
     [running] = room.add()
     [claimed] = room.claim("alive", limit=1, after=ended[-1], due=False)
     assert claimed.position == running
     alive = room.take_lanes("alive", limit=1)
-    assert free(room) == Freed(4, 1)
-    assert free(room) == Freed(0, 0)
+    assert free(room) == Released(4, 1)
+    assert free(room) == Released(0, 0)
     for position in (*ended, elsewhere):
         row = room.delivery(position)
         assert (row.owner, row.token, row.leased_until, row.claims) == ("", 0, None, 1)
@@ -203,6 +203,6 @@ def test_the_next_holder_of_a_freed_lane_still_knows_that_the_last_was_interrupt
     room.add(key=key_of_lane(0))
     room.read_lanes(room.take_lanes("gone", seconds=30, limit=1))
     room.advance(31)
-    assert free(room) == Freed(0, 1)
+    assert free(room) == Released(0, 1)
     [lane] = room.take_lanes("next", limit=1)
     assert (lane.number, lane.interrupted) == (0, True)

@@ -9,18 +9,18 @@ import pytest
 
 from postroom import insight
 from postroom.rules.lifecycle import State, Stored, status
-from postroom.store.admin.watching import LISTED, Watching
+from postroom.store.admin.status import LISTED, StatusReader
 from postroom.store.outbox.leases import Dead, Expired, GivenBack, Order, Retry, Sent
 from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, key_of_lane, positions
 
 
 def figures(room: Room, order: Order = Order.HOLD) -> insight.Status:
-    return room.run(insight.status(Watching(room.names, order)))
+    return room.run(insight.status(StatusReader(room.names, order)))
 
 
 def listed(room: Room, state: State | None = None, limit: int = 50, before: int | None = None) -> list[int]:
-    found = room.run(insight.messages(Watching(room.names), state, limit, before))
+    found = room.run(insight.messages(StatusReader(room.names), state, limit, before))
     return [one["position"] for one in found]
 
 
@@ -185,7 +185,7 @@ def test_a_listed_message_shows_all_but_its_payload(room: Room) -> None:
     [first, _] = room.claim("worker 7")
     room.settle(Retry(first, 60, "TIMEOUT", "no answer"))
     identifiers = [str(one) for one in room.ids([sent, failed, leased])]
-    third, second, first_listed = room.run(insight.messages(Watching(room.names)))
+    third, second, first_listed = room.run(insight.messages(StatusReader(room.names)))
     assert tuple(first_listed) == LISTED
     assert [one["id"] for one in (first_listed, second, third)] == identifiers
     now = datetime.now(UTC)
@@ -217,7 +217,7 @@ def test_a_listed_message_shows_all_but_its_payload(room: Room) -> None:
 def test_a_message_of_a_lane_shows_the_lanes_holder(room: Room) -> None:
     room.add(key="a")
     room.read_lanes(room.take_lanes("worker 7"))
-    [one] = room.run(insight.messages(Watching(room.names)))
+    [one] = room.run(insight.messages(StatusReader(room.names)))
     assert (one["status"], one["owner"]) == ("sending", "worker 7")
     assert one["leased_until"] is not None
 

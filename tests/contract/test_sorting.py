@@ -8,8 +8,8 @@ import pytest
 
 from postroom.rules.routing import Routing
 from postroom.store.admin.dead_letters import Choice, DeadLetters
-from postroom.store.admin.finding import Finding
-from postroom.store.admin.watching import Watching
+from postroom.store.admin.message_lookup import MessageLookup
+from postroom.store.admin.status import StatusReader
 from postroom.store.outbox.leases import Dead, GivenBack, Refiled, Retry, Sent
 from postroom.store.outbox.sorting import Sorting
 from postroom.store.outbox.workers import Workers
@@ -245,11 +245,11 @@ class TestWhereItIsFound:
         [position] = room.add(topic="payments.x", key=KEY)
         sort(room)
         room.run(Workers(room.names, PAYMENTS).beat("relay", 0, 0, "connection refused"))
-        found = room.run(Finding(room.names).message_with(id_of(room, position)))
+        found = room.run(MessageLookup(room.names).find(id_of(room, position)))
         assert found is not None
         assert (found.queue, found.delivery is not None) == (PAYMENTS, True)
         assert [relay["broker_down"] for relay in found.relays] == ["connection refused"]
-        [listed] = room.run(Watching(room.names).messages(None, 10, None))
+        [listed] = room.run(StatusReader(room.names).messages(None, 10, None))
         assert (listed["queue"], listed["status"]) == (PAYMENTS, "pending")
 
     def test_a_dead_letter_is_requeued_and_discarded_where_it_is(self, room: Room) -> None:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from postroom.rules.lifecycle import ClaimLimits, Stored
 from postroom.rules.ordering import unsent_after_failure, waves
-from postroom.store.admin.operating import Operating
+from postroom.store.admin.conflicts import Conflicts
 from postroom.store.admin.retention import Retention
 from postroom.store.outbox.leases import (
     Claimed,
@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
     def start(self, order: Order, first: list[str | None]) -> None:
         self.room.empty()
         self.protocol = self.room.on(order=order, limits=LIMITS)
-        self.operating = Operating(self.protocol)
+        self.operating = Conflicts(self.protocol)
         self.model = Model(order, LIMITS)
         for key in first:
             self.record(key)

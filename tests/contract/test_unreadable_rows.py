@@ -19,11 +19,11 @@ from postroom.errors import DatabaseUnreachable
 from postroom.retention import clean
 from postroom.rules.failures import Reason
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
-from postroom.store.admin.census import Census
+from postroom.store.admin.backlog import BacklogCount
 from postroom.store.admin.dead_letters import Choice
-from postroom.store.admin.finding import Finding
+from postroom.store.admin.message_lookup import MessageLookup
 from postroom.store.admin.retention import Retention
-from postroom.store.admin.watching import Watching
+from postroom.store.admin.status import StatusReader
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Sent
 from postroom.store.outbox.sorting import Sorting
@@ -247,17 +247,17 @@ def test_B_3_operators_can_look_at_unreadable_rows_and_act_on_them(room: Room) -
         if letter.id is not None and is_uuid(letter.id):
             found = room.run(dead_letters.show(names, UUID(letter.id)))
             assert (found["error_code"], found["status"]) == (Reason.UNDECODABLE, "dead")
-            room.run(insight.message(Finding(names), UUID(letter.id), payload=True))
+            room.run(insight.message(MessageLookup(names), UUID(letter.id), payload=True))
             looked_at += 1
     assert looked_at >= len(rows) - 1
-    room.run(insight.status(Watching(names)))
-    assert len(room.run(insight.messages(Watching(names), limit=1000))) == 2 * len(rows)
-    room.run(Census(names).backlog())
+    room.run(insight.status(StatusReader(names)))
+    assert len(room.run(insight.messages(StatusReader(names), limit=1000))) == 2 * len(rows)
+    room.run(BacklogCount(names).backlog())
     assert room.run(dead_letters.count(names)).all == len(rows)
     known = [UUID(letter.id) for letter in letters if letter.id is not None and is_uuid(letter.id)]
     assert room.run(dead_letters.requeue(names, Choice(ids=known[:2]))).count == 2
     assert room.run(dead_letters.requeue(names)).count == len(rows) - 2
-    assert room.run(insight.status(Watching(names))).dead == 0
+    assert room.run(insight.status(StatusReader(names))).dead == 0
     assert send_all(room) == []
     assert room.run(dead_letters.discard(names, Choice(ids=known[:2]))).count == 2
     assert room.run(dead_letters.discard(names, Choice(code=Reason.UNDECODABLE))).count == len(rows) - 2
@@ -321,12 +321,12 @@ def test_moments_that_python_does_not_know_break_no_question(room: Room, moment:
     position = write(room, None, {"created_at": moment}, {"state": "3", "due": moment, "failed_at": moment})
     write(room, "7", {"created_at": moment, "expires_at": moment}, {"due": moment})
     names = room.names
-    assert len(room.run(insight.messages(Watching(names)))) == 3
+    assert len(room.run(insight.messages(StatusReader(names)))) == 3
     assert [letter.position for letter in room.run(dead_letters.listed(names))] == [position]
-    assert room.run(insight.status(Watching(names))).oldest_pending_seconds == 0.0
-    room.run(Census(names).backlog())
+    assert room.run(insight.status(StatusReader(names))).oldest_pending_seconds == 0.0
+    room.run(BacklogCount(names).backlog())
     for [identifier] in room.select("SELECT id FROM {outbox}"):
-        room.run(insight.message(Finding(names), UUID(str(identifier))))
+        room.run(insight.message(MessageLookup(names), UUID(str(identifier))))
     send_all(room)
 
 
@@ -430,12 +430,12 @@ def seal(claimed: Claimed) -> int:
 
 def look_at_everything(room: Room, *, cancels: bool) -> None:
     names = room.names
-    room.run(insight.status(Watching(names)))
-    room.run(insight.messages(Watching(names)))
-    room.run(Census(names).backlog())
+    room.run(insight.status(StatusReader(names)))
+    room.run(insight.messages(StatusReader(names)))
+    room.run(BacklogCount(names).backlog())
     for [identifier] in room.select("SELECT id FROM {outbox}"):
         if is_uuid(str(identifier)):
-            room.run(insight.message(Finding(names), UUID(str(identifier)), payload=True))
+            room.run(insight.message(MessageLookup(names), UUID(str(identifier)), payload=True))
     for letter in room.run(dead_letters.listed(names)):
         print_json(letter._asdict())
     again = room.run(dead_letters.requeue(names)).count

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from postroom import Message, Outbox, insight
-from postroom.store.admin.watching import Watching
+from postroom.store.admin.status import StatusReader
 from postroom.store.connections.stores import Store
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.dialect import DIALECTS
@@ -44,7 +44,7 @@ class Shop:
         return [tuple(row) for row in self._store.run(single(text.format(**tables, now=self._now), params)).rows]
 
     def status(self) -> insight.Status:
-        return self._store.run(insight.status(Watching(self._store.names)))
+        return self._store.run(insight.status(StatusReader(self._store.names)))
 
     def unsent(self) -> int:
         return int(self.select("SELECT count(*) FROM {delivery}")[0][0])

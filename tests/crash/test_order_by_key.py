@@ -22,7 +22,7 @@ import msgspec
 import pytest
 
 from postroom.rules.ordering import LANES
-from postroom.store.admin.operating import Operating
+from postroom.store.admin.conflicts import Conflicts
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.databases import deliveries
 from postroom.store.schema.migrations import upgrade
@@ -155,7 +155,7 @@ def test_L_16_no_message_overtakes_another_of_its_key(driver: Driver, reached: t
     assert len(room.receipts()) == MESSAGES - len(dead) - len(held)
     company.places.cured.touch()
     for queue in QUEUES:
-        room.run(Operating(deliveries(room.names, queue)).requeue())
+        room.run(Conflicts(deliveries(room.names, queue)).requeue())
     company.wait_until(lambda: not room.positions(), "what was dead is sent too")
     company.dismiss()
     lines = read(company.places.broker)

@@ -68,13 +68,13 @@ def show_message(
     as_json: Json = False,
 ) -> None:
     """Show everything about a message, and why it has not left yet. Never shows values of headers."""
-    from postroom.store.admin.finding import Finding
+    from postroom.store.admin.message_lookup import MessageLookup
     from postroom.store.outbox.leases import Order
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     with checked(settings) as store:
-        finding = Finding(store.names, Order(settings.order))
-        found = store.run(insight.message(finding, id, payload=payload))
+        lookup = MessageLookup(store.names, Order(settings.order))
+        found = store.run(insight.message(lookup, id, payload=payload))
     show_one(found, as_json=as_json)
 
 
@@ -86,13 +86,13 @@ def release(
     as_json: Json = False,
 ) -> None:
     """Free expired leases, so that no worker's name is left on them. Active leases are never touched."""
-    from postroom.store.admin.freeing import Freeing
+    from postroom.store.admin.expired_leases import ExpiredLeases
 
     if not expired:
         raise InvalidSetting("say which leases: use --expired; active leases are never freed")
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     with checked(settings) as store, progress("freed") as tell:
-        freed = store.run(Freeing(store.names).free_expired(tell))
+        freed = store.run(ExpiredLeases(store.names).release(tell))
     if as_json:
         print_json(freed._asdict())
     else:
@@ -140,9 +140,9 @@ def read(
     store: BlockingStore, status: State | None = None, limit: int = 50, before: int | None = None
 ) -> list[dict[str, Any]]:
     """The messages, from the database."""
-    from postroom.store.admin.watching import Watching
+    from postroom.store.admin.status import StatusReader
 
-    return store.run(insight.messages(Watching(store.names), status, limit, before))
+    return store.run(insight.messages(StatusReader(store.names), status, limit, before))
 
 
 def show(found: Sequence[dict[str, Any]]) -> None:

@@ -60,10 +60,10 @@ def status(
 
 def read(store: BlockingStore, order: str = "hold") -> Status:
     """The figures, from the database."""
-    from postroom.store.admin.watching import Watching
+    from postroom.store.admin.status import StatusReader
     from postroom.store.outbox.leases import Order
 
-    return store.run(insight.status(Watching(store.names, Order(order))))
+    return store.run(insight.status(StatusReader(store.names, Order(order))))
 
 
 def show(found: Status) -> None:

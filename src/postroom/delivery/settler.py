@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Outcome
-from postroom.store.admin.operating import Operating
+from postroom.store.admin.conflicts import Conflicts
 from postroom.store.connections.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.store.outbox.leases import (
     Claimed,
@@ -52,7 +52,7 @@ class Settler:
     def __init__(self, office: Office, line: ReconnectingConnection) -> None:
         self._office = office
         self._line = line
-        self._operating = Operating(office.deliveries)
+        self._operating = Conflicts(office.deliveries)
         self._writing = False
         self._wrote = asyncio.Event()
 
@@ -151,7 +151,7 @@ class Settler:
     async def audit(self, conflicts: Sequence[Claimed]) -> None:
         """Write down leases that were lost, with what was found instead."""
         worker = self._office.options.worker
-        await self._line.run(lambda: self._operating.record_conflicts(worker, conflicts))
+        await self._line.run(lambda: self._operating.record(worker, conflicts))
         messages = [one.message for one in conflicts]
         self._office.hook(Settled(Outcome.CONFLICT, messages, broker=self._office.broker.name))
 

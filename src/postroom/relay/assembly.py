@@ -11,7 +11,7 @@ from postroom.delivery.queue_state import Office
 from postroom.delivery.queue_worker import Shift
 from postroom.relay.backlog import Counting
 from postroom.relay.cleaning import PATIENCE, Cleaning
-from postroom.store.admin.census import Census
+from postroom.store.admin.backlog import BacklogCount
 from postroom.store.connections.reconnecting import QUICK, Database, ShiftLines
 from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import Order
@@ -64,7 +64,7 @@ def hired(
         sorter = Sorter(options, names, sorting, routing, offices, notify=notify)
     others: list[Part] = [*_listeners(settings, names, offices, sorter)]
     if wants_counts(hook):
-        others.append(Counting(database.line(), Census(names, Order(settings.order)), hook))
+        others.append(Counting(database.line(), BacklogCount(names, Order(settings.order)), hook))
     if settings.cleanup_every_sec is not None:
         others.append(Cleaning(database.line(PATIENCE), names, settings, settings.cleanup_every_sec, hook))
     return Crew(shifts, sorter, database.lines, others)

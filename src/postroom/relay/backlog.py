@@ -11,7 +11,7 @@ from postroom.store.connections.reconnecting import Outage
 from postroom.telemetry.events import Counted
 
 if TYPE_CHECKING:
-    from postroom.store.admin.census import Census
+    from postroom.store.admin.backlog import BacklogCount
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.telemetry.events import Hook
 
@@ -24,7 +24,7 @@ SHARE = 50
 class Counting:
     """Counts on a line of its own, and takes no more than a small share of the database's time."""
 
-    def __init__(self, line: ReconnectingConnection, census: Census, hook: Hook) -> None:
+    def __init__(self, line: ReconnectingConnection, census: BacklogCount, hook: Hook) -> None:
         self._line = line
         self._census = census
         self._hook = hook

@@ -138,7 +138,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in one queue. Counts stop at a limit, see `postroom.store.admin.census`."""
+    """What waits in one queue. Counts stop at a limit, see `postroom.store.admin.backlog`."""
 
     pending: int = 0
     """To be sent now, or being sent."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
-from postroom.store.audit import audit
+from postroom.store.admin.audit import audit
 from postroom.store.ledger.confirming import Confirming
 from postroom.store.ledger.ledgered import failure_of
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers

@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from postroom.rules.naming import RESERVED, RESERVED_HEADERS
 from postroom.rules.ordering import LANES, NO_LANE
-from postroom.store.admin.watching import BLOCKING, SENDING_LANE, STATUS
+from postroom.store.admin.status import BLOCKING, SENDING_LANE, STATUS
 from postroom.store.outbox.leases import Order
 from postroom.store.schema.guards import triggers
 from postroom.store.schema.tables import STORAGE, VERSION, metadata

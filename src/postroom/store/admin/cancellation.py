@@ -1,4 +1,4 @@
-"""Cancelling: remove messages that are neither sent nor dead, unless a relay is just sending them; audited."""
+"""Cancellation: remove messages that are neither sent nor dead, unless a relay is just sending them; audited."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
 from postroom.rules.whereabouts import Circumstances, Whereabouts, whereabouts
+from postroom.store.admin.audit import audit
 from postroom.store.admin.dead_letters import ALL, Choice
-from postroom.store.audit import audit
 from postroom.store.ledger.confirming import Confirming
 from postroom.store.ledger.ledgered import cancellation_of
 from postroom.store.outbox.leases import Order
@@ -76,7 +76,7 @@ class _Where(NamedTuple):
     which: str
 
 
-class Cancelling(Walking):
+class Cancellation(Walking):
     """Messages of all queues. In batches, each a transaction of its own."""
 
     ledger_keep = 24 * 3600.0

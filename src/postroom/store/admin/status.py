@@ -63,7 +63,7 @@ LEFT JOIN {{lane}} l ON d.state = 0 AND l.queue = d.queue AND l.lane = d.lane
 """The lane that a delivery is being sent in: read by the lane's holder, and nothing stands before it."""
 
 
-class Watching(Holding):
+class StatusReader(Holding):
     """Counts and lists over all queues. Whether dead messages hold their key back, the relays' settings say."""
 
     def __init__(self, names: Names, order: Order = Order.HOLD) -> None:

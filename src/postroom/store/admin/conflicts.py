@@ -1,12 +1,12 @@
-"""Acts on the deliveries of one queue that are audited: on dead letters, and the finding of a lost lease."""
+"""Acts on the deliveries of one queue that are audited: on dead letters, and conflicts, where a lease was lost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import State, Stored, status
+from postroom.store.admin.audit import audit
 from postroom.store.admin.dead_letters import Choice, DeadLetters
-from postroom.store.audit import audit
 from postroom.store.outbox.leases import Claimed, Found
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.steps import Query, Row, Steps
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from postroom.store.outbox.deliveries import Deliveries
 
 
-class Operating:
+class Conflicts:
     """Acts on the deliveries of one queue, in the same words and transactions as the lease protocol."""
 
     def __init__(self, deliveries: Deliveries) -> None:
@@ -36,7 +36,7 @@ class Operating:
         done = yield from self._dead_letters.discard(Choice(ids), actor)
         return done.ids
 
-    def record_conflicts(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
+    def record(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
         """Audit leases that a worker lost, each with what the worker found in its place."""
         if not lost:
             return []

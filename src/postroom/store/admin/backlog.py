@@ -1,4 +1,4 @@
-"""The census: how much is not sent yet, and for how long, at a cost that does not grow with the outbox.
+"""Count the backlog: how much is not sent yet, and for how long, at a cost that does not grow with the outbox.
 
 Of each state only so many rows are counted, by the primary key; the oldest is looked for among the first of each lane.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import LANES, NO_LANE
-from postroom.store.admin.watching import BEHIND, BLOCKING
+from postroom.store.admin.status import BEHIND, BLOCKING
 from postroom.store.outbox.leases import Order
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
@@ -32,7 +32,7 @@ _KINDS = {
 }
 
 
-class Census(Operations):
+class BacklogCount(Operations):
     """Counts over all queues. Whether dead messages hold their key back, the relays' settings say."""
 
     def __init__(self, names: Names, order: Order = Order.HOLD, most: int = MOST) -> None:

@@ -1,4 +1,4 @@
-"""Freeing: take the names of workers off leases that have ended. Such a lease can be claimed anyway."""
+"""Release leases that have ended: take the names of their workers off. Such a lease can be claimed anyway."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Freed(NamedTuple):
+class Released(NamedTuple):
     """How many leases were freed: on messages without a key, and on lanes."""
 
     messages: int
     lanes: int
 
 
-class Freeing(Walking):
+class ExpiredLeases(Walking):
     """Frees leases of all queues, in small batches. Never one that still runs, and counts of claims stay."""
 
-    def free_expired(self, tell: Callable[[int], None] | None = None) -> Steps[Freed]:
+    def release(self, tell: Callable[[int], None] | None = None) -> Steps[Released]:
         """Free what has ended; `tell` hears how many after each batch."""
         messages = 0
         for queue in (yield from self.queues_with(Stored.READY)):
@@ -37,7 +37,7 @@ class Freeing(Walking):
                     tell(len(positions))
                 after = positions[-1] if len(positions) == CHUNK else None
         lanes = yield from self.transaction(self._free_lanes)
-        return Freed(messages, lanes)
+        return Released(messages, lanes)
 
     def _free_messages(self, queue: str, after: int) -> Steps[list[int]]:
         of_queue = f"state = 0 AND queue = :queue AND lane = {NO_LANE}"

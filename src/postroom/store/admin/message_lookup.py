@@ -1,4 +1,4 @@
-"""Finding one message: all that the tables say about it, and about what may keep it."""
+"""Look one message up: everything that the tables say about it, and about what may keep it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.lifecycle import Stored
-from postroom.store.admin.watching import Watching
+from postroom.store.admin.status import StatusReader
 from postroom.store.sql.dialect import ALL_LANES
 from postroom.store.sql.operations import read_up_to
 from postroom.store.sql.rows import shown
@@ -91,10 +91,10 @@ class Found:
     history: list[Act]
 
 
-class Finding(Watching, Walking):
+class MessageLookup(StatusReader, Walking):
     """Looks a message up by its id, in whichever queue it is."""
 
-    def message_with(self, identifier: UUID) -> Steps[Found | None]:
+    def find(self, identifier: UUID) -> Steps[Found | None]:
         """All about the message; None where there is none."""
         found = yield Query(
             f"SELECT m.position, m.queue, 0, 0, 0, 0, {self.columns} FROM {self.outbox} m WHERE m.id = :id",
