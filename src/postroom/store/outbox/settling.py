@@ -60,45 +60,59 @@ class Settling(Operations):
 
     def write(self, settlements: Sequence[Settlement]) -> Steps[Written]:
         """`settle`, and tell also what was written otherwise than it was wished, because the ledger knows better."""
-        if not settlements:
-            return Written([], {})
         in_order = sorted(settlements, key=attrgetter("claimed.position"))
         final = [one for one in in_order if is_final(one)]
-        instead: dict[Lease, Settlement] = {}
-        if not final:
-            lost = yield from self._settle(in_order)
-        else:
-            lost, instead = yield from self.transaction(self._confirm_and_write, final)
-            others = [one for one in in_order if not is_final(one)]
-            lost |= (yield from self._settle(others)) if others else set()
-        return Written([one.claimed for one in in_order if one.claimed.lease in lost] if lost else [], instead)
+        others = [one for one in in_order if not is_final(one)] if final else in_order
+        written = (yield from self.transaction(self._write_held, final)) if final else Written([], {})
+        lost = (yield from self._settle(others)) if others else set()
+        if not lost:
+            return written
+        lost |= {one.lease for one in written.lost}
+        return Written([one.claimed for one in in_order if one.claimed.lease in lost], written.instead)
+
+    def settle_in_transaction(self, settlements: Sequence[Settlement]) -> Steps[Written]:
+        """Settle deliveries of this queue in the transaction that is open on the caller's connection.
+
+        The settlements commit or roll back with the caller's own writes; nothing is begun, committed or retried here.
+        A delivery is settled only while its lease, or its lane's, is held by its token: of one that is `lost` nothing
+        is written, somebody else has it or will, and the caller should roll back. A delivery that belongs to a ledger
+        entry records its outcome there too, unless the ledger holds another one: `instead` says what was written.
+
+        From here to the end of the transaction nobody else can claim these deliveries or take their lanes, even if the
+        lease ends meanwhile, and whoever works in those lanes waits: settle last, then commit. When it raises, the
+        database has refused a statement, and the transaction must be rolled back.
+        """
+        if not settlements:
+            return Written([], {})
+        if not self.dialect.for_update:
+            # Without locks on rows nothing keeps a lease that was read, unless this transaction is the one that writes.
+            yield Query(f"UPDATE {self.lane} SET token = token WHERE queue = :queue AND 1 = 0", {"queue": self.queue})
+        return (yield from self._write_held(sorted(settlements, key=attrgetter("claimed.position"))))
 
     def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
         """Write those that are held; returns the leases of the others."""
-        return (yield from self.transaction(self._check_and_write, settlements))
+        written = yield from self.transaction(self._write_held, settlements)
+        return {one.lease for one in written.lost}
 
-    def _confirm_and_write(
-        self, settlements: Sequence[Settlement]
-    ) -> Steps[tuple[set[Lease], dict[Lease, Settlement]]]:
-        """The ledger first: what it holds is the truth. A delivery that is no longer ours writes nothing there."""
+    def _write_held(self, settlements: Sequence[Settlement]) -> Steps[Written]:
+        """Lock what is still held, and write it. The ledger first: what it holds is the truth."""
         held = yield from self._held([settlement.claimed for settlement in settlements])
         mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
-        confirmations = [confirmation_of(one) for one in mine]
-        verdicts = yield from Confirming(self.names).confirm(confirmations, self.ledger_keep)
-        in_line = [_in_line(one, verdict) for one, verdict in zip(mine, verdicts, strict=True)]
-        yield from self._write_all(in_line)
-        lost = {one.claimed.lease for one in settlements} - held
-        return lost, {new.claimed.lease: new for old, new in zip(mine, in_line, strict=True) if new is not old}
+        instead = yield from self._confirm([one for one in mine if is_final(one)])
+        yield from self._write_all([instead.get(one.claimed.lease, one) for one in mine])
+        return Written([one.claimed for one in settlements if one.claimed.lease not in held], instead)
+
+    def _confirm(self, final: Sequence[Settlement]) -> Steps[dict[Lease, Settlement]]:
+        """Tell the ledger; returns what is to be written in the place of some, by their lease."""
+        if not final:
+            return {}
+        verdicts = yield from Confirming(self.names).confirm([confirmation_of(one) for one in final], self.ledger_keep)
+        in_line = [_in_line(one, verdict) for one, verdict in zip(final, verdicts, strict=True)]
+        return {new.claimed.lease: new for old, new in zip(final, in_line, strict=True) if new is not old}
 
     def foresee(self, claimed: Sequence[Claimed]) -> Steps[list[Verdict]]:
         """What the ledger holds for messages that belong to an entry, before they are sent."""
         return (yield from Confirming(self.names).foresee([intent_of(one) for one in claimed]))
-
-    def _check_and_write(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
-        held = yield from self._held([settlement.claimed for settlement in settlements])
-        mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
-        yield from self._write_all(mine)
-        return {one.claimed.lease for one in settlements} - held
 
     def _write_all(self, mine: Sequence[Settlement]) -> Steps[None]:
         for receipts in chunks([one for one in mine if isinstance(one, Receipt)]):
