@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from postroom.decoding import decode
-from postroom.rules.naming import origin
+from postroom.rules.naming import dedup_id_of
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def dedup_id(self) -> str:
         """Identifies redeliveries: source and id, or topic and id if no source is named. At most 255 characters."""
-        return self.assigned_dedup_id or origin(self.source, self.id, self.topic)
+        return self.assigned_dedup_id or dedup_id_of(self.source, self.id, self.topic)
 
     def json(self) -> Any:
         """The payload decoded from JSON. Raises `PayloadNotDecodable`."""

@@ -10,7 +10,7 @@ from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import State, Stored
 from postroom.rules.lifecycle import status as state_of
 from postroom.rules.routing import is_parked
-from postroom.rules.whereabouts import Circumstances, Whereabouts, whereabouts
+from postroom.rules.why_not_sent import Facts, WhyNotSent, why_not_sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def messages(
 def message(lookup: MessageLookup, identifier: UUID, *, payload: bool = False) -> Steps[dict[str, Any]]:
     """All about one message but the values of its headers, and why it has not left yet; its payload if wanted.
 
-    `reason` is one of `Whereabouts`, and `explanation` says it in words. Raises `MessageNotFound`.
+    `reason` is one of `WhyNotSent`, and `explanation` says it in words. Raises `MessageNotFound`.
     """
     found = yield from lookup.find(identifier)
     if found is None:
@@ -71,7 +71,7 @@ def message(lookup: MessageLookup, identifier: UUID, *, payload: bool = False) -
             "it may have been removed by retention, discarded or cancelled. What a consumer received has another id "
             "here, which its log calls outbox_id"
         )
-    where = whereabouts(_circumstances(found))
+    where = why_not_sent(_known(found))
     return {
         **_facts(found),
         "status": _status(found),
@@ -135,10 +135,10 @@ def _lease(found: Found) -> tuple[str, Any] | None:
     return (found.lane.owner, found.lane.leased_until) if found.lane else None
 
 
-def _circumstances(found: Found) -> Circumstances:
+def _known(found: Found) -> Facts:
     lease = _lease(found)
     down = {relay["worker"] for relay in found.relays if relay["broker_down"]}
-    return Circumstances(
+    return Facts(
         outcome=found.receipt.outcome if found.receipt else None,
         stored=Stored(found.delivery.state) if found.delivery else None,
         due_passed=found.delivery is None or found.delivery.due_passed,
@@ -245,20 +245,20 @@ def _moment(moment: datetime | None) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC") if moment else "a time that is not known"
 
 
-EXPLANATIONS: dict[Whereabouts, Callable[[Found], str]] = {
-    Whereabouts.SENT: _settled,
-    Whereabouts.EXPIRED: _settled,
-    Whereabouts.DEAD: _dead,
-    Whereabouts.SCHEDULED: lambda found: f"scheduled: not before {_due(found)}",
-    Whereabouts.RETRY: lambda found: f"failed{_error(found)}; the next try is at {_due(found)}",
-    Whereabouts.TARGET_DOWN: _target_down,
-    Whereabouts.HELD: _held,
-    Whereabouts.BROKER_DOWN: _broker_down,
-    Whereabouts.SENDING: lambda found: f"being sent{_holder(found)}",
-    Whereabouts.QUEUED: _queued,
-    Whereabouts.NO_RELAY: _no_relay,
-    Whereabouts.NEXT: _next,
-    Whereabouts.NO_DELIVERY: lambda found: (
+EXPLANATIONS: dict[WhyNotSent, Callable[[Found], str]] = {
+    WhyNotSent.SENT: _settled,
+    WhyNotSent.EXPIRED: _settled,
+    WhyNotSent.DEAD: _dead,
+    WhyNotSent.SCHEDULED: lambda found: f"scheduled: not before {_due(found)}",
+    WhyNotSent.RETRY: lambda found: f"failed{_error(found)}; the next try is at {_due(found)}",
+    WhyNotSent.TARGET_DOWN: _target_down,
+    WhyNotSent.HELD: _held,
+    WhyNotSent.BROKER_DOWN: _broker_down,
+    WhyNotSent.SENDING: lambda found: f"being sent{_holder(found)}",
+    WhyNotSent.QUEUED: _queued,
+    WhyNotSent.NO_RELAY: _no_relay,
+    WhyNotSent.NEXT: _next,
+    WhyNotSent.NO_DELIVERY: lambda found: (
         "who added it wrote no row into outbox_delivery, so no relay will find it: add that row, or "
         f"`postroom messages cancel {found.message.id}`"
     ),

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from postroom.errors import BrokerUnavailable
-from postroom.rules.addresses import is_public
+from postroom.rules.public_addresses import is_public
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -151,9 +151,9 @@ class Desk:
         classifier = self._office.classifier
         code = failures.reason_code(error, classifier)
         match failures.after_failure(1, handler.policy, failures.classify(code, classifier), random.random()):  # noqa: S311 - jitter
-            case failures.Retry(delay):
+            case failures.RetryAfter(delay):
                 return Failed(code, said(error, handler), delay)
-            case failures.Dead():
+            case failures.GiveUp():
                 return Failed(code, said(error, handler), None)
 
     async def _park(self, received: Received, failed: Failed | None, seconds: float = 0.0) -> int:

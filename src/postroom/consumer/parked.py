@@ -9,7 +9,7 @@ import msgspec
 from postroom.incoming import Incoming
 from postroom.message import Message
 from postroom.rules.failures import MESSAGE_LENGTH
-from postroom.rules.naming import LEDGER, identity, label, line, parked_key
+from postroom.rules.naming import LEDGER, parked_key, storable_header, storable_id, storable_label
 
 _ID = "postroom-received-id"
 _SOURCE = "postroom-received-from"
@@ -27,25 +27,29 @@ def as_parked(consumer: str, message: Incoming) -> Message:
     What no database could hold of a stranger's message, as control characters in a header, is left out; a key that is
     too long is kept as a hash.
     """
-    kept = {name: line(value) for raw, value in message.headers.items() if (name := label(raw)) and name not in _OURS}
+    kept = {
+        name: storable_header(value)
+        for raw, value in message.headers.items()
+        if (name := storable_label(raw)) and name not in _OURS
+    }
     received: dict[str, str | None] = {
-        _ID: message.id if identity(message.id) == message.id else identity(message.id),
+        _ID: message.id if storable_id(message.id) == message.id else storable_id(message.id),
         _DEDUP_ID: message.dedup_id,
-        _SOURCE: None if message.source is None else line(message.source),
+        _SOURCE: None if message.source is None else storable_header(message.source),
         _POSITION: None if message.position is None else str(message.position),
         _CREATED: None if message.created_at is None else message.created_at.isoformat(),
         _EXPIRES: None if message.expires_at is None else message.expires_at.isoformat(),
-        _PROBLEM: None if message.problem is None else line(message.problem),
+        _PROBLEM: None if message.problem is None else storable_header(message.problem),
     }
     parked = Message.new(
-        label(message.topic) or "unnamed",
+        storable_label(message.topic) or "unnamed",
         message.payload,
         key=None if message.key is None else ordering_key(message.key),
-        type=None if message.type is None else label(message.type),
-        aggregate_type=None if message.aggregate_type is None else label(message.aggregate_type),
-        aggregate_id=None if message.aggregate_id is None else label(message.aggregate_id),
+        type=None if message.type is None else storable_label(message.type),
+        aggregate_type=None if message.aggregate_type is None else storable_label(message.aggregate_type),
+        aggregate_id=None if message.aggregate_id is None else storable_label(message.aggregate_id),
         headers={**kept, **{name: value for name, value in received.items() if value is not None}},
-        content_type=label(message.content_type),
+        content_type=storable_label(message.content_type),
     )
     return msgspec.structs.replace(parked, idempotency_key=parked_key(consumer, message.dedup_id))
 
@@ -64,7 +68,7 @@ def without_payload(message: Message) -> Message:
 
 def ordering_key(key: str) -> str:
     """The key by which a message is parked: its own, or a hash of one that cannot be kept."""
-    return identity(key)
+    return storable_id(key)
 
 
 def as_received(message: Message) -> Incoming:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from postroom.delivery.circuit import FIRST_PAUSE
-from postroom.rules.holding import queueing, scouting
+from postroom.rules.target_probes import probe_times, recheck_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -104,11 +104,11 @@ class Targets:
         if target is not None:
             target.scouts = [due for due in target.scouts if due > now]
             target.turned_away += 0 if tried else count
-            scouts = scouting(target.scouts, count, max(target.probe_at, now), target.pause, tried=tried)
+            scouts = probe_times(target.scouts, count, max(target.probe_at, now), target.pause, tried=tried)
             target.scouts += scouts
         rest = count - len(scouts)
         if rest:
-            self._tail = queueing(self._tail, rest, now)
+            self._tail = recheck_time(self._tail, rest, now)
         return [*(due - now for due in scouts), *[self._tail - now] * rest]
 
     def learn(self, found: Mapping[str, str]) -> list[str]:

@@ -6,10 +6,10 @@ import random
 from typing import TYPE_CHECKING, assert_never
 
 from postroom.brokers.port import Accepted, NotSent, Outcome, Refused, TargetUnavailable, Unreached
-from postroom.rules import blame, failures
+from postroom.rules import failures, faults
 from postroom.rules.backoff import no_sooner
-from postroom.rules.blame import Fault
 from postroom.rules.failures import Reason
+from postroom.rules.faults import Fault
 from postroom.store.outbox.deliveries import content_hash
 from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Postponed, Retry, Sent, Settlement
 
@@ -79,14 +79,14 @@ class Judge:
         strike = self._office.suspects.of(one)
         match outcome:
             case Unreached():
-                return blame.of_unreached(
+                return faults.of_unreached(
                     alone=call.alone,
                     beside=call.answered,
                     broker_worked=strike.broker_worked and self._office.circuit.down is None,
                     target_worked=strike.target_worked,
                 )
             case TargetUnavailable():
-                return blame.of_unavailable(
+                return faults.of_unavailable(
                     by_message=outcome.by_message,
                     beside=one.message.topic in call.taken,
                     target_worked=strike.target_worked,
@@ -173,9 +173,9 @@ class Judge:
         options = self._office.options
         failure = refused.failure or failures.classify(refused.code, options.classifier)
         match failures.after_failure(one.attempts + 1, options.policy_for(one.message), failure, random.random()):  # noqa: S311 - jitter
-            case failures.Retry(delay):
+            case failures.RetryAfter(delay):
                 return Retry(one, no_sooner(delay, refused.retry_after), refused.code, refused.message)
-            case failures.Dead():
+            case failures.GiveUp():
                 return Dead(one, refused.code, refused.message)
 
 

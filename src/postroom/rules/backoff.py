@@ -1,4 +1,4 @@
-"""When a failed send is tried again, and when no more."""
+"""Retry policies: how long to wait after a failed attempt, and when to give up."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ DEFAULT_MAX_ATTEMPTS = 6
 DEFAULT_DELAYS = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 
 LONGEST_DELAY = 365 * 24 * 3600.0
-"""Seconds. Far longer ones would overflow a timestamp, and are a mistake in any case."""
+"""Seconds. Much longer ones would overflow a timestamp, and are a mistake anyway."""
 
 
-def no_sooner(delay: float, wished: float | None) -> float:
-    """Return the delay, or the seconds that a broker wished for where these are more.
+def no_sooner(delay: float, requested: float | None) -> float:
+    """Return the delay, or the seconds that a broker requested if that is longer.
 
-    A wish that is no number of seconds (NaN, below zero) is none; one beyond all measure counts as the longest delay.
+    A request that is not a number of seconds (NaN, negative) is ignored; a huge one is cut to the longest delay.
     """
-    if wished is None or not wished > delay:
+    if requested is None or not requested > delay:
         return delay
-    return min(wished, LONGEST_DELAY)
+    return min(requested, LONGEST_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,10 @@ class ExponentialDelay:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to wait after each failed attempt, and how many attempts there are.
+    """How long to wait after each failed attempt, and how many attempts to make.
 
-    The policy only computes: it reads no clock and draws no random number. Without
-    arguments it is `RetryPolicy.worker()`. A value that makes no sense is a `ValueError`
-    when the policy is made.
+    The policy only computes: it reads no clock and draws no random number. The default is `RetryPolicy.worker()`.
+    Raises `ValueError` for a value that makes no sense.
     """
 
     schedule: DelayTable | ExponentialDelay = DelayTable()
@@ -103,7 +102,7 @@ class RetryPolicy:
             raise ValueError(f"max_attempts is {self.max_attempts!r}; give 1 (no retry) or more")
 
     def delay(self, attempts: int, random: float) -> float:
-        """Return the seconds to wait after `attempts` failed sends, the last included.
+        """Return the seconds to wait after `attempts` failed attempts, including the last one.
 
         `random` is a number in [0, 1); 0.5 gives the delay without jitter.
         """
@@ -114,12 +113,12 @@ class RetryPolicy:
         return self.schedule.delay(attempts, random)
 
     def exhausted(self, attempts: int) -> bool:
-        """Tell whether no attempt is left after `attempts` failed sends."""
+        """Whether no attempt is left after `attempts` failed ones."""
         return attempts >= self.max_attempts
 
     @classmethod
     def table(cls, delays: Iterable[float], *, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> Self:
-        """Wait the given seconds in turn; the last delay repeats."""
+        """Wait these seconds in turn; the last delay repeats."""
         return cls(DelayTable(tuple(delays)), max_attempts)
 
     @classmethod
@@ -134,7 +133,7 @@ class RetryPolicy:
     ) -> Self:
         """Wait `base` seconds, then `factor` times longer each time, up to `cap`.
 
-        `ExponentialDelay` says what each value means.
+        See `ExponentialDelay` for the values.
         """
         schedule = ExponentialDelay(base=base, cap=cap, factor=factor, jitter=jitter)
         return cls(schedule, max_attempts)
@@ -148,21 +147,21 @@ class RetryPolicy:
     def lease(cls, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> Self:
         """120, 240, 480 s … 3600 s, each ±30 %, in whole seconds.
 
-        The protocol it comes from names no number of attempts; 6 is our choice.
+        The protocol behind it sets no limit to attempts; 6 is our choice.
         """
         schedule = ExponentialDelay(base=60.0, cap=3600.0, jitter=0.3, first_exponent=1, whole_seconds=True)
         return cls(schedule, max_attempts)
 
     @classmethod
     def consistency(cls, *, max_attempts: int = 3) -> Self:
-        """0.1, 0.2, 0.4 s … 10 s, each ±10 %; 3 attempts: for calls someone waits for."""
+        """0.1, 0.2, 0.4 s … 10 s, each ±10 %; 3 attempts: for calls that somebody waits for."""
         return cls(ExponentialDelay(base=0.1, cap=10.0, jitter=0.1), max_attempts)
 
     @classmethod
     def tray(cls, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> Self:
         """1, 2, 4 s … 60 s, without jitter.
 
-        The design it comes from retries without end; 6 attempts is our choice.
+        The design behind it retries for ever; 6 attempts is our choice.
         """
         return cls(ExponentialDelay(base=1.0, cap=60.0), max_attempts)
 
@@ -170,6 +169,6 @@ class RetryPolicy:
     def dispatch(cls, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> Self:
         """2, 4, 8 s … 300 s, without jitter.
 
-        The design it comes from leaves the number of attempts open; 6 is our choice.
+        The design behind it leaves the number of attempts open; 6 is our choice.
         """
         return cls(ExponentialDelay(base=1.0, cap=300.0, first_exponent=1), max_attempts)

@@ -1,4 +1,4 @@
-"""Credentials: what of a request tells whose it is."""
+"""Credentials: the headers and cookies that tell whose request it is."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 _TELLING = frozenset(
     {
-        # what proves it
+        # proof of identity
         *("authorization", "auth", "key", "apikey", "token", "accesstoken", "authtoken", "secret", "password"),
         *("credential", "credentials", "session", "sessionid", "sid", "jwt", "cert", "clientcert", "certificate", "dn"),
-        # what a proxy or a gateway tells that has proved it
+        # the identity that a proxy or gateway has verified
         *(
             "user",
             "userid",
@@ -31,7 +31,7 @@ _TELLING = frozenset(
         *("uid", "clientid", "accesskey", "appkey", "secretkey", "bearer"),
     }
 )
-"""Words in names of headers: Authorization, X-API-Key, X-Forwarded-Client-Cert, X-Auth-Request-User and the like."""
+"""Words in header names: Authorization, X-API-Key, X-Forwarded-Client-Cert, X-Auth-Request-User and the like."""
 _PASSING = frozenset(
     {
         *("idempotency", "csrf", "xsrf", "csrftoken", "captcha", "recaptcha", "turnstile", "otp", "totp", "mfa", "2fa"),
@@ -39,13 +39,13 @@ _PASSING = frozenset(
         *("signature", "sign", "hmac", "digest", "timestamp", "time", "ts", "date", "expires"),
     }
 )
-"""Words of others that sound like it, and are no credential, or one that is new in every attempt."""
+"""Words in the names of headers that look similar, but are no credentials or change with every attempt."""
 _EMPTY = re.compile(r"(?i)\s*(?:(?:bearer|basic|token|apikey)\b)?\s*(?:null|undefined|none|\"\")?\s*")
-"""What a client sends that has no credential."""
+"""Values sent by a client that has no credential."""
 _EMPTY_COOKIE = re.compile(r'(?:[^=]*=)?\s*(?:"")?\s*')
 _MADE_ANEW = re.compile(r"(?i)(?:digest|oauth|hawk|signature|negotiate|ntlm|\S*hmac\S*)\s")
 _ENDINGS = ("id", "name", "info", "code", "key", "token")
-"""What is often written together with such a word, as in X-TenantId and X-UserInfo."""
+"""Suffixes often joined to such a word, as in X-TenantId and X-UserInfo."""
 _CLIENT = re.compile(r"(?:^|-)(?:(?:ssl|tls|mtls)-client(?:-|$)|client-id$)")
 _PASSING_COOKIES = re.compile(
     r"""(?ix)
@@ -57,32 +57,32 @@ _PASSING_COOKIES = re.compile(
     | (?:django_)?lang(?:uage)? | locale | theme | tz | timezone
     """
 )
-"""Cookies that change by themselves between two attempts, and tell nobody."""
+"""Cookies that change between attempts and identify nobody."""
 
 
 _LOGIN = re.compile(
     r"(?i)sess|(?:^|[._-])[su]id$|auth|token|jwt|login|user|account|identity|remember|^__(?:host|secure)-"
     r"|ticket|tenant|customer|member|^\.aspnet"
 )
-"""Cookies that are likely to be the one that tells."""
+"""Cookies that are likely to identify the user."""
 
 
 def credentials(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The headers, their names in lower case, that tell whose request it is, by the words in their names; sorted.
+    """The headers that tell whose request it is, judged by the words in their names; sorted, names in lower case.
 
-    Those that change between two attempts of one request are left out, as far as they are known: with them each attempt
-    would be another one's. Cookies are not among them, nor what is empty, and so might be anybody's.
+    Headers known to change between two attempts of a request are left out: they would make each attempt look like a
+    different client's. So are cookies, and empty headers, which anybody could send.
     """
     return sorted((name, value) for name, value in headers if is_credential(name) and not _EMPTY.fullmatch(value))
 
 
 def is_made_anew(authorization: str) -> bool:
-    """Whether an Authorization header is of a scheme that signs each attempt anew, and so makes it another one's."""
+    """Whether an Authorization header's scheme signs each attempt anew, so that two attempts never look alike."""
     return _MADE_ANEW.match(authorization) is not None
 
 
 def is_credential(name: str) -> bool:
-    """Whether a header of this name, in lower case, tells whose request it is."""
+    """Whether a header with this name, in lower case, tells whose request it is."""
     words = set(name.replace("_", "-").split("-"))
     return not words & _PASSING and (any(map(_tells, words)) or _CLIENT.search(name) is not None)
 
@@ -92,7 +92,7 @@ def _tells(word: str) -> bool:
 
 
 def cookies(headers: Iterable[tuple[str, str]]) -> list[str]:
-    """The cookies, each as it was sent, sorted, but for empty ones and those known to change by themselves."""
+    """The cookies as sent, sorted, without empty ones and those known to change between attempts."""
     sent = (one.strip() for name, value in headers if name == "cookie" for one in re.split("[;,]", value))
     return sorted(
         one for one in sent if not _EMPTY_COOKIE.fullmatch(one) and not _PASSING_COOKIES.fullmatch(_name(one))
@@ -100,7 +100,7 @@ def cookies(headers: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def logins(sent: Iterable[str]) -> list[str]:
-    """Those of the cookies that are likely to tell whose request it is."""
+    """The cookies that are likely to identify the user."""
     return [one for one in sent if _LOGIN.search(_name(one))]
 
 

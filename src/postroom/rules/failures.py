@@ -1,4 +1,4 @@
-"""Why a send failed, and what follows from it."""
+"""Why an attempt failed, and whether it is retried."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,15 +17,15 @@ class Failure(StrEnum):
     """The class of a failure."""
 
     TRANSIENT = "transient"
-    """May pass by itself: try again later."""
+    """May succeed later: retry."""
     PERMANENT = "permanent"
-    """No retry mends it: dead at once."""
+    """No retry can help: dead at once."""
     CONFLICT = "conflict"
-    """Something else holds its place: dead at once, and what holds it stays untouched."""
+    """Something else has taken its place: dead at once, and the other stays untouched."""
 
 
 class Reason(StrEnum):
-    """The reason codes that Postroom itself uses; users and brokers may have others."""
+    """The reason codes that Postroom uses; users and brokers may add their own."""
 
     TIMEOUT = "TIMEOUT"
     CONNECTION = "CONNECTION"
@@ -36,9 +36,9 @@ class Reason(StrEnum):
     INVALID_HEADER = "INVALID_HEADER"
     UNROUTABLE = "UNROUTABLE"
     TARGET_UNAVAILABLE = "TARGET_UNAVAILABLE"
-    """The broker has no place for messages of this topic now: it waits, and no attempt counts."""
+    """The broker has no place for messages of this topic now: they wait, and no attempt counts."""
     NOT_TAKEN = "NOT_TAKEN"
-    """It could not be handed to the broker, while others of its topic could."""
+    """It could not be handed to the broker, while other messages of its topic could."""
     MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     MESSAGE_MISSING = "MESSAGE_MISSING"
@@ -64,8 +64,8 @@ _CODES: Mapping[str, Failure] = MappingProxyType(
     }
 )
 
-# Decoding errors of libraries are left out on purpose: a handler also gets one when a proxy answers
-# with an error page, and that passes. Of a message's own payload, `message.json()` and `decode()` say it.
+# Decoding errors of libraries are left out on purpose: a handler also gets one when a proxy answers with an error
+# page, which passes. Only `message.json()` and `decode()` say that the message's own payload is at fault.
 _EXCEPTIONS: Mapping[type[Exception], str] = MappingProxyType(
     {
         TimeoutError: Reason.TIMEOUT,
@@ -77,9 +77,9 @@ _EXCEPTIONS: Mapping[type[Exception], str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """Which reason code an exception has, and which class a reason code has.
+    """Maps exceptions to reason codes, and reason codes to failure classes.
 
-    A value: extending one gives a new one. `Classifier()` knows the built-in codes.
+    Immutable: extending a classifier returns a new one. `Classifier()` knows the built-in codes.
     """
 
     codes: Mapping[str, Failure] = field(default_factory=lambda: _CODES)
@@ -93,7 +93,7 @@ class Classifier:
     def with_exception(self, exception: type[Exception], code: str) -> "Classifier":
         """Return a classifier that gives `exception` and its subclasses the code `code`.
 
-        Of several classes that fit, the most specific one decides.
+        The most specific matching class wins.
         """
         exceptions = {**self.exceptions, exception: _checked(code)}
         return replace(self, exceptions=MappingProxyType(exceptions))
@@ -119,10 +119,10 @@ def reason_code(exception: Exception, classifier: Classifier = DEFAULT_CLASSIFIE
 
 
 def classify(error: str | Exception, classifier: Classifier = DEFAULT_CLASSIFIER) -> Failure:
-    """Return the class of a reason code or of an exception.
+    """Return the failure class of a reason code or an exception.
 
-    Unknown ones are transient: attempts are limited, so a needless retry costs less than
-    a message that is given up at a failure which would have passed.
+    Unknown ones are transient: attempts are limited, so a needless retry costs less than giving up on a failure that
+    would have passed.
     """
     code = error if isinstance(error, str) else reason_code(error, classifier)
     return classifier.codes.get(code, Failure.TRANSIENT)
@@ -131,20 +131,20 @@ def classify(error: str | Exception, classifier: Classifier = DEFAULT_CLASSIFIER
 def cut(text: str, limit: int = MESSAGE_LENGTH) -> str:
     """Return the first `limit` characters of `text`, in a form every database can store.
 
-    NUL characters are removed, and surrogates that stand alone become question marks.
+    NUL characters are removed, and lone surrogates become question marks.
     """
     kept = text.replace("\0", "")[:limit]
     return kept.encode("utf-8", "replace").decode("utf-8")
 
 
-def with_place(said: str, place: str) -> str:
-    """What an error said and, behind it, where in the code: of a text that is too long for both, less is kept."""
+def with_place(reason: str, place: str) -> str:
+    """Append to an error's text where in the code it was raised, and shorten the text to fit."""
     behind = f" ({place[-MESSAGE_LENGTH // 2 :]})" if place else ""
-    return said[: MESSAGE_LENGTH - len(behind)] + behind
+    return reason[: MESSAGE_LENGTH - len(behind)] + behind
 
 
 class DeadReason(StrEnum):
-    """Why a failed send is the last one."""
+    """Why a message is given up."""
 
     EXHAUSTED = "exhausted"
     PERMANENT = "permanent"
@@ -152,36 +152,36 @@ class DeadReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """Try again after `delay` seconds."""
+class RetryAfter:
+    """Retry after `delay` seconds."""
 
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
-    """Do not try again; keep the message as a dead letter."""
+class GiveUp:
+    """Do not retry; keep the message as a dead letter."""
 
     reason: DeadReason
 
 
-AfterFailure: TypeAlias = Retry | Dead
+AfterFailure: TypeAlias = RetryAfter | GiveUp
 
 
 def after_failure(attempts: int, policy: RetryPolicy, failure: Failure, random: float) -> AfterFailure:
-    """Decide what follows a failed send.
+    """Decide what follows a failed attempt.
 
-    `attempts` counts the failed sends so far, the one that just failed included;
+    `attempts` counts the failed attempts so far, including the one that just failed;
     `random` is a number in [0, 1).
     """
     match failure:
         case Failure.TRANSIENT:
             if policy.exhausted(attempts):
-                return Dead(DeadReason.EXHAUSTED)
-            return Retry(policy.delay(attempts, random))
+                return GiveUp(DeadReason.EXHAUSTED)
+            return RetryAfter(policy.delay(attempts, random))
         case Failure.PERMANENT:
-            return Dead(DeadReason.PERMANENT)
+            return GiveUp(DeadReason.PERMANENT)
         case Failure.CONFLICT:
-            return Dead(DeadReason.CONFLICT)
+            return GiveUp(DeadReason.CONFLICT)
         case _:
             assert_never(failure)

@@ -1,73 +1,73 @@
-"""Names that the outside gives us, as names that every database can hold and tell apart."""
+"""Identifiers, header names and labels that come from outside, in a form that every database can store and compare."""
 
 import hashlib
 import re
 
 LONGEST = 255
 LEDGER = "postroom-ledger"
-"""The header of a message that belongs to a ledger entry: scope, key and digest, as JSON. It is not sent."""
+"""Header of a message that belongs to a ledger entry: scope, key and digest, as JSON. It is never sent."""
 RESERVED_HEADERS = "postroom-"
-"""How the headers begin that Postroom makes itself. Programs in plain SQL can give none that does."""
+"""Prefix of the headers that Postroom itself adds. The SQL function for producers refuses headers with it."""
 RESERVED = "postroom:"
-"""How the idempotency keys begin that Postroom makes itself; nobody else may give one that does."""
+"""Prefix of the idempotency keys that Postroom itself makes; users' keys must not start with it."""
 OURS = "postroom"
-"""The source that a relay names unless it is told another."""
+"""The CloudEvents source that a relay sends by default."""
 PARKED = f"{RESERVED}parked:"
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNSTORABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def identity(text: str) -> str:
-    """Return an id or key of any sender as one of at most 255 characters, different for different ones.
+def storable_id(text: str) -> str:
+    """Turn a sender's id or key into one of at most 255 characters; different ids stay different.
 
-    It is the same text wherever that can be stored and is unique in every database; else a hash of it.
+    A text that every database can store and keep unique is returned unchanged; any other becomes a hash.
     """
     can_be_stored = 0 < len(text) <= LONGEST and not _UNSTORABLE.search(text) and not text.endswith(" ")
     return text if can_be_stored else _hash(text)
 
 
-def origin(source: str | None, id: str, topic: str) -> str:
-    """What a received message is known by: its source and its id; where it names no source, its topic and its id.
+def dedup_id_of(source: str | None, id: str, topic: str) -> str:
+    """What identifies a received message: its source and id, or its topic and id if it names no source.
 
-    The UUIDs of a relay that has no source of its own stand for themselves. At most 255 characters, and different for
-    different ones: a source or topic ends at the first space, for its own are escaped.
+    UUIDs sent by a relay that has no source of its own identify themselves. The result has at most 255 characters and
+    differs for different messages: spaces in a source or topic are escaped, so the first space ends it.
     """
     if source == OURS and _UUID.fullmatch(id):
         return id
     place = topic if source is None else source
     escaped = place.replace("%", "%25").replace(" ", "%20")
-    return identity(f"{' ' if source is None else ''}{escaped} {id}")
+    return storable_id(f"{' ' if source is None else ''}{escaped} {id}")
 
 
 def parked_key(consumer: str, dedup_id: str) -> str:
-    """The idempotency key of a message that a consumer has parked, by what the message is known by."""
-    length = len(consumer)  # or a consumer a:b with the id c would be a consumer a with the id b:c
+    """The idempotency key under which a consumer parks a message with this `dedup_id`."""
+    length = len(consumer)  # so that consumer a:b with id c differs from consumer a with id b:c
     rest = f"{length}:{consumer}:{dedup_id}"
     key = f"{PARKED}{rest}"
-    return key if identity(key) == key else f"{PARKED}{_hash(rest)}"
+    return key if storable_id(key) == key else f"{PARKED}{_hash(rest)}"
 
 
 def is_ledger_header(name: str) -> bool:
-    """Whether a header would be taken for the ledger's by anyone who does not mind case, spaces and underscores."""
+    """Whether anybody who ignores case, spaces and underscores would take this header for the ledger's."""
     return name.strip().casefold().replace("_", "-") == LEDGER
 
 
-def label(text: str) -> str | None:
-    """Return a text for people, as a topic or a type, cut to what can be stored; None if nothing is left of it."""
+def storable_label(text: str) -> str | None:
+    """Reduce a text for people, such as a topic or type, to what can be stored; None if nothing is left."""
     return _UNSTORABLE.sub("", text)[:LONGEST] or None
 
 
 def readable(text: str) -> str:
-    """Return a text with the bytes in it that were no UTF-8, and are lone surrogates, in hexadecimal."""
+    """Show bytes that were not UTF-8, and arrived as lone surrogates, in hexadecimal."""
     try:
         raw = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # surrogates that never were bytes
+    except UnicodeEncodeError:  # surrogates that do not stand for bytes
         raw = text.encode("utf-8", "surrogatepass")
     return raw.decode("utf-8", "backslashreplace")
 
 
-def line(text: str) -> str:
-    """Return a header's value without what cannot be stored."""
+def storable_header(text: str) -> str:
+    """Remove the characters from a header's value that cannot be stored."""
     return _UNSTORABLE.sub("", text)
 
 

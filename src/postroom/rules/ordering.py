@@ -1,11 +1,11 @@
-"""Order by key: which lane a key belongs to, and what of a batch may be sent when."""
+"""Order by key: which lane a key belongs to, and in which waves a batch may be sent."""
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import TypeVar
 
 LANES = 16
-"""A power of two. It may change only while no message with a key is unsent."""
+"""A power of two. It may only change while no keyed message is unsent."""
 
 NO_LANE = -1
 """The lane of messages without a key; they are leased one by one."""
@@ -16,8 +16,8 @@ Item = TypeVar("Item")
 def key_hash(key: str) -> int:
     """Return the first 64 bits of the MD5 of the key in UTF-8, big-endian and signed.
 
-    Every database can compute the same number in SQL. 64 bits, so that no stranger's dead
-    message holds this key's messages back by a shared hash.
+    Every database can compute the same number in SQL. It has 64 bits so that a dead message does not hold back another
+    key's messages because of a hash collision.
     """
     digest = hashlib.md5(key.encode("utf-8"), usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
@@ -31,9 +31,9 @@ def lane_of(hashed_key: int) -> int:
 def waves(items: Iterable[Item], key_of: Callable[[Item], Hashable | None]) -> list[list[Item]]:
     """Split a batch into waves in which every key occurs at most once.
 
-    Sent one wave after the other, each confirmed before the next, no message overtakes
-    another of its key. The batch's order is kept inside a wave, everything goes in the
-    earliest wave it can, and items without a key (`None`) all go in the first.
+    If each wave is confirmed before the next one is sent, no message overtakes another of its key. The batch's order
+    is kept inside a wave, every item goes into the earliest possible wave, and items without a key (`None`) all go
+    into the first.
     """
     result: list[list[Item]] = []
     next_wave: dict[Hashable, int] = {}

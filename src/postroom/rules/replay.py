@@ -9,38 +9,38 @@ from typing import assert_never
 
 
 class Status(StrEnum):
-    """What a ledger entry says of its request."""
+    """The status of a keyed request in the ledger."""
 
     IN_PROGRESS = "in_progress"
     SUCCEEDED = "succeeded"
-    """The work came to its end and its response is kept, whatever the response says."""
+    """The work is finished and its response is kept, whatever the response says."""
     FAILED = "failed"
-    """The work was given up: with a response, which is kept, or after an exception, without one."""
+    """The work failed: with a response, which is kept, or with an exception and no response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a request was answered. Headers are pairs, since a name may come more than once."""
+    """The response to a request. Headers are pairs, because a name may occur more than once."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
 
     def __repr__(self) -> str:
-        """Without headers and body, which do not belong in logs."""
+        """Leave out headers and body, which do not belong in logs."""
         return f"Response({self.status}, {len(self.headers)} headers, {len(self.body)} bytes)"
 
 
 LONGEST_WAIT = 60
-"""Seconds after which it is worth asking again, however long a run may hold its entry."""
+"""The longest wait, in seconds, that clients are told, however long a run may hold its entry."""
 OK = Response(200)
 UNANSWERED = Response(500)
-"""What stands for the response of work that ended in an exception, where failures are replayed."""
+"""Replayed for work that ended in an exception, if failures are replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request's place in the ledger: scope and key are its identity, the token is that of one run of it."""
+    """A request's place in the ledger: scope and key identify the request, the token identifies one run of it."""
 
     scope: str
     key: str
@@ -50,46 +50,46 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the ledger holds for a key, by the database's clock."""
+    """What the ledger holds for a key, as of the database's clock."""
 
     digest: str
     status: Status
     response: Response | None = None
-    """Of one in progress, what whoever asks is told meanwhile, where it was handed over with such an answer."""
+    """For a request in progress that was handed over with a response: that response."""
     lease_left: float = 0.0
-    """Seconds for which whoever runs the request still holds it; zero or less where nobody does."""
+    """Seconds until the current run's lease ends; zero or less if nobody holds the request."""
     expired: bool = False
-    """The time for which the entry was to be kept is over."""
+    """The entry's retention period is over."""
 
 
 class Start(StrEnum):
-    """Why a request is to run."""
+    """Why a request runs."""
 
     NEW = "new"
     FAILED = "failed"
     """An earlier run ended in an exception."""
     ABANDONED = "abandoned"
-    """An earlier run let its lease end: it crashed or hangs, and what it did outside the database is not known."""
+    """An earlier run's lease ended: it crashed or hangs, and its effects outside the database are unknown."""
     EXPIRED = "expired"
-    """There was an entry, but the time for which it was to be kept is over."""
+    """There was an entry, but its retention period is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Do the work, and then tell the ledger by this entry how it ended."""
+    """Do the work, then record its result under this entry."""
 
     entry: Entry
     start: Start = Start.NEW
 
     @property
     def taken_over(self) -> bool:
-        """Whether there was an entry before, which is now this run's."""
+        """Whether this run takes over an existing entry."""
         return self.start is not Start.NEW
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The work was done before, or was handed over: give its response again."""
+    """The work is done, or was handed over: return this response again."""
 
     response: Response
     failed: bool = False
@@ -97,25 +97,25 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The key belongs to another request."""
+    """The key was used for a different request."""
 
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """The same request is running."""
+    """Another run of the same request holds the key."""
 
     retry_after: int
-    """Whole seconds until its lease ends if it is not renewed; at least one, at most a minute."""
+    """Whole seconds, from 1 to 60, until that run's lease ends unless it is renewed."""
 
 
 Decision = Run | Replay | Conflict | InProgress
 
 
 def decide(recorded: Recorded | None, wanted: Entry, *, replay_failures: bool = False) -> Decision:
-    """Tell what to do with a request, from what the ledger holds for its key; `wanted` is its entry if it runs.
+    """Decide what to do with a request, given what the ledger holds for its key. `wanted` is its entry if it runs.
 
-    A response that was produced is replayed, also one that tells of an error, or of work that others will do. After an
-    exception the work runs again, or, with `replay_failures`, its failure is replayed.
+    A recorded response is replayed, even one that reports an error or work that others will do. After an exception
+    the work runs again or, with `replay_failures`, its failure is replayed.
     """
     if recorded is None:
         return Run(wanted)
@@ -145,25 +145,25 @@ def _while_in_progress(recorded: Recorded, wanted: Entry) -> Decision:
         return Run(wanted, Start.ABANDONED)
     if recorded.response is not None:
         return Replay(recorded.response)
-    left = ceil(round(recorded.lease_left, 3))  # databases' clocks differ in their last digits
+    left = ceil(round(recorded.lease_left, 3))  # databases round their clocks differently
     return InProgress(min(max(1, left), LONGEST_WAIT))
 
 
 class Verdict(StrEnum):
-    """What becomes of an outcome that is reported for a key by who does the work later, as a relay does."""
+    """What happens to an outcome that is reported for a key later on, for example by a relay."""
 
     ABSENT = "absent"
-    """The ledger held nothing for the key, or only what has expired: the outcome makes an entry."""
+    """The ledger holds nothing for the key, or only an expired entry: the outcome creates one."""
     CONFIRMED = "confirmed"
-    """The entry was open or failed, and takes the outcome."""
+    """The entry is in progress or failed, and takes the outcome."""
     ALREADY_SUCCEEDED = "already_succeeded"
-    """The entry is left as it is: nothing is written over a success."""
+    """The entry stays as it is: a success is never overwritten."""
     OTHER_DIGEST = "other_digest"
-    """The key belongs to another request, whose entry is left as it is."""
+    """The key belongs to a different request, whose entry stays as it is."""
 
 
-def judge(recorded: Recorded | None, digest: str) -> Verdict:
-    """Tell what becomes of an outcome for a request of this digest, from what the ledger holds for its key."""
+def verdict_on(recorded: Recorded | None, digest: str) -> Verdict:
+    """Decide what happens to an outcome of the request with this digest, given what the ledger holds for its key."""
     if recorded is None:
         return Verdict.ABSENT
     if recorded.digest != digest:
@@ -172,5 +172,5 @@ def judge(recorded: Recorded | None, digest: str) -> Verdict:
 
 
 def is_reopened(recorded: Recorded, digest: str) -> bool:
-    """Whether an entry is in progress again when the work for a request of this digest is tried after all."""
+    """Whether retrying the work of the request with this digest puts its entry back in progress."""
     return recorded.digest == digest and recorded.status is Status.FAILED

@@ -1,4 +1,4 @@
-"""Routing: which pattern a topic belongs to, and in which queue its messages wait for their broker."""
+"""Routing: which pattern a topic matches, and in which queue its messages wait for their broker."""
 
 import re
 from collections.abc import Collection
@@ -6,16 +6,16 @@ from functools import lru_cache
 from hashlib import sha256
 
 ANYTHING = "*"
-"""Stands in a pattern for any characters, also none; alone, it is the pattern of all that no other one matches."""
+"""Matches any characters, including none. On its own: the pattern for topics that no other pattern matches."""
 
 PREFIX = "topic:"
-"""What the names of the queues begin with that messages are sorted into. No other queue may begin so."""
+"""Prefix of the queues that messages are routed into by topic. No other queue may start with it."""
 
 HANDLERS = "handler:"
-"""What the names of the queues begin with in which received messages are parked for their handlers."""
+"""Prefix of the queues in which received messages are parked for their handlers."""
 
 SOURCES = "source:"
-"""What the names begin with under which consumers say that they receive; no message is there."""
+"""Prefix under which consumers register what they receive from; it holds no messages."""
 
 LONGEST_QUEUE = 64
 _PLAIN = re.compile(r"[!-~]+")
@@ -23,7 +23,7 @@ _KNOWN_TOPICS = 4096
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether the topic belongs to the pattern. In a pattern ``*`` stands for any characters; all else for itself."""
+    """Whether the topic matches the pattern. ``*`` matches any characters; everything else matches itself."""
     first, *others = pattern.split(ANYTHING)
     if not others:
         return pattern == topic
@@ -31,7 +31,7 @@ def matches(pattern: str, topic: str) -> bool:
         return False
     *between, last = others
     place = len(first)
-    for part in between:  # each as early as can be, so that nothing has to be tried twice
+    for part in between:  # the earliest match is always good enough: no backtracking
         found = topic.find(part, place)
         if found < 0:
             return False
@@ -45,9 +45,9 @@ def expression(pattern: str) -> str:
 
 
 def best_pattern(patterns: Collection[str], topic: str) -> str | None:
-    """The pattern that decides: the topic itself where it is one, else the longest; None where none matches.
+    """The pattern that applies: the topic itself if it is one, else the longest match; None if none matches.
 
-    Of several that are equally long it is the first in the order of the alphabet, so that all relays agree.
+    Patterns of equal length are taken in alphabetical order, so that all relays agree.
     """
     if topic in patterns:
         return topic
@@ -56,17 +56,17 @@ def best_pattern(patterns: Collection[str], topic: str) -> str | None:
 
 
 def queue_of_pattern(pattern: str) -> str:
-    """The queue of a pattern's messages: ``topic:orders.*``. A hash where that is too long, or not plain ASCII."""
+    """The queue of a pattern's messages: ``topic:orders.*``, or a hash if that is too long or not plain ASCII."""
     return _queue(PREFIX, pattern)
 
 
 def queue_of_consumer(consumer: str) -> str:
-    """The queue in which a consumer's messages are parked: ``handler:billing``, or a hash as well."""
+    """The queue in which a consumer's messages are parked: ``handler:billing``, or a hash as above."""
     return _queue(HANDLERS, consumer)
 
 
 def place_of_source(consumer: str) -> str:
-    """Under which name a consumer says what it receives from, among the queues: ``source:billing``."""
+    """The name under which a consumer registers what it receives from, among the queues: ``source:billing``."""
     return _queue(SOURCES, consumer)
 
 
@@ -78,23 +78,23 @@ def _queue(prefix: str, name: str) -> str:
 
 
 def is_parked(queue: str) -> bool:
-    """Whether the messages of this queue wait for a consumer's handler, and not for a relay."""
+    """Whether the queue holds messages parked for a consumer's handler, rather than messages for a relay."""
     return queue.startswith(HANDLERS)
 
 
 def is_sorted(queue: str) -> bool:
-    """Whether messages come into this queue by their topic."""
+    """Whether messages are routed into this queue by topic."""
     return queue.startswith(PREFIX)
 
 
 class Routing:
-    """Which queue a topic's messages belong into, by patterns."""
+    """Maps topics to queues by patterns."""
 
     def __init__(self, patterns: Collection[str]) -> None:
         self.queues = {pattern: queue_of_pattern(pattern) for pattern in (*patterns, ANYTHING)}
-        """Each pattern's queue, that of what no other one matches included."""
+        """The queue of each pattern, including ``*``."""
         self.queue_of = lru_cache(_KNOWN_TOPICS)(self._queue_of)
-        """The queue of a topic: a function, which remembers the topics that it has seen."""
+        """The queue of a topic; results are cached."""
 
     def _queue_of(self, topic: str) -> str:
         return self.queues[best_pattern(self.queues, topic) or ANYTHING]

@@ -1,6 +1,6 @@
-"""Which topics a broker can have, and which are its own: a topic that somebody else chose must not reach its inside.
+"""Which topics a broker accepts, and which it reserves: a topic that others choose must not reach its internals.
 
-Each rule returns why a topic cannot be, or None; the reason follows the topic in a sentence.
+Each rule returns what is wrong with a topic, to follow the topic in a sentence, or None.
 """
 
 import re
@@ -21,11 +21,11 @@ _KNOWN_TOPICS = 4096
 
 @lru_cache(maxsize=_KNOWN_TOPICS)
 def subject(topic: str) -> str | None:
-    """For NATS. What begins with a dollar sign is the API of the server; `_INBOX` is where others wait for replies."""
+    """For NATS. Subjects that start with `$` are the server's API; `_INBOX` is where clients wait for replies."""
     if not _SUBJECT.fullmatch(topic):
-        return "is not a subject: words with dots between them, without spaces, * or >"
+        return "is not a subject: use words separated by dots, without spaces, * or >"
     if _NATS_OWN.match(topic):
-        return "is the server's own: subjects that begin with $ reach its API, those with _INBOX others' replies"
+        return "is reserved by the server: subjects that start with $ reach its API, those with _INBOX others' replies"
     if len(topic.encode()) > LONGEST_SUBJECT:
         return f"has more than {LONGEST_SUBJECT} bytes"
     return None
@@ -33,10 +33,10 @@ def subject(topic: str) -> str | None:
 
 @lru_cache(maxsize=_KNOWN_TOPICS)
 def kafka_topic(topic: str) -> str | None:
-    """For Kafka. What begins with two underscores holds its own state, `__consumer_offsets` for one."""
+    """For Kafka. Topics that start with two underscores hold its own state, such as `__consumer_offsets`."""
     if not _KAFKA_NAME.fullmatch(topic) or topic in (".", ".."):
-        return "is not one that Kafka can have: at most 249 letters, digits, dots, dashes and underscores"
-    return "is Kafka's own: its internal topics begin with two underscores" if topic.startswith("__") else None
+        return "is not a Kafka topic: use at most 249 letters, digits, dots, dashes and underscores"
+    return "is reserved by Kafka: its internal topics start with two underscores" if topic.startswith("__") else None
 
 
 @lru_cache(maxsize=_KNOWN_TOPICS)
@@ -45,20 +45,22 @@ def routing_key(topic: str) -> str | None:
     if _SURROGATE.search(topic):
         return "holds a surrogate, which UTF-8 cannot hold"
     size = len(topic.encode())
-    return None if size <= LONGEST_SHORT_STRING else f"has {size} bytes; a routing key has {LONGEST_SHORT_STRING}"
+    return (
+        None if size <= LONGEST_SHORT_STRING else f"has {size} bytes; routing keys have at most {LONGEST_SHORT_STRING}"
+    )
 
 
 @lru_cache(maxsize=_KNOWN_TOPICS)
 def queue(topic: str) -> str | None:
-    """For RabbitMQ without an exchange: `amq.` names are the server's, others' reply queues among them."""
+    """For RabbitMQ without an exchange. Names with `amq.` are reserved: they include the reply queues of others."""
     if not topic:
-        return "is empty: no queue can be called so"
-    return "is the server's own: its queues begin with amq." if topic.startswith("amq.") else routing_key(topic)
+        return "is empty: a queue needs a name"
+    return "is reserved by the server: its queues start with amq." if topic.startswith("amq.") else routing_key(topic)
 
 
 @lru_cache(maxsize=_KNOWN_TOPICS)
 def stream(topic: str) -> str | None:
-    """For Redis: any text; where the name is that of another data structure, the server refuses it."""
+    """For Redis: any text. If the key holds another data type, the server refuses the message."""
     return "holds a surrogate, which UTF-8 cannot hold" if _SURROGATE.search(topic) else None
 
 
@@ -67,7 +69,7 @@ _SCHEMES = {"nats+tls": "nats", "kafka+ssl": "kafka", "amqps": "amqp", "rediss":
 
 
 def rule_of(url: str | None) -> Rule | None:
-    """The rule of the broker that a URL names; None where there is none, or it takes any topic."""
+    """The rule for the broker at a URL; None if there is no broker or it accepts any topic."""
     scheme = (url or "").partition(":")[0]
     found = _RULES.get(_SCHEMES.get(scheme, scheme))
     if found is queue and parse_qs((url or "").partition("?")[2]).get("exchange"):

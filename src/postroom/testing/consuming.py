@@ -200,7 +200,7 @@ class InMemoryConsumer:
         code = failures.reason_code(error, self._classifier)
         failure = failures.classify(code, self._classifier)
         next_one = failures.after_failure(attempts, handler.policy, failure, _NO_JITTER)
-        delay = next_one.delay if isinstance(next_one, failures.Retry) else None
+        delay = next_one.delay if isinstance(next_one, failures.RetryAfter) else None
         undone = Undone(message, attempts, code, said(error, handler), error, delay)
         (self.dead if delay is None else self.parked).append(undone)
         return Fate.DEAD if delay is None else Fate.PARKED

@@ -14,7 +14,7 @@ from postroom.brokers import signatures
 from postroom.brokers.cloudevents import HTTP, incoming, is_structured
 from postroom.consumer.outcomes import Fate
 from postroom.errors import PostroomError
-from postroom.rules.naming import origin
+from postroom.rules.naming import dedup_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
@@ -136,7 +136,7 @@ class Receiver:
         if self._keys is None:
             return message
         if unsigned:
-            return msgspec.structs.replace(message, assigned_dedup_id=origin(None, headers[signatures.ID], ""))
+            return msgspec.structs.replace(message, assigned_dedup_id=dedup_id_of(None, headers[signatures.ID], ""))
         if message.id != headers[signatures.ID] and is_structured(headers):
             raise _Refused(HTTPStatus.UNAUTHORIZED, OTHER_ID)
         return message

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from postroom.delivery.circuit import FIRST_PAUSE
 from postroom.delivery.targets import CROWD, CROWD_PAUSE, LONGEST_PAUSE, MOST, Targets
-from postroom.rules.holding import RATE, SCOUTS, SOONEST
+from postroom.rules.target_probes import PROBES, RATE, SOONEST
 from tests.unit.delivery.test_circuit import Clock
 
 
@@ -64,8 +64,8 @@ def test_R_9_a_million_messages_come_again_at_a_bounded_rate_and_a_few_soon() ->
     found.failed("a", "no queue")
     delays = [delay for _ in range(1000) for delay in found.delays("a", 1000, tried=False)]
     soon = [delay for delay in delays if delay < SOONEST]
-    assert soon == [FIRST_PAUSE] * SCOUTS
-    assert max(delays) > (1_000_000 - SCOUTS) / RATE
+    assert soon == [FIRST_PAUSE] * PROBES
+    assert max(delays) > (1_000_000 - PROBES) / RATE
     by_minute: dict[int, int] = {}
     for delay in delays:
         by_minute[int(delay // 60)] = by_minute.get(int(delay // 60), 0) + 1

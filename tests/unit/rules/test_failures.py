@@ -12,11 +12,11 @@ from postroom.rules.failures import (
     CODE_LENGTH,
     MESSAGE_LENGTH,
     Classifier,
-    Dead,
     DeadReason,
     Failure,
+    GiveUp,
     Reason,
-    Retry,
+    RetryAfter,
     after_failure,
     classify,
     cut,
@@ -156,12 +156,12 @@ class TestCut:
 class TestAfterFailure:
     def test_L_7_a_transient_failure_is_retried_after_the_policys_delay(self) -> None:
         decision = after_failure(2, RetryPolicy.worker(), Failure.TRANSIENT, NO_JITTER)
-        assert decision == Retry(10)
+        assert decision == RetryAfter(10)
 
     def test_L_10_the_last_attempt_ends_dead(self) -> None:
         policy = RetryPolicy.worker()
-        assert after_failure(5, policy, Failure.TRANSIENT, NO_JITTER) == Retry(80)
-        dead = Dead(DeadReason.EXHAUSTED)
+        assert after_failure(5, policy, Failure.TRANSIENT, NO_JITTER) == RetryAfter(80)
+        dead = GiveUp(DeadReason.EXHAUSTED)
         assert after_failure(6, policy, Failure.TRANSIENT, NO_JITTER) == dead
 
     @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ class TestAfterFailure:
         ],
     )
     def test_L_9_permanent_failures_and_conflicts_are_dead_at_once(self, failure: Failure, reason: DeadReason) -> None:
-        assert after_failure(1, RetryPolicy.worker(), failure, NO_JITTER) == Dead(reason)
+        assert after_failure(1, RetryPolicy.worker(), failure, NO_JITTER) == GiveUp(reason)
 
     @given(st.integers(1, 50), st.integers(1, 50), randoms)
     def test_a_transient_failure_is_retried_exactly_while_attempts_are_left(
@@ -181,15 +181,15 @@ class TestAfterFailure:
         policy = RetryPolicy.lease(max_attempts=limit)
         decision = after_failure(attempts, policy, Failure.TRANSIENT, random)
         if attempts < limit:
-            assert decision == Retry(policy.delay(attempts, random))
+            assert decision == RetryAfter(policy.delay(attempts, random))
         else:
-            assert decision == Dead(DeadReason.EXHAUSTED)
+            assert decision == GiveUp(DeadReason.EXHAUSTED)
 
     @given(st.integers(1, 20))
     def test_a_message_that_always_fails_is_sent_as_often_as_the_policy_says(self, limit: int) -> None:
         policy = RetryPolicy.tray(max_attempts=limit)
         sends = 1
-        while isinstance(after_failure(sends, policy, Failure.TRANSIENT, 0), Retry):
+        while isinstance(after_failure(sends, policy, Failure.TRANSIENT, 0), RetryAfter):
             sends += 1
         assert sends == limit
 

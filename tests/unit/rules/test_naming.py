@@ -9,13 +9,13 @@ from postroom.rules.naming import (
     LEDGER,
     LONGEST,
     RESERVED,
-    identity,
+    dedup_id_of,
     is_ledger_header,
-    label,
-    line,
-    origin,
     parked_key,
     readable,
+    storable_header,
+    storable_id,
+    storable_label,
 )
 
 ANY = st.text(st.characters(), max_size=400)
@@ -23,32 +23,32 @@ ANY = st.text(st.characters(), max_size=400)
 
 @given(ANY)
 def test_an_identity_can_be_stored_and_is_its_own(text: str) -> None:
-    found = identity(text)
+    found = storable_id(text)
     assert 0 < len(found) <= LONGEST
     assert found.isprintable() or found == text
     assert not found.endswith(" ")
-    assert identity(found) == found
+    assert storable_id(found) == found
 
 
 @given(ANY, ANY)
 def test_different_ones_stay_different(one: str, other: str) -> None:
-    assert (identity(one) == identity(other)) == (one == other) or identity(one) in {one, other}
+    assert (storable_id(one) == storable_id(other)) == (one == other) or storable_id(one) in {one, other}
 
 
 def test_what_is_fit_is_left_as_it_is() -> None:
-    assert identity("order-7 für Ä") == "order-7 für Ä"
-    assert identity("a" * 255) == "a" * 255
-    assert identity("a" * 256) != identity("a" * 257)
-    assert label("orders.created") == "orders.created"
-    assert label("\n") is None
-    assert label("a\nb" + "c" * 300) == "ab" + "c" * 253
-    assert line("a\nb") == "ab"
+    assert storable_id("order-7 für Ä") == "order-7 für Ä"
+    assert storable_id("a" * 255) == "a" * 255
+    assert storable_id("a" * 256) != storable_id("a" * 257)
+    assert storable_label("orders.created") == "orders.created"
+    assert storable_label("\n") is None
+    assert storable_label("a\nb" + "c" * 300) == "ab" + "c" * 253
+    assert storable_header("a\nb") == "ab"
 
 
 @given(st.none() | ANY, ANY, ANY)
 def test_I_5_what_a_message_is_known_by_can_be_stored(source: str | None, id: str, topic: str) -> None:
-    found = origin(source or None, id, topic)
-    assert identity(found) == found
+    found = dedup_id_of(source or None, id, topic)
+    assert storable_id(found) == found
 
 
 PLACES = st.none() | st.text("a %", min_size=1, max_size=3)
@@ -56,24 +56,24 @@ PLACES = st.none() | st.text("a %", min_size=1, max_size=3)
 
 @given(st.tuples(PLACES, st.text("a %", max_size=3)), st.tuples(PLACES, st.text("a %", max_size=3)))
 def test_I_5_sources_and_ids_are_told_apart(one: tuple[str | None, str], other: tuple[str | None, str]) -> None:
-    assert (origin(*one, "a") == origin(*other, "a")) == (one == other)
+    assert (dedup_id_of(*one, "a") == dedup_id_of(*other, "a")) == (one == other)
 
 
 def test_I_5_who_sent_it_decides_and_else_where_it_was_sent() -> None:
     uuid = "0197f3c1-8a50-7cc3-9d2e-0b7a5c1f4e11"
-    assert origin("postroom", uuid, "orders") == uuid  # as relays have always been marked
-    assert origin("shop", uuid, "orders") == f"shop {uuid}"
-    assert origin("postroom", "7", "orders") == "postroom 7"
-    assert origin(None, "7", "orders") == " orders 7"
-    assert origin("shop", "7", "orders") == origin("shop", "7", "orders.again")
-    assert origin(None, "7", "orders") != origin(None, "7", "bills")
+    assert dedup_id_of("postroom", uuid, "orders") == uuid  # as relays have always been marked
+    assert dedup_id_of("shop", uuid, "orders") == f"shop {uuid}"
+    assert dedup_id_of("postroom", "7", "orders") == "postroom 7"
+    assert dedup_id_of(None, "7", "orders") == " orders 7"
+    assert dedup_id_of("shop", "7", "orders") == dedup_id_of("shop", "7", "orders.again")
+    assert dedup_id_of(None, "7", "orders") != dedup_id_of(None, "7", "bills")
 
 
 @given(ANY, ANY)
 def test_keys_of_parked_messages_are_of_our_own_and_fit(consumer: str, dedup_id: str) -> None:
     key = parked_key(consumer, dedup_id)
     assert key.startswith(RESERVED)
-    assert identity(key) == key
+    assert storable_id(key) == key
     assert parked_key("a:b", "c") != parked_key("a", "b:c")
 
 

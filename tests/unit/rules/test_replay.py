@@ -25,7 +25,7 @@ from postroom.rules.replay import (
     Verdict,
     decide,
     is_reopened,
-    judge,
+    verdict_on,
 )
 
 WANTED = Entry("shop", "key", "a" * 64, 7)
@@ -130,7 +130,7 @@ def test_K_1_a_run_is_always_of_the_wanted_entry_and_says_that_it_took_over(
 
 @given(entries)
 def test_L_12_a_success_is_never_written_over(recorded: Recorded) -> None:
-    verdict = judge(recorded, WANTED.digest)
+    verdict = verdict_on(recorded, WANTED.digest)
     if recorded.digest == WANTED.digest:
         succeeded = recorded.status is Status.SUCCEEDED
         assert verdict is (Verdict.ALREADY_SUCCEEDED if succeeded else Verdict.CONFIRMED)
@@ -141,7 +141,7 @@ def test_L_12_a_success_is_never_written_over(recorded: Recorded) -> None:
 
 
 def test_L_12_an_outcome_without_an_entry_makes_one() -> None:
-    assert judge(None, WANTED.digest) is Verdict.ABSENT
+    assert verdict_on(None, WANTED.digest) is Verdict.ABSENT
 
 
 @given(entries)

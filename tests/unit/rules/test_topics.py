@@ -27,7 +27,7 @@ def test_what_is_no_subject(topic: str) -> None:
     "topic", ["$JS.API.STREAM.PURGE.X", "$SYS", "$KV.a.b", "$", "_INBOX", "_INBOX.a", "_INBOX_a.b", "_R_", "_GR_.a"]
 )
 def test_subjects_that_are_the_servers(topic: str) -> None:
-    assert "the server's own" in str(topics.subject(topic))
+    assert "reserved by the server" in str(topics.subject(topic))
 
 
 def test_a_subject_that_would_not_fit_into_a_line() -> None:
@@ -38,8 +38,8 @@ def test_a_subject_that_would_not_fit_into_a_line() -> None:
     ("topic", "problem"),
     [
         *(("orders", None), ("orders.created-2_x", None), ("_schemas", None), ("x" * 249, None), ("a..b", None)),
-        *((name, "not one that Kafka can have") for name in ("", "a b", "ü", "a/b", "x" * 250, ".", "..", LONE)),
-        *((name, "Kafka's own") for name in ("__consumer_offsets", "__transaction_state")),
+        *((name, "is not a Kafka topic") for name in ("", "a b", "ü", "a/b", "x" * 250, ".", "..", LONE)),
+        *((name, "reserved by Kafka") for name in ("__consumer_offsets", "__transaction_state")),
     ],
 )
 def test_topics_of_kafka(topic: str, problem: str | None) -> None:
@@ -51,7 +51,7 @@ def test_topics_of_kafka(topic: str, problem: str | None) -> None:
     ("topic", "problem"),
     [
         *(("orders", None), ("größe", None), ("orders.*", None), ("a b", None), ("amqp", None), ("x" * 255, None)),
-        *(("", "empty"), ("amq.gen-a", "the server's own"), ("amq.", "the server's own")),
+        *(("", "empty"), ("amq.gen-a", "reserved by the server"), ("amq.", "reserved by the server")),
         *(("ü" * 128, "has 256 bytes"), (LONE, "surrogate")),
     ],
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
-from postroom.rules.whereabouts import Circumstances, Whereabouts, whereabouts
+from postroom.rules.why_not_sent import Facts, WhyNotSent, why_not_sent
 from postroom.store.admin.audit import audit
 from postroom.store.admin.dead_letters import ALL, Choice
 from postroom.store.ledger.confirming import Confirming
@@ -253,14 +253,14 @@ def _part(where: _Where) -> str:
 def is_sending(state: Stored, row: _Unsent, holder: _Holder | None) -> bool:
     """Whether a relay may be just sending it."""
     in_lane = holder is not None and row.position <= holder.read_to
-    known = Circumstances(
+    known = Facts(
         stored=state,
         blocked=bool(row.blocked),
         taken=state is Stored.READY and bool(row.leased or in_lane),
         lane_held=holder is not None,
         holder_down=holder is not None and holder.down,
     )
-    return whereabouts(known) is Whereabouts.SENDING
+    return why_not_sent(known) is WhyNotSent.SENDING
 
 
 def _details(row: _Unsent) -> dict[str, Any]:

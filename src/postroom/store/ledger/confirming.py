@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postroom.rules.replay import Response, Status, Verdict, is_reopened, judge
+from postroom.rules.replay import Response, Status, Verdict, is_reopened, verdict_on
 from postroom.store.ledger.entries import KEEPERS, UNTIL_CONFIRMED, Found
 from postroom.store.outbox.leases import new_token
 from postroom.store.outbox.writer import listed
@@ -140,7 +140,7 @@ class Confirming:
 
 
 def _judged(found: Found | None, one: Confirmation) -> Verdict:
-    return judge(found.recorded if found else None, one.digest)
+    return verdict_on(found.recorded if found else None, one.digest)
 
 
 def _rounds(confirmations: Iterable[Confirmation]) -> Iterator[dict[tuple[str, str], int]]:

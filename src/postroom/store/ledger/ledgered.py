@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from postroom.rules.answers import CANCELLED, EXPIRED, SUCCEEDED, UNKNOWN, http_status
 from postroom.rules.failures import CODE_LENGTH, cut
+from postroom.rules.http_status import CANCELLED, EXPIRED, SUCCEEDED, UNKNOWN, http_status
 from postroom.rules.naming import LEDGER
 from postroom.rules.replay import Response
 from postroom.store.ledger.confirming import Confirmation

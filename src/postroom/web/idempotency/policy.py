@@ -10,7 +10,7 @@ from postroom import encoding
 from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
 from postroom.rules.credentials import cookies, credentials, is_made_anew, logins
-from postroom.rules.spelling import plain
+from postroom.rules.url_paths import without_trailing_slash
 from postroom.web.idempotency import problems
 from postroom.web.idempotency import recorded_responses as responses
 from postroom.web.idempotency.forms import without_boundary
@@ -138,7 +138,9 @@ class Policy:
         request = asked.request
         if self._options.operation is not None:
             return as_text("operation", self._options.operation(request))
-        return asked.route.operation or f"{request.method} {plain(request.find_route() or request.path)}"
+        return (
+            asked.route.operation or f"{request.method} {without_trailing_slash(request.find_route() or request.path)}"
+        )
 
 
 class Asked:

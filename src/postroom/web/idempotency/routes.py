@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs
 
 from postroom.errors import InvalidSetting
-from postroom.rules.spelling import plain, spellings
+from postroom.rules.url_paths import path_spellings, without_trailing_slash
 
 if TYPE_CHECKING:
     from postroom.web.requests import Request
@@ -83,7 +83,7 @@ def _pattern(text: str) -> Matcher:
     parts = _PATTERN.fullmatch(text)
     if not text or parts is None:
         raise InvalidSetting(f"{text!r} is not a pattern: write POST, /orders/{{id}} or POST /orders/{{id}}")
-    method, path = parts[1], parts[2] and plain(parts[2])
+    method, path = parts[1], parts[2] and without_trailing_slash(parts[2])
     if method is not None and method not in METHODS:
         raise InvalidSetting(f"{text!r} is not a pattern, as {method} is no method of HTTP: use a function for others")
     expression = None if path is None else re.compile(_expression(text, path), re.DOTALL | re.IGNORECASE)
@@ -108,10 +108,10 @@ def methods_of(request: Request) -> set[str]:
 
 def _paths_of(request: Request) -> Iterator[str]:
     """What its path may be read as, and last, because it costs most, the framework's route."""
-    yield from chain.from_iterable(map(spellings, (request.path, *request.other_paths)))
+    yield from chain.from_iterable(map(path_spellings, (request.path, *request.other_paths)))
     route = request.find_route()
     if route:
-        yield plain("/" + re.sub(r"[\^$]|\\Z|\\A", "", route).lstrip("/"))
+        yield without_trailing_slash("/" + re.sub(r"[\^$]|\\Z|\\A", "", route).lstrip("/"))
 
 
 def _expression(text: str, path: str) -> str:

@@ -1,4 +1,4 @@
-"""One path, however it is spelled: what a server, a proxy or a framework may take it for."""
+"""URL paths: the different spellings that a server, proxy or framework may take for the same path."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _ODD = re.compile(r"//|/\.|/$|[%;\\]|[\x00-\x20\x7f]|^[^/]")
-"""What a path may be taken for another one by. Most have none of it."""
+"""Characters that allow a path to be read as another one. Most paths have none of them."""
 _AT_ITS_END = re.compile(r"[\x00-\x20\x7f]+$")
 _PARAMETERS = re.compile(r";[^/]*")
 _SLASHES = re.compile("/+")
 
 
-def spellings(path: str) -> Iterable[str]:
-    """The path as it is, and every path that something between the client and a handler may read it as.
+def path_spellings(path: str) -> Iterable[str]:
+    """The path itself, and every path that something between the client and a handler may read it as.
 
-    The end of a regular expression matches before a line feed; routers merge slashes, and ignore one at the end;
-    servers drop parameters (``;a=b``) or what precedes the first slash, follow ``..``, take a backslash for a slash, or
-    decode twice.
+    In a regular expression, ``$`` also matches before a line feed; routers merge slashes and ignore a trailing one;
+    servers drop parameters (``;a=b``) or anything before the first slash, resolve ``..``, treat a backslash as a slash,
+    or decode twice.
     """
     if path != "/" and not _ODD.search(path):
         return (path,)
@@ -32,8 +32,8 @@ def spellings(path: str) -> Iterable[str]:
     return found
 
 
-def plain(path: str) -> str:
-    """The path without a slash at its end, which frameworks do not tell apart."""
+def without_trailing_slash(path: str) -> str:
+    """The path without trailing slashes, which frameworks ignore."""
     return path.rstrip("/") or "/"
 
 
@@ -61,5 +61,14 @@ def _followed(path: str) -> str:
     return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
-_READINGS = (unquote, _with_slashes, _rooted, _without_end, _without_parameters, _merged, _followed, plain)
-"""In the order in which one makes way for the next."""
+_READINGS = (
+    unquote,
+    _with_slashes,
+    _rooted,
+    _without_end,
+    _without_parameters,
+    _merged,
+    _followed,
+    without_trailing_slash,
+)
+"""In this order: each reading may make the next one possible."""

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from postroom.rules.blame import Fault, of_unavailable, of_unreached
+from postroom.rules.faults import Fault, of_unavailable, of_unreached
 
 BOTH = (False, True)
 

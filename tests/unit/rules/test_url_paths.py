@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.rules.spelling import plain, spellings
+from postroom.rules.url_paths import path_spellings, without_trailing_slash
 
 
 @pytest.mark.parametrize(
@@ -26,21 +26,21 @@ from postroom.rules.spelling import plain, spellings
     ],
 )
 def test_K_2_a_path_is_known_however_it_is_spelled(spelled: str) -> None:
-    assert "/payments" in spellings(spelled)
+    assert "/payments" in path_spellings(spelled)
 
 
 @pytest.mark.parametrize("other", ["/payment", "/payments2", "/x/payments", "/payments/7", "/pay/ments", "/"])
 def test_another_path_is_another_one(other: str) -> None:
-    assert "/payments" not in spellings(other)
+    assert "/payments" not in path_spellings(other)
 
 
 def test_the_root_is_itself() -> None:
-    assert plain("/") == plain("//") == "/"
-    assert set(spellings("/")) == {"/"}
+    assert without_trailing_slash("/") == without_trailing_slash("//") == "/"
+    assert set(path_spellings("/")) == {"/"}
 
 
 @given(st.text(st.sampled_from("/.;%2f\\\n ab\0")))
 def test_a_path_is_among_its_spellings_which_are_few(path: str) -> None:
-    found = list(spellings(path))
+    found = list(path_spellings(path))
     assert path in found
     assert len(found) <= 256

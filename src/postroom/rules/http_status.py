@@ -1,4 +1,4 @@
-"""What whoever asks for a keyed request is answered, when its work was done later and elsewhere."""
+"""The HTTP status that a keyed request is answered with when a message did its work later."""
 
 import re
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from postroom.rules.failures import Reason
 
 SUCCEEDED = 200
 EXPIRED = "EXPIRED"
-"""The code of work whose time was over before it could be done."""
+"""The reason code of work that expired before it could be done."""
 CANCELLED = "CANCELLED"
-"""The code of work that an operator has cancelled."""
+"""The reason code of work that an operator has cancelled."""
 UNKNOWN = 502
-"""The other side failed, in a way of its own."""
+"""The receiver failed for a reason of its own."""
 
 _STATUS: Mapping[str, int] = MappingProxyType(
     {
@@ -38,6 +38,6 @@ _HTTP = re.compile("HTTP_([45][0-9]{2})")
 
 
 def http_status(code: str) -> int:
-    """Return the HTTP status for a reason code: that of the table, or the receiver's own, or 502."""
+    """Return the HTTP status for a reason code: from the table, else the receiver's own status, else 502."""
     answered = _HTTP.fullmatch(code)
     return int(answered[1]) if answered else _STATUS.get(code, UNKNOWN)

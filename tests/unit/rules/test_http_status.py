@@ -2,8 +2,8 @@
 
 import pytest
 
-from postroom.rules.answers import http_status
 from postroom.rules.failures import Reason
+from postroom.rules.http_status import http_status
 
 
 @pytest.mark.parametrize(

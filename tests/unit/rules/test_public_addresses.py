@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.rules.addresses import is_public
+from postroom.rules.public_addresses import is_public
 
 
 @pytest.mark.parametrize(
