@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postroom.rules.ordering import Order
 from postroom.store.admin.cancellation import Cancellation, Cancelled
 from postroom.store.admin.dead_letters import ALL, Choice
-from postroom.store.outbox.leases import Order
 
 if TYPE_CHECKING:
     from postroom.store.admin.dead_letters import Tell

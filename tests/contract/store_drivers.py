@@ -17,10 +17,9 @@ from sqlalchemy import make_url
 
 from postroom.message import Message
 from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits
-from postroom.rules.ordering import key_hash, lane_of
+from postroom.rules.ordering import Order, key_hash, lane_of
 from postroom.store.connections.stores import BlockingStore, BridgedStore, Store
 from postroom.store.outbox.databases import deliveries
-from postroom.store.outbox.leases import Claim, Claimed, Lane, Order, Settlement
 from postroom.store.outbox.writing import WRITERS
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE, Operations
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.leases import Claim, Claimed, Lane, Settlement
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, assert_never
 
 from postroom.rules.lifecycle import ClaimLimits, State, Stored, split_batch, status
-from postroom.rules.ordering import LANES, NO_LANE, key_hash, lane_of
+from postroom.rules.ordering import LANES, NO_LANE, Order, key_hash, lane_of
 from postroom.store.outbox.leases import (
     Claimed,
     Dead,
@@ -18,7 +18,6 @@ from postroom.store.outbox.leases import (
     Expired,
     GivenBack,
     Lane,
-    Order,
     Postponed,
     Refiled,
     Retry,

@@ -9,7 +9,8 @@ import pytest
 
 from postroom import Message, unsent
 from postroom.rules.naming import LEDGER
-from postroom.store.outbox.leases import Dead, Order, Retry, Sent
+from postroom.rules.ordering import Order
+from postroom.store.outbox.leases import Dead, Retry, Sent
 from postroom.store.outbox.workers import Workers
 from postroom.unsent import Cancelled, Choice
 from tests.contract.store_drivers import Room, key_of_lane, positions

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from postroom.rules.ordering import Order
 from postroom.store.admin.backlog import BacklogCount
-from postroom.store.outbox.leases import Dead, Order, Retry, Sent
+from postroom.store.outbox.leases import Dead, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane
 
 if TYPE_CHECKING:

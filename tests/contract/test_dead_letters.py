@@ -10,9 +10,10 @@ import pytest
 
 from postroom import dead_letters
 from postroom.errors import MessageNotFound
+from postroom.rules.ordering import Order
 from postroom.store.admin.conflicts import Conflicts
 from postroom.store.admin.dead_letters import ALL, Choice, DeadLetters
-from postroom.store.outbox.leases import Claimed, Dead, Expired, Found, GivenBack, Order, Retry, Sent
+from postroom.store.outbox.leases import Claimed, Dead, Expired, Found, GivenBack, Retry, Sent
 from postroom.store.sql.steps import Query, Result, run
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 

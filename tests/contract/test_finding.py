@@ -10,10 +10,10 @@ import pytest
 
 from postroom import insight
 from postroom.errors import MessageNotFound
-from postroom.rules.ordering import NO_LANE
+from postroom.rules.ordering import NO_LANE, Order
 from postroom.store.admin.expired_leases import ExpiredLeases, Released
 from postroom.store.admin.message_lookup import MessageLookup
-from postroom.store.outbox.leases import Dead, Duplicate, Expired, Order, Retry, Sent
+from postroom.store.outbox.leases import Dead, Duplicate, Expired, Retry, Sent
 from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, key_of_lane
 

@@ -9,8 +9,9 @@ import pytest
 
 from postroom import insight
 from postroom.rules.lifecycle import State, Stored, status
+from postroom.rules.ordering import Order
 from postroom.store.admin.status import LISTED, StatusReader
-from postroom.store.outbox.leases import Dead, Expired, GivenBack, Order, Retry, Sent
+from postroom.store.outbox.leases import Dead, Expired, GivenBack, Retry, Sent
 from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, key_of_lane, positions
 

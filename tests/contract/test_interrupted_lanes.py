@@ -9,7 +9,8 @@ import pytest
 
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import ClaimLimits
-from postroom.store.outbox.leases import Claim, Claimed, Dead, GivenBack, Lane, Order, Sent
+from postroom.rules.ordering import Order
+from postroom.store.outbox.leases import Claim, Claimed, Dead, GivenBack, Lane, Sent
 from tests.contract.store_drivers import Room, key_of_lane, positions
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom.rules.ordering import key_hash, lane_of
-from postroom.store.outbox.leases import Claimed, Dead, Expired, Order, Retry, Sent
+from postroom.rules.ordering import Order, key_hash, lane_of
+from postroom.store.outbox.leases import Claimed, Dead, Expired, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane, keys_of_lane, positions
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postroom.message import Message
-from postroom.rules.ordering import key_hash
-from postroom.store.outbox.leases import Order, Sent
+from postroom.rules.ordering import Order, key_hash
+from postroom.store.outbox.leases import Sent
 from postroom.store.outbox.parking import Failed, Parking
 from tests.contract.store_drivers import Room, moment
 

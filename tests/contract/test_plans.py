@@ -13,10 +13,11 @@ import psycopg
 import pytest
 
 from postroom.message import Message
+from postroom.rules.ordering import Order
 from postroom.store.connections.kinds import driver_kind
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.databases import deliveries
-from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Lane, Order, Retry, Sent
+from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Lane, Retry, Sent
 from postroom.store.outbox.writing import WRITERS
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.names import Names

@@ -27,9 +27,9 @@ from postroom.delivery.queue_worker import Shift
 from postroom.message import Message
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.lifecycle import ClaimLimits
+from postroom.rules.ordering import Order
 from postroom.store.admin.dead_letters import Choice, DeadLetters
 from postroom.store.connections.reconnecting import Database, Outage, ShiftLines
-from postroom.store.outbox.leases import Order
 from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, keys_of_lane, moment, only_on
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from postroom.rules.lifecycle import ClaimLimits, Stored
-from postroom.rules.ordering import unsent_after_failure, waves
+from postroom.rules.ordering import Order, unsent_after_failure, waves
 from postroom.store.admin.conflicts import Conflicts
 from postroom.store.admin.retention import Retention
 from postroom.store.outbox.leases import (
@@ -19,7 +19,6 @@ from postroom.store.outbox.leases import (
     Expired,
     GivenBack,
     Lane,
-    Order,
     Postponed,
     Retry,
     Sent,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom.message import Message
-from postroom.rules.ordering import key_hash, unsent_after_failure, waves
+from postroom.rules.ordering import Order, key_hash, unsent_after_failure, waves
 from postroom.store.admin.retention import Retention
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.databases import deliveries
-from postroom.store.outbox.leases import Claimed, Dead, Order, Retry, Sent
+from postroom.store.outbox.leases import Claimed, Dead, Retry, Sent
 from postroom.store.outbox.writing import WRITERS
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.steps import Query, run

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from postroom.rules.ordering import LANES, NO_LANE, waves
+from postroom.rules.ordering import LANES, NO_LANE, Order, waves
 from postroom.store.outbox.databases import deliveries
-from postroom.store.outbox.leases import Claimed, Dead, Lane, Order, Retry, Sent, Settlement
+from postroom.store.outbox.leases import Claimed, Dead, Lane, Retry, Sent, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -68,8 +68,8 @@ def show_message(
     as_json: Json = False,
 ) -> None:
     """Show everything about a message, and why it has not left yet. Never shows values of headers."""
+    from postroom.rules.ordering import Order
     from postroom.store.admin.message_lookup import MessageLookup
-    from postroom.store.outbox.leases import Order
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     with checked(settings) as store:

@@ -60,8 +60,8 @@ def status(
 
 def read(store: BlockingStore, order: str = "hold") -> Status:
     """The figures, from the database."""
+    from postroom.rules.ordering import Order
     from postroom.store.admin.status import StatusReader
-    from postroom.store.outbox.leases import Order
 
     return store.run(insight.status(StatusReader(store.names, Order(order))))
 

@@ -22,12 +22,12 @@ from postroom.inbox import Inbox
 from postroom.relay import Relay
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
+from postroom.rules.ordering import Order
 from postroom.rules.routing import place_of_source, queue_of_consumer
 from postroom.runtime.background import Background
 from postroom.runtime.error_groups import first_error_only
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.connections.reconnecting import Database
-from postroom.store.outbox.leases import Order
 from postroom.store.outbox.parking import Parking
 from postroom.store.outbox.workers import Workers
 from postroom.telemetry.events import Hook, Reachability, all_of, changes_only

@@ -11,10 +11,10 @@ from postroom.delivery.queue_state import Office
 from postroom.delivery.queue_worker import Shift
 from postroom.relay.backlog import Counting
 from postroom.relay.cleaning import PATIENCE, Cleaning
+from postroom.rules.ordering import Order
 from postroom.store.admin.backlog import BacklogCount
 from postroom.store.connections.reconnecting import QUICK, Database, ShiftLines
 from postroom.store.outbox.databases import deliveries
-from postroom.store.outbox.leases import Order
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import channel
 from postroom.store.sql.operations import DEFAULT_QUEUE

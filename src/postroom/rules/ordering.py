@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable
+from enum import StrEnum
 from typing import TypeVar
 
 LANES = 16
@@ -11,6 +12,13 @@ NO_LANE = -1
 """The lane of messages without a key; they are leased one by one."""
 
 Item = TypeVar("Item")
+
+
+class Order(StrEnum):
+    """What a dead message does to those behind it on its key. One that waits for its retry always holds them."""
+
+    HOLD = "hold"
+    SKIP = "skip"
 
 
 def key_hash(key: str) -> int:

@@ -9,9 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
-from postroom.rules.ordering import LANES, NO_LANE
+from postroom.rules.ordering import LANES, NO_LANE, Order
 from postroom.store.admin.status import BEHIND, BLOCKING
-from postroom.store.outbox.leases import Order
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
 from postroom.telemetry.events import Backlog

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.lifecycle import Stored
-from postroom.rules.ordering import NO_LANE
+from postroom.rules.ordering import NO_LANE, Order
 from postroom.rules.why_not_sent import Facts, WhyNotSent, why_not_sent
 from postroom.store.admin.audit import audit
 from postroom.store.admin.dead_letters import ALL, Choice
 from postroom.store.ledger.confirming import Confirming
 from postroom.store.ledger.ledgered import cancellation_of
-from postroom.store.outbox.leases import Order
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import CHUNK, Place, chunks, read_up_to
 from postroom.store.sql.rows import headers_of, shown, uuid_of

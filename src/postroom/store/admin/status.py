@@ -6,8 +6,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import State
+from postroom.rules.ordering import Order
 from postroom.store.outbox.holding import Holding
-from postroom.store.outbox.leases import Order
 from postroom.store.outbox.workers import ALIVE_SECONDS
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.rows import shown

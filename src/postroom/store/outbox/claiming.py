@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits, split_batch
-from postroom.rules.ordering import NO_LANE
-from postroom.store.outbox.leases import Claim, Claimed, Dead, Expired, GivenBack, Order, Settlement, new_token
+from postroom.rules.ordering import NO_LANE, Order
+from postroom.store.outbox.leases import Claim, Claimed, Dead, Expired, GivenBack, Settlement, new_token
 from postroom.store.outbox.settling import Settling
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE, UNBOUNDED, fitting_in, is_unreadable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits
+from postroom.rules.ordering import Order
 from postroom.store.outbox.deliveries import Deliveries
-from postroom.store.outbox.leases import Order
 from postroom.store.outbox.mysql import MySQLDeliveries
 from postroom.store.outbox.postgresql import PostgreSQLDeliveries
 from postroom.store.sql.operations import DEFAULT_QUEUE

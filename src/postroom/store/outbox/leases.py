@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -25,13 +24,6 @@ def new_token() -> int:
 
 Lease = tuple[int, int]
 """What names a lease: the position or the lane that it is on, and its token."""
-
-
-class Order(StrEnum):
-    """What a dead message does to those behind it on its key. One that waits for its retry always holds them."""
-
-    HOLD = "hold"
-    SKIP = "skip"
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import Order
 from postroom.store.outbox.deliveries import Deliveries
-from postroom.store.outbox.leases import Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,7 @@ from uuid_utils.compat import uuid7
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.lifecycle import Stored
-from postroom.rules.ordering import NO_LANE, key_hash, lane_of
-from postroom.store.outbox.leases import Order
+from postroom.rules.ordering import NO_LANE, Order, key_hash, lane_of
 from postroom.store.outbox.writer import text
 from postroom.store.outbox.writing import WRITERS
 from postroom.store.sql.dialect import as_json, whole_numbers

@@ -11,9 +11,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from postroom.rules.naming import RESERVED, RESERVED_HEADERS
-from postroom.rules.ordering import LANES, NO_LANE
+from postroom.rules.ordering import LANES, NO_LANE, Order
 from postroom.store.admin.status import BLOCKING, SENDING_LANE, STATUS
-from postroom.store.outbox.leases import Order
 from postroom.store.schema.guards import triggers
 from postroom.store.schema.tables import STORAGE, VERSION, metadata
 from postroom.store.sql.dialect import DIALECTS, EARLIEST, LATEST
