@@ -122,7 +122,7 @@ async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) ->
 
 def _late_calls(loop: asyncio.AbstractEventLoop) -> Sequence[asyncio.Task[object]]:
     """Calls of async handlers that go on though they were cancelled."""
-    from postroom.consumer.running import THREADS
+    from postroom.consumer.runner import THREADS
 
     return [task for task in asyncio.all_tasks(loop) if task.get_name() == THREADS]
 
@@ -132,7 +132,7 @@ def _leave_late_handlers(late: Sequence[asyncio.Task[object]]) -> None:
 
     What it wrote is rolled back with its connection.
     """
-    from postroom.consumer.running import THREADS
+    from postroom.consumer.runner import THREADS
 
     deadline = time.monotonic() + FAREWELL
     threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]

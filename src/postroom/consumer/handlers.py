@@ -1,4 +1,4 @@
-"""Handlers: the user's functions, what each is for, and how often it is tried."""
+"""Handlers: the user's functions, which messages each is for, and how it is retried."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARAMETERS = "(connection, message), (connection, messages), (message) or (messa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handler:
-    """One function, for the messages of a topic, or of those topics that fit a pattern."""
+    """One function, for the messages of a topic or of all topics that fit a pattern."""
 
     function: Function
     topic: str
@@ -35,7 +35,7 @@ class Handler:
 
     @property
     def name(self) -> str:
-        """What the function is called."""
+        """The function's name."""
         return getattr(self.function, "__qualname__", repr(self.function))
 
     def fits(self, message: Incoming) -> bool:
@@ -48,8 +48,13 @@ class Handler:
         return self.function(connection, argument) if self.takes_connection else self.function(argument)
 
 
+def handler_for(message: Incoming, handlers: Sequence[Handler]) -> Handler | None:
+    """The handler of the message: the first that it fits."""
+    return next((handler for handler in handlers if handler.fits(message)), None)
+
+
 def handler_of(function: Function, topic: str, type: str | None, policy: RetryPolicy, timeout: float) -> Handler:
-    """A function as a handler. Raises `InvalidSetting` if it cannot be called as one."""
+    """Make a function a handler. Raises `InvalidSetting` if it cannot be called as one."""
     name = getattr(function, "__qualname__", repr(function))
     if not callable(function):
         raise InvalidSetting(f"{name} is not a function: a handler takes {PARAMETERS}")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from postroom.brokers.port import ACCEPTED, NotSent, Outcome, Refused, Unreached
+from postroom.consumer.attempts import AttemptFailed, Committed, NotCalled
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import as_received
-from postroom.consumer.running import StillRunning, said
-from postroom.rules import failures
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure, Reason
 from postroom.rules.lifecycle import Outcome as Settlement
@@ -24,19 +22,13 @@ from postroom.telemetry.events import (
     Lifecycle,
     Phase,
     Published,
-    Raised,
     Reachability,
     Settled,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from postroom.consumer.handlers import Handler
-    from postroom.consumer.running import Runner
-    from postroom.incoming import Incoming
+    from postroom.consumer.attempts import Attempts
     from postroom.message import Message
-    from postroom.rules.failures import Classifier
 
 NO_HANDLER = "NO_HANDLER"
 
@@ -44,46 +36,38 @@ NO_HANDLER = "NO_HANDLER"
 class Retries:
     """What a relay needs in order to bring parked messages to the handlers they were parked for."""
 
-    def __init__(
-        self,
-        consumer: str,
-        handlers: Sequence[Handler],
-        runner: Runner,
-        classifier: Classifier,
-        hook: Hook,
-    ) -> None:
+    def __init__(self, consumer: str, attempts: Attempts) -> None:
         self._consumer = consumer
-        self._handlers = handlers
-        self._runner = runner
-        self._classifier = classifier
-        self._hook = hook
+        self._attempts = attempts
 
     async def deliver(self, message: Message) -> Outcome:
         """Run the handler; the broker of the relay, as it were."""
         received = as_received(message)
         if received.problem is not None:
             return Refused(Reason.UNDECODABLE, received.problem, Failure.PERMANENT)
-        handler = self._handler_for(received)
+        handler = self._attempts.handler_for(received)
         if handler is None:
             problem = "there is no handler for its topic and type any more: requeue it when there is"
             return Refused(NO_HANDLER, problem, Failure.PERMANENT)
-        started = time.monotonic()
         try:
-            [is_first] = await self._runner.run(handler, [received])
+            attempted = await self._attempts.make(handler, [received])
         except Outage as outage:
             return Unreached(str(outage))
-        except StillRunning:
-            return NotSent(handler.timeout, "an earlier call of its handler has not ended: it is tried when that has")
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
-            self._hook(Raised(handler.name, [received], error, self._consumer))
-            return Refused(failures.reason_code(error, self._classifier), said(error, handler))
-        fate = Fate.HANDLED if is_first else Fate.DUPLICATE
-        self._hook(Handled(self._consumer, fate.value, [received], seconds=time.monotonic() - started))
-        return ACCEPTED
+        match attempted:
+            case Committed():
+                return ACCEPTED
+            case AttemptFailed():
+                return Refused(attempted.code, attempted.text)
+            case NotCalled():
+                return NotSent(
+                    handler.timeout, "an earlier call of its handler has not ended: it is tried when that has"
+                )
+            case never:
+                assert_never(never)
 
     def policy_for(self, message: Message) -> RetryPolicy:
         """How often, and when, this message's handler is tried again."""
-        handler = self._handler_for(as_received(message))
+        handler = self._attempts.handler_for(as_received(message))
         return RetryPolicy(max_attempts=1) if handler is None else handler.policy
 
     def listen(self, hook: Hook) -> Hook:
@@ -106,6 +90,3 @@ class Retries:
                     hook(event)
 
         return told
-
-    def _handler_for(self, message: Incoming) -> Handler | None:
-        return next((handler for handler in self._handlers if handler.fits(message)), None)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from postroom.brokers.cloudevents import KAFKA, Envelope, incoming
-from postroom.consumer.calling import Calls
+from postroom.consumer.attempts import failure_of, retry_delay
+from postroom.consumer.handler_transaction import HandlerCall, HandlerTransaction
+from postroom.consumer.handlers import handler_for
 from postroom.consumer.outcomes import Fate
-from postroom.consumer.running import said
 from postroom.consumer.transactions import Transactions
 from postroom.incoming import Incoming
 from postroom.message import Fields, Message
-from postroom.rules import failures
 from postroom.rules.failures import Reason
 from postroom.testing.savepoints import savepoints
 
@@ -67,7 +67,7 @@ class InMemoryConsumer:
         self._holds = consumer._settings.order == "hold"  # noqa: SLF001
         own = consumer._transactions  # noqa: SLF001
         self._transactions = own if connection is None else Transactions(savepoints(connection), None)
-        self._calls = Calls(consumer._inbox, self._transactions)  # noqa: SLF001
+        self._transaction = HandlerTransaction(consumer._inbox, self._transactions)  # noqa: SLF001
         self._catch = catch
         self.handled: list[Incoming] = []
         """What handlers have taken so far, in order."""
@@ -139,14 +139,14 @@ class InMemoryConsumer:
 
     def _block(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool] | Exception:
         try:
-            return self._calls.block(handler, messages)
+            return self._transaction.run(HandlerCall(handler, messages))
         except Exception as error:  # noqa: BLE001 - raised where the test looks, or kept
             return error
 
     async def _wait(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool] | Exception:
         try:
             async with asyncio.timeout(handler.timeout):
-                return await self._calls.wait(handler, messages)
+                return await self._transaction.arun(HandlerCall(handler, messages))
         except Exception as error:  # noqa: BLE001 - as in _block
             return error
 
@@ -164,11 +164,11 @@ class InMemoryConsumer:
     def _next(self, waiting: Sequence[Incoming]) -> list[Incoming]:
         """The first, and those behind it, as far as one handler takes them together."""
         first, *others = waiting
-        handler = self._handler_for(first)
+        handler = handler_for(first, self._handlers)
         group = [first]
         if handler is not None and handler.takes_batch and not self._stops(first):
             for other in others[: self._batch - 1]:
-                if self._handler_for(other) is not handler or self._stops(other):
+                if handler_for(other, self._handlers) is not handler or self._stops(other):
                     break
                 group.append(other)
         return group
@@ -179,7 +179,7 @@ class InMemoryConsumer:
     def _attempt(self, group: Sequence[Incoming], before: int = 0) -> Work[list[Fate]]:
         """What became of these; nothing, if a call with several failed."""
         message = group[0]
-        handler = self._handler_for(message)
+        handler = handler_for(message, self._handlers)
         if message.problem is not None:
             self.dead.append(Undone(message, before, Reason.UNDECODABLE, message.problem))
             return [Fate.DEAD]
@@ -197,11 +197,9 @@ class InMemoryConsumer:
         return [] if len(group) > 1 else [self._failed(handler, message, before + 1, answer)]
 
     def _failed(self, handler: Handler, message: Incoming, attempts: int, error: Exception) -> Fate:
-        code = failures.reason_code(error, self._classifier)
-        failure = failures.classify(code, self._classifier)
-        next_one = failures.after_failure(attempts, handler.policy, failure, _NO_JITTER)
-        delay = next_one.delay if isinstance(next_one, failures.RetryAfter) else None
-        undone = Undone(message, attempts, code, said(error, handler), error, delay)
+        code, text = failure_of(error, handler, self._classifier)
+        delay = retry_delay(attempts, code, handler, self._classifier, _NO_JITTER)
+        undone = Undone(message, attempts, code, text, error, delay)
         (self.dead if delay is None else self.parked).append(undone)
         return Fate.DEAD if delay is None else Fate.PARKED
 
@@ -221,9 +219,6 @@ class InMemoryConsumer:
     def _stands_behind(self, message: Incoming, parked: Sequence[Undone]) -> bool:
         blockers = [*parked, *(self.dead if self._holds else ())]
         return message.key is not None and any(one.message.key == message.key for one in blockers)
-
-    def _handler_for(self, message: Incoming) -> Handler | None:
-        return next((handler for handler in self._handlers if handler.fits(message)), None)
 
 
 def _received(message: Message | Incoming) -> Incoming:

@@ -1,4 +1,4 @@
-"""A received message, parked and back."""
+"""Received messages parked and back, and the keys that have one parked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from postroom.consumer.parked import as_parked, as_received
+from postroom.consumer.parked import ASKED_AGAIN, ParkedKeys, as_parked, as_received
 from postroom.incoming import Incoming
 
 ANY = st.text(max_size=300)
@@ -71,3 +71,45 @@ def test_consumers_with_similar_names_do_not_take_each_others_messages_for_parke
     one = Incoming(id="orders:1", topic="t", payload=None, content_type="text/x")
     other = Incoming(id="1", topic="t", payload=None, content_type="text/x")
     assert as_parked("billing", one).idempotency_key != as_parked("billing:orders", other).idempotency_key
+
+
+def asked(keys: ParkedKeys, batch: set[int], parked: set[int]) -> None:
+    question, wanted = keys.ask(batch)
+    keys.answer(question, wanted, parked & wanted)
+
+
+def test_what_the_database_knows_is_held_until_it_knows_it_no_more() -> None:
+    keys = ParkedKeys()
+    asked(keys, {1, 2}, {1})
+    assert (keys.holds(1), keys.holds(2)) == (True, False)
+    asked(keys, {3}, set())
+    assert not keys.holds(1)
+
+
+def test_what_was_parked_while_the_database_was_asked_is_held() -> None:
+    keys = ParkedKeys()
+    question, wanted = keys.ask({1})
+    keys.add(1)
+    keys.answer(question, wanted, set())
+    assert keys.holds(1)
+    asked(keys, {1}, set())
+    assert not keys.holds(1)
+
+
+def test_keys_that_never_come_again_are_forgotten_in_the_end() -> None:
+    keys = ParkedKeys()
+    for one in range(3 * ASKED_AGAIN):
+        keys.add(one)
+    for _ in range(3):
+        asked(keys, set(), set())
+    assert not any(keys.holds(one) for one in range(3 * ASKED_AGAIN))
+
+
+def test_those_that_stay_parked_do_not_keep_others_from_being_asked_for() -> None:
+    keys = ParkedKeys()
+    stays = set(range(ASKED_AGAIN))
+    for one in range(2 * ASKED_AGAIN):
+        keys.add(one)
+    for _ in range(2):
+        asked(keys, set(), stays)
+    assert [keys.holds(0), keys.holds(2 * ASKED_AGAIN - 1)] == [True, False]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pamqp import commands, exceptions, frame
 
 from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Wire, incoming
-from postroom.consumer.desk import hash_of
-from postroom.consumer.parked import as_parked
+from postroom.consumer.parked import as_parked, hash_of
 from postroom.sources.nats_frames import head_of
 from postroom.sources.rabbitmq_frames import Properties, Start, unmarshal
 from postroom.sources.reading import fingerprint, key_of, text

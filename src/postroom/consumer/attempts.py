@@ -1,0 +1,129 @@
+"""One attempt to handle messages: the same for what was just received and for what was parked."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from postroom.consumer.handler_transaction import HandlerFailed
+from postroom.consumer.handlers import handler_for
+from postroom.consumer.outcomes import Fate
+from postroom.consumer.runner import StillRunning
+from postroom.rules import failures
+from postroom.store.connections.reconnecting import Outage
+from postroom.store.sql.db_errors import reason
+from postroom.telemetry.events import Handled, Raised
+from postroom.telemetry.tracebacks import raised_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from postroom.consumer.handlers import Handler
+    from postroom.consumer.runner import HandlerRunner
+    from postroom.incoming import Incoming
+    from postroom.rules.failures import Classifier
+    from postroom.telemetry.events import Hook
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The handler's transaction is committed."""
+
+    is_first: Sequence[bool]
+    """Of each message, whether the handler was called with it; otherwise it had been handled before."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """The handler failed, and its transaction was rolled back."""
+
+    code: str
+    text: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NotCalled:
+    """An earlier call of the handler with one of the messages has not ended."""
+
+
+Attempted = Committed | AttemptFailed | NotCalled
+
+
+class Attempts:
+    """Calls a consumer's handlers, and reports what they raised and what became of messages."""
+
+    def __init__(
+        self, consumer: str, handlers: Sequence[Handler], runner: HandlerRunner, classifier: Classifier, hook: Hook
+    ) -> None:
+        self._consumer = consumer
+        self._handlers = handlers
+        self._runner = runner
+        self._classifier = classifier
+        self._hook = hook
+
+    def handler_for(self, message: Incoming) -> Handler | None:
+        """The handler of the message, if there is one."""
+        return handler_for(message, self._handlers)
+
+    async def make(self, handler: Handler, messages: Sequence[Incoming]) -> Attempted:
+        """Run the handler once, in one transaction for all messages. Raises `Outage`: then nothing was attempted."""
+        started = time.monotonic()
+        try:
+            is_first = await self._runner.run(handler, messages)
+        except Outage:
+            raise
+        except StillRunning:
+            return NotCalled()
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+            self._hook(Raised(handler.name, messages, error, self._consumer))
+            seconds = time.monotonic() - started
+            return AttemptFailed(*failure_of(error, handler, self._classifier), seconds)
+        seconds = time.monotonic() - started
+        self.report([one for one, new in zip(messages, is_first, strict=True) if new], Fate.HANDLED, seconds)
+        self.report([one for one, new in zip(messages, is_first, strict=True) if not new], Fate.DUPLICATE)
+        return Committed(is_first)
+
+    def retry_delay(self, code: str, handler: Handler) -> float | None:
+        """Seconds until a message is retried whose first attempt failed with this code; None if it is dead."""
+        return retry_delay(1, code, handler, self._classifier, random.random())  # noqa: S311 - jitter
+
+    def report(
+        self,
+        messages: Sequence[Incoming],
+        fate: Fate,
+        seconds: float = 0.0,
+        code: str = "",
+        outbox_ids: Sequence[UUID] = (),
+    ) -> None:
+        """Tell the hook what became of messages, if there are any."""
+        if messages:
+            self._hook(Handled(self._consumer, fate.value, messages, code, seconds, outbox_ids=outbox_ids))
+
+
+def failure_of(error: Exception, handler: Handler, classifier: Classifier) -> tuple[str, str]:
+    """The reason code of what a handler raised, and the text for its dead letter: the error and where it was raised."""
+    return failures.reason_code(error, classifier), failures.with_place(_text(error, handler), raised_at(error))
+
+
+def retry_delay(attempts: int, code: str, handler: Handler, classifier: Classifier, random: float) -> float | None:
+    """Seconds until a message is retried that has failed so many times, last with this code; None if it is dead."""
+    match failures.after_failure(attempts, handler.policy, failures.classify(code, classifier), random):
+        case failures.RetryAfter(delay):
+            return delay
+        case failures.GiveUp():
+            return None
+
+
+def _text(error: Exception, handler: Handler) -> str:
+    """What an error says, after its class: many, such as KeyError, say little without it."""
+    if isinstance(error, HandlerFailed):
+        return str(error)
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"the handler did not end within {handler.timeout:g} s"
+    # SQLAlchemy's own texts quote a statement's parameters, which are the user's data.
+    text = reason(error) if getattr(error, "orig", None) else str(error)
+    return f"{type(error).__name__}: {text}".removesuffix(": ")

@@ -1,0 +1,141 @@
+"""A handler's transaction: the inbox's marks and the handler's own writes commit together, or not at all."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from postroom.consumer.tracing import continued
+from postroom.store.sql.db_errors import is_aborted
+from postroom.telemetry.tracebacks import AFTERWARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from opentelemetry.trace import Tracer
+
+    from postroom.consumer.handlers import Handler
+    from postroom.consumer.transactions import Transactions
+    from postroom.inbox import Inbox
+    from postroom.incoming import Incoming
+
+ABORTED = (
+    "the handler went on after a statement had failed, and PostgreSQL undoes such a transaction: let the error out, or "
+    "have a savepoint around the statement"
+)
+ENDED = "the handler has rolled back its transaction, and the mark with it: leave its end to the consumer"
+
+
+class HandlerFailed(Exception):
+    """A handler raised an exit or a cancellation, or returned after its transaction had been undone."""
+
+
+class HandlerCall:
+    """One call of a handler, and how far it has come."""
+
+    def __init__(self, handler: Handler, messages: Sequence[Incoming]) -> None:
+        self.handler = handler
+        self.messages = messages
+        self.dedup_ids = frozenset(one.dedup_id for one in messages)
+        self.is_late = False
+        """Whether its time is up: then nothing more is called, and nothing written."""
+        self.has_ended = False
+        """Whether nothing of it goes on any more."""
+        self.is_in_handler = False
+        """Whether the handler has been called and has not returned: what is raised then comes from it."""
+        self.has_returned = False
+        """Whether the handler has been called and has returned."""
+
+    @contextmanager
+    def in_handler(self) -> Iterator[None]:
+        """Wrap the handler's own code. If that raises, `is_in_handler` stays true."""
+        self.is_in_handler = True
+        yield
+        self.is_in_handler = False
+        self.has_returned = True
+
+    def check_time(self) -> None:
+        """Raise `TimeoutError` if the call is late, so that its transaction rolls back."""
+        if self.is_late:
+            raise TimeoutError
+
+
+class HandlerTransaction:
+    """Calls handlers in the caller's own thread or task, without a time limit.
+
+    `run` and `arun` mark the messages, call the handler with those that are new, and commit; they return which were
+    new. If the call is late by then, they raise `TimeoutError`; otherwise what the handler, the inbox or the commit
+    raised. Then nothing was written.
+    """
+
+    def __init__(self, inbox: Inbox, transactions: Transactions, tracer: Tracer | None = None) -> None:
+        self._inbox = inbox
+        self._transactions = transactions
+        self._tracer = tracer
+
+    def run(self, call: HandlerCall) -> list[bool]:
+        """Call a sync handler."""
+        with _explaining(call), self._transactions.blocking() as connection:
+            first = self._inbox.first_times(connection, _ids(call.messages))  # may wait for another transaction's end
+            call.check_time()
+            fresh = _those(call.messages, first)
+            if fresh:
+                with continued(fresh, self._inbox.consumer, self._tracer), call.in_handler():
+                    call.handler.call(connection, fresh)
+                if call.handler.takes_connection:
+                    with _explaining_aborted():
+                        _require_mark(is_there=self._inbox.is_marked(connection, fresh[0].dedup_id))
+            call.check_time()
+        return first
+
+    async def arun(self, call: HandlerCall) -> list[bool]:
+        """Call an async handler."""
+        with _explaining(call):
+            async with self._transactions.waiting() as connection:
+                first = await self._inbox.afirst_times(connection, _ids(call.messages))
+                call.check_time()
+                fresh = _those(call.messages, first)
+                if fresh:
+                    with continued(fresh, self._inbox.consumer, self._tracer), call.in_handler():
+                        await call.handler.call(connection, fresh)
+                    if call.handler.takes_connection:
+                        with _explaining_aborted():
+                            _require_mark(is_there=await self._inbox.ais_marked(connection, fresh[0].dedup_id))
+                call.check_time()
+        return first
+
+
+@contextmanager
+def _explaining(call: HandlerCall) -> Iterator[None]:
+    """Note on an error that it was raised after the handler had returned, by none of its lines: an ORM writes late."""
+    try:
+        yield
+    except Exception as error:
+        if call.has_returned and not isinstance(error, HandlerFailed | TimeoutError):
+            error.add_note(AFTERWARDS)
+        raise
+
+
+@contextmanager
+def _explaining_aborted() -> Iterator[None]:
+    """Find out if the handler swallowed a database error: PostgreSQL would silently roll back at the commit."""
+    try:
+        yield
+    except Exception as error:
+        if is_aborted(error):
+            raise HandlerFailed(ABORTED) from error
+        raise
+
+
+def _require_mark(*, is_there: bool) -> None:
+    """A mark that the handler's transaction no longer sees was rolled back, and so was what the handler wrote."""
+    if not is_there:
+        raise HandlerFailed(ENDED)
+
+
+def _ids(messages: Sequence[Incoming]) -> list[str]:
+    return [one.dedup_id for one in messages]
+
+
+def _those(messages: Sequence[Incoming], first: Sequence[bool]) -> list[Incoming]:
+    return [one for one, is_first in zip(messages, first, strict=True) if is_first]

@@ -1,0 +1,199 @@
+"""The intake: receives messages from a source, assigns them to workers, and acknowledges what is done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from postroom.consumer.outcomes import Fate
+from postroom.consumer.parked import hash_of
+from postroom.errors import BrokerUnavailable
+from postroom.runtime.backoff import Backoff
+from postroom.runtime.waiting import wait_for
+from postroom.sources.port import Received
+from postroom.store.connections.reconnecting import Outage
+from postroom.telemetry.events import Reachability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from postroom.consumer.parked import ParkedMessages
+    from postroom.consumer.worker import Done, SequentialWorker
+    from postroom.incoming import Incoming
+    from postroom.sources.port import Source
+    from postroom.telemetry.events import Hook
+
+WAIT = 0.5
+"""Seconds that a source may wait for messages: a consumer that is asked to stop receives no longer than that."""
+
+
+class Intake:
+    """Assigns messages of one key to the same worker, and others to the worker with the least to do."""
+
+    def __init__(
+        self,
+        source: Source | None,
+        new_worker: Callable[[Done], SequentialWorker],
+        *,
+        concurrency: int,
+        capacity: int,
+        parked: ParkedMessages,
+        stopping: asyncio.Event,
+        hook: Hook,
+    ) -> None:
+        """`capacity` messages are in flight at most, besides those that `handle` brings."""
+        self._source = source
+        self._capacity = capacity
+        self._parked = parked
+        self._stopping = stopping
+        self._hook = hook
+        self.workers = [new_worker(self._done) for _ in range(concurrency)]
+        self._answers: dict[Received, asyncio.Future[Fate]] = {}
+        """Who waits for a message that `handle` brought. The source does not know it."""
+        self._to_acknowledge: list[Received] = []
+        self._to_give_back: list[Received] = []
+        self._has_finished = asyncio.Event()
+        """Something is to be acknowledged or given back."""
+        self._has_room = asyncio.Event()
+        self._closing = False
+        self.in_flight = 0
+        """How many messages are received and not done."""
+        self.down: str | None = None
+        """Why the broker cannot be reached; None while it can."""
+
+    async def receive(self) -> None:
+        """Receive until the consumer stops."""
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            try:
+                await self.receive_some(WAIT)
+                backoff.reset()
+            except BrokerUnavailable:
+                await wait_for(self._stopping, backoff.next())
+
+    async def receive_some(self, seconds: float) -> int:
+        """Receive what the source has, as far as there is room; returns how many. Raises `BrokerUnavailable`."""
+        if self._source is None:
+            await wait_for(self._stopping, seconds)
+            return 0
+        while self.in_flight >= self._capacity:
+            await self._wait_for_room()
+        received = await self._received_from(self._source, seconds)
+        if received and await self._learn_parked([one.message for one in received]):
+            for one in received:
+                self._assign(one)
+        elif received:
+            self._to_give_back.extend(received)
+            self._has_finished.set()
+        return len(received)
+
+    def is_behind(self, deadline: float) -> bool:
+        """Whether the source has not been given all that is there. Raises `BrokerUnavailable` after the deadline."""
+        source = self._source
+        if not getattr(source, "is_behind", False):
+            return False
+        if source is not None and time.monotonic() > deadline:
+            raise BrokerUnavailable(f"{source.name}: the consumer was not let in, or is not given what is there")
+        return True
+
+    async def handle(self, message: Incoming) -> Fate:
+        """Handle one message that the source did not bring; returns when it is done, or the consumer stops."""
+        if self._stopping.is_set() or not await self._learn_parked([message]):
+            return Fate.UNDONE
+        received = Received(message)
+        answer: asyncio.Future[Fate] = asyncio.get_running_loop().create_future()
+        self._answers[received] = answer
+        self._assign(received)
+        return await answer
+
+    async def acknowledge(self) -> None:
+        """Acknowledge what is done, and give back what is undone, until `close`."""
+        while not self._closing or self._has_finished.is_set():
+            await self._has_finished.wait()
+            self._has_finished.clear()
+            await self._acknowledge()
+
+    async def wait_until_idle(self) -> None:
+        """Return when nothing is in flight."""
+        while self.in_flight:
+            await self._wait_for_room()
+
+    def close(self) -> None:
+        """End `acknowledge` when all is acknowledged."""
+        self._closing = True
+        self._has_finished.set()
+
+    async def _received_from(self, source: Source, seconds: float) -> Sequence[Received]:
+        try:
+            received = await source.receive(self._capacity - self.in_flight, seconds)
+        except BrokerUnavailable as error:
+            self._report(source, str(error))
+            raise
+        except Exception as error:
+            down = f"{source.name}: {type(error).__name__}: {error}"
+            self._report(source, down)
+            raise BrokerUnavailable(down) from error
+        self._report(source, None)
+        return received
+
+    def _report(self, source: Source, down: str | None) -> None:
+        has_changed = (self.down is None) != (down is None)
+        self.down = down
+        if has_changed:
+            self._hook(Reachability(source.name, down is None, down or ""))
+
+    async def _learn_parked(self, messages: Sequence[Incoming]) -> bool:
+        """Learn which keys have parked messages. False if the consumer stops before the database has answered."""
+        backoff = Backoff()
+        while True:
+            try:
+                await self._parked.learn(messages)
+            except Outage:
+                if await wait_for(self._stopping, backoff.next()):
+                    return False
+            else:
+                return True
+
+    def _assign(self, received: Received) -> None:
+        self.in_flight += 1
+        self._worker_for(received.message).assign(received)
+
+    def _worker_for(self, message: Incoming) -> SequentialWorker:
+        if message.key is None:
+            return min(self.workers, key=lambda one: one.load)
+        return self.workers[hash_of(message.key) % len(self.workers)]
+
+    def _done(self, received: Sequence[Received], fate: Fate) -> None:
+        self.in_flight -= len(received)
+        for one in received:
+            answer = self._answers.pop(one, None)
+            if answer is not None:
+                if not answer.done():
+                    answer.set_result(fate)
+            elif fate.is_done:
+                self._to_acknowledge.append(one)
+            else:
+                self._to_give_back.append(one)
+        self._has_room.set()
+        self._has_finished.set()
+
+    async def _acknowledge(self) -> None:
+        done, self._to_acknowledge = self._to_acknowledge, []
+        undone, self._to_give_back = self._to_give_back, []
+        if self._source is None:
+            return
+        try:
+            if undone:
+                await self._source.give_back(undone)
+            if done:
+                await self._source.acknowledge(done)
+        except BrokerUnavailable:
+            pass  # they come again, and are known; `receive` reports that the broker is away
+        except Exception as error:  # noqa: BLE001 - these come again too, and the consumer goes on
+            logging.getLogger("postroom").warning("%s: settling raised %s", self._source.name, type(error).__name__)
+
+    async def _wait_for_room(self) -> None:
+        self._has_room.clear()
+        await self._has_room.wait()
