@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from postroom.store.connections.urls import resolve
 from postroom.store.outbox.leases import new_token
 from postroom.store.sql.operations import Operations
+from postroom.store.sql.states import ready
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -52,7 +53,7 @@ class Floor:
                 RETURNING d.position, d.attempts
             ), {receipts if full else ""} free AS (
                 SELECT d.ctid FROM {tables["delivery"]} d
-                WHERE d.state = 0 AND d.queue = 'default' AND d.lane = -1 AND d.position > $4
+                WHERE {ready("d")} AND d.queue = 'default' AND d.lane = -1 AND d.position > $4
                   AND d.leased_until <= statement_timestamp()
                 ORDER BY d.position LIMIT {BATCH} FOR UPDATE SKIP LOCKED
             ), leased AS (

@@ -10,6 +10,7 @@ from postroom.rules import failures, faults
 from postroom.rules.backoff import no_sooner
 from postroom.rules.failures import Reason
 from postroom.rules.faults import Fault
+from postroom.rules.lifecycle import Transition
 from postroom.store.outbox.deliveries import content_hash
 from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Postponed, Retry, Sent, Settlement
 
@@ -175,6 +176,8 @@ class Judge:
         match failures.after_failure(one.attempts + 1, options.policy_for(one.message), failure, random.random()):  # noqa: S311 - jitter
             case failures.RetryAfter(delay):
                 return Retry(one, no_sooner(delay, refused.retry_after), refused.code, refused.message)
+            case failures.GiveUp(failures.DeadReason.EXHAUSTED):
+                return Dead(one, refused.code, refused.message, transition=Transition.EXHAUST)
             case failures.GiveUp():
                 return Dead(one, refused.code, refused.message)
 

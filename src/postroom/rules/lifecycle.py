@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
 from typing import assert_never
 
+from postroom.rules.ordering import Order
+
 
 class State(StrEnum):
     """What a message is, in the words that every view, command and page uses."""
@@ -52,66 +54,6 @@ class Outcome(StrEnum):
     DB_ERROR = "outbox_flush_db_error"
 
 
-_NOTHING: frozenset[State | None] = frozenset({None})
-_PENDING: frozenset[State | None] = frozenset({State.PENDING})
-_SENDING: frozenset[State | None] = frozenset({State.SENDING})
-_WAITING: frozenset[State | None] = frozenset({State.WAITING})
-_DEAD: frozenset[State | None] = frozenset({State.DEAD})
-_UNSETTLED: frozenset[State | None] = _PENDING | _SENDING | _WAITING
-_SETTLED: frozenset[State | None] = frozenset({State.SENT, State.EXPIRED})
-
-
-class Transition(Enum):
-    """The transition table: one row for each thing that can happen to a message.
-
-    `sources` are the states that it applies to, `target` the state it leads to; `None`
-    stands for a message that does not exist, before it is added and after it is removed.
-    """
-
-    ADD = "recorded, to be sent at once", _NOTHING, State.PENDING
-    SCHEDULE = "recorded, to be sent not before a given time", _NOTHING, State.WAITING
-    COME_DUE = "its time has come", _WAITING, State.PENDING
-    CLAIM = "a worker has taken a lease on it", _PENDING, State.SENDING
-    CONFIRM = "the broker has it", _SENDING, State.SENT
-    DEDUPLICATE = "the same content was sent to its target before", _SENDING, State.SENT
-    FAIL = "a send failed and will be tried again", _SENDING, State.WAITING
-    POSTPONE = "its topic takes no messages, so it waits untried", _SENDING, State.WAITING
-    EXHAUST = "a send failed and no attempt is left", _SENDING, State.DEAD
-    REJECT = "a send failed in a way that no retry mends", _SENDING, State.DEAD
-    ABANDON = "claimed too often without ever being settled", _SENDING, State.DEAD
-    ORPHAN = "the delivery has no message", _SENDING, State.DEAD
-    GIVE_BACK = "the worker released it unsent", _SENDING, State.PENDING
-    LOSE_LEASE = "the lease ended before the worker settled it", _SENDING, State.PENDING
-    EXPIRE = "its expiry passed before it was sent", _UNSETTLED, State.EXPIRED
-    REQUEUE = "an operator wants it sent after all", _DEAD, State.PENDING
-    DISCARD = "an operator removed it", _DEAD, None
-    CANCEL = "an operator does not want it sent any more", _PENDING | _WAITING, None
-    CLEAN_UP = "retention removed it", _SETTLED, None
-
-    def __init__(self, meaning: str, sources: frozenset[State | None], target: State | None) -> None:
-        self.meaning = meaning
-        self.sources = sources
-        self.target = target
-
-
-def after(transition: Transition, state: State | None) -> State | None:
-    """Return the state that `transition` leads to from `state`.
-
-    Raises `ValueError` when the transition does not apply to that state.
-    """
-    if state not in transition.sources:
-        allowed = ", ".join(sorted(_name(source) for source in transition.sources))
-        raise ValueError(
-            f"{transition.name} does not apply to a message that is {_name(state)}, "
-            f"only to one that is: {allowed}; read its state again before acting on it"
-        )
-    return transition.target
-
-
-def _name(state: State | None) -> str:
-    return "absent" if state is None else state.value
-
-
 def status(stored: Stored, *, due_passed: bool, leased: bool) -> State:
     """Return the state that people see for a delivery row.
 
@@ -129,6 +71,76 @@ def status(stored: Stored, *, due_passed: bool, leased: bool) -> State:
             return State.DEAD
         case _:
             assert_never(stored)
+
+
+def states_of(stored: Stored) -> set[State]:
+    """Return every state that a delivery row with this number can show, by its due time and its lease."""
+    either = (False, True)
+    return {status(stored, due_passed=due_passed, leased=leased) for due_passed in either for leased in either}
+
+
+def holding_states(order: Order) -> tuple[Stored, ...]:
+    """Return the numbers of deliveries that hold back what follows on their key.
+
+    What is scheduled never does, what waits for its retry always does.
+    """
+    match order:
+        case Order.HOLD:
+            return Stored.RETRY, Stored.DEAD
+        case Order.SKIP:
+            return (Stored.RETRY,)
+        case _:
+            assert_never(order)
+
+
+_NOTHING: frozenset[State | None] = frozenset({None})
+_PENDING: frozenset[State | None] = frozenset({State.PENDING})
+_SENDING: frozenset[State | None] = frozenset({State.SENDING})
+_WAITING: frozenset[State | None] = frozenset({State.WAITING})
+_DEAD: frozenset[State | None] = frozenset({State.DEAD})
+_UNSETTLED: frozenset[State | None] = _PENDING | _SENDING | _WAITING
+_SETTLED: frozenset[State | None] = frozenset({State.SENT, State.EXPIRED})
+
+
+class Transition(Enum):
+    """The transition table: one row for each thing that can happen to a message.
+
+    `sources` are the states that it applies to, `target` the state it leads to; `None`
+    stands for a message that does not exist, before it is added and after it is removed.
+    The SQL of every settlement and of every act is built from this table: `stored` are the
+    numbers of the delivery rows that it applies to, `becomes` is the number that it
+    writes, or `None` where it leaves no row.
+    """
+
+    ADD = "recorded, to be sent at once", _NOTHING, State.PENDING, Stored.READY
+    SCHEDULE = "recorded, to be sent not before a given time", _NOTHING, State.WAITING, Stored.SCHEDULED
+    COME_DUE = "its time has come", _WAITING, State.PENDING, Stored.READY
+    CLAIM = "a worker has taken a lease on it", _PENDING, State.SENDING, Stored.READY
+    CONFIRM = "the broker has it", _SENDING, State.SENT, None
+    DEDUPLICATE = "the same content was sent to its target before", _SENDING, State.SENT, None
+    FAIL = "a send failed and will be tried again", _SENDING, State.WAITING, Stored.RETRY
+    POSTPONE = "its topic takes no messages, so it waits untried", _SENDING, State.WAITING, Stored.RETRY
+    EXHAUST = "a send failed and no attempt is left", _SENDING, State.DEAD, Stored.DEAD
+    REJECT = "a send failed in a way that no retry mends", _SENDING, State.DEAD, Stored.DEAD
+    ABANDON = "claimed too often without ever being settled", _SENDING, State.DEAD, Stored.DEAD
+    ORPHAN = "the delivery has no message", _SENDING, State.DEAD, Stored.DEAD
+    GIVE_BACK = "the worker released it unsent", _SENDING, State.PENDING, Stored.READY
+    LOSE_LEASE = "the lease ended before the worker settled it", _SENDING, State.PENDING, Stored.READY
+    EXPIRE = "its expiry passed before it was sent", _UNSETTLED, State.EXPIRED, None
+    # Due at once, and still before what it holds back on its key.
+    REQUEUE = "an operator wants it sent after all", _DEAD, State.PENDING, Stored.RETRY
+    DISCARD = "an operator removed it", _DEAD, None, None
+    CANCEL = "an operator does not want it sent any more", _PENDING | _WAITING, None, None
+    CLEAN_UP = "retention removed it", _SETTLED, None, None
+
+    def __init__(
+        self, meaning: str, sources: frozenset[State | None], target: State | None, becomes: Stored | None
+    ) -> None:
+        self.meaning = meaning
+        self.sources = sources
+        self.target = target
+        self.becomes = becomes
+        self.stored = tuple(stored for stored in Stored if not sources.isdisjoint(states_of(stored)))
 
 
 class Handling(Enum):

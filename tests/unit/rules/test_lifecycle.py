@@ -14,17 +14,25 @@ from postroom.rules.lifecycle import (
     State,
     Stored,
     Transition,
-    after,
     handling,
+    holding_states,
     split_batch,
+    states_of,
     status,
 )
+from postroom.rules.ordering import Order
 
 EVERY_STATE: tuple[State | None, ...] = (None, *State)
 UNSETTLED = {State.PENDING, State.SENDING, State.WAITING}
 
 claim_counts = st.lists(st.integers(0, 9), max_size=12)
 keyed_claims = st.lists(st.tuples(st.integers(0, 9), st.sampled_from([None, "a", "b", "c"])), max_size=12)
+
+
+def after(transition: Transition, state: State | None) -> State | None:
+    """Where the transition leads from a state that it applies to."""
+    assert state in transition.sources
+    return transition.target
 
 
 def leading_to(target: State | None) -> set[Transition]:
@@ -49,27 +57,6 @@ class TestTransitions:
     def test_L_1_every_transition_is_named_once(self) -> None:
         assert len(Transition.__members__) == len(list(Transition)) == 19
         assert len({transition.meaning for transition in Transition}) == 19
-
-    @pytest.mark.parametrize("state", EVERY_STATE)
-    @pytest.mark.parametrize("transition", Transition)
-    def test_L_1_a_transition_applies_to_its_sources_and_to_nothing_else(
-        self, transition: Transition, state: State | None
-    ) -> None:
-        if state in transition.sources:
-            assert after(transition, state) is transition.target
-        else:
-            with pytest.raises(ValueError, match=f"{transition.name} does not apply"):
-                after(transition, state)
-
-    def test_an_illegal_transition_says_what_is_wrong_and_what_to_do(self) -> None:
-        with pytest.raises(
-            ValueError,
-            match="CLEAN_UP does not apply to a message that is dead, only to one that "
-            "is: expired, sent; read its state again",
-        ):
-            after(Transition.CLEAN_UP, State.DEAD)
-        with pytest.raises(ValueError, match="that is absent, only to one that is: pending"):
-            after(Transition.CLAIM, None)
 
     def test_L_1_the_arrows_of_the_specification_exist(self) -> None:
         assert after(Transition.CLAIM, State.PENDING) is State.SENDING
@@ -114,6 +101,47 @@ class TestTransitions:
         for _ in Transition:
             reached |= {each.target for each in Transition if each.sources & reached}
         assert reached == set(EVERY_STATE)
+
+
+class TestRows:
+    """What transitions mean for delivery rows."""
+
+    @pytest.mark.parametrize("transition", Transition)
+    def test_L_1_a_transition_applies_to_the_rows_that_can_show_one_of_its_sources(
+        self, transition: Transition
+    ) -> None:
+        for stored in Stored:
+            assert (stored in transition.stored) == bool(transition.sources & states_of(stored))
+
+    @pytest.mark.parametrize("transition", Transition)
+    def test_L_1_what_a_transition_writes_shows_its_target(self, transition: Transition) -> None:
+        if transition.becomes is None:
+            assert transition.target in {None, State.SENT, State.EXPIRED}
+        else:
+            assert transition.target in states_of(transition.becomes)
+
+    def test_a_row_shows_what_its_due_time_and_its_lease_make_of_it(self) -> None:
+        assert {stored: states_of(stored) for stored in Stored} == {
+            Stored.READY: {State.PENDING, State.SENDING},
+            Stored.SCHEDULED: {State.WAITING, State.PENDING},
+            Stored.RETRY: {State.WAITING, State.PENDING},
+            Stored.DEAD: {State.DEAD},
+        }
+
+    def test_what_is_settled_was_ready_and_what_comes_due_was_not(self) -> None:
+        assert Transition.CONFIRM.stored == (Stored.READY,)
+        assert Transition.COME_DUE.stored == (Stored.SCHEDULED, Stored.RETRY)
+        assert Transition.CANCEL.stored == (Stored.READY, Stored.SCHEDULED, Stored.RETRY)
+        assert Transition.REQUEUE.stored == (Stored.DEAD,)
+        assert Transition.ADD.stored == Transition.CLEAN_UP.stored == ()
+
+    def test_L_8_retries_hold_their_key_and_the_dead_do_unless_they_are_skipped(self) -> None:
+        assert holding_states(Order.HOLD) == (Stored.RETRY, Stored.DEAD)
+        assert holding_states(Order.SKIP) == (Stored.RETRY,)
+
+    def test_an_unknown_order_is_a_programming_error(self) -> None:
+        with pytest.raises(AssertionError):
+            holding_states(cast("Order", "sideways"))
 
 
 class TestStatus:

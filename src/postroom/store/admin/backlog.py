@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import LANES, NO_LANE, Order
-from postroom.store.admin.status import BEHIND, BLOCKING
+from postroom.store.admin.status import BEHIND
 from postroom.store.sql.operations import Operations
+from postroom.store.sql.states import holds_key, in_state, ready
 from postroom.store.sql.steps import Query, Steps
 from postroom.telemetry.events import Backlog
 
@@ -37,13 +38,13 @@ class BacklogCount(Operations):
     def __init__(self, names: Names, order: Order = Order.HOLD, most: int = MOST) -> None:
         super().__init__(names)
         self._most = most
-        self._behind = BEHIND.format(**self.tables, blocking=BLOCKING[order])
+        self._behind = BEHIND.format(**self.tables, holds_key=holds_key(order, "b"))
 
     def backlog(self) -> Steps[dict[str, Backlog]]:
         """What is not sent, by queue. What is due and was not taken up yet counts as waiting."""
         counts: dict[str, Counter[str]] = {}
         for state, kind in _KINDS.items():
-            some = f"SELECT queue FROM {self.delivery} WHERE state = {state.value} LIMIT {self._most}"
+            some = f"SELECT queue FROM {self.delivery} WHERE {in_state(state)} LIMIT {self._most}"
             found = yield Query(f"SELECT queue, count(*) FROM ({some}) d GROUP BY queue")
             for queue, count in found.rows:
                 counts.setdefault(queue, Counter())[kind] += count
@@ -67,7 +68,7 @@ class BacklogCount(Operations):
     def _first(self, lane: int) -> str:
         some = (
             f"SELECT queue, key_hash, position, due FROM {self.delivery} "
-            f"WHERE state = 0 AND queue = :queue AND lane = {lane} ORDER BY position LIMIT {FIRST}"
+            f"WHERE {ready()} AND queue = :queue AND lane = {lane} ORDER BY position LIMIT {FIRST}"
         )
         free = "" if lane == NO_LANE else f" WHERE NOT {self._behind}"
         return f"SELECT * FROM (SELECT d.position, d.due FROM ({some}) d{free} ORDER BY d.position LIMIT 1) f"

@@ -15,6 +15,7 @@ from postroom.store.ledger.ledgered import cancellation_of
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import CHUNK, Place, chunks, read_up_to
 from postroom.store.sql.rows import headers_of, shown, uuid_of
+from postroom.store.sql.states import holds_key, in_state
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.sql.walking import Walking
 
@@ -83,7 +84,7 @@ class Cancellation(Walking):
 
     def __init__(self, names: Names, order: Order = Order.HOLD) -> None:
         super().__init__(names)
-        self._holding = "IN (2, 3)" if order is Order.HOLD else "IN (2, 3) AND +b.state = 2"
+        self._holds_key = holds_key(order, "b")
 
     def count(self, choice: Choice = ALL) -> Steps[int]:
         """How many there are, those included that a relay is sending. Reads all that is unsent, unless given ids."""
@@ -161,7 +162,7 @@ class Cancellation(Walking):
             )
             wanted = whole_numbers(sorted(position for [position] in found.rows))
             rows = yield Query(
-                f"SELECT lane, position FROM {self.delivery} WHERE state = {int(state)} AND queue = :queue "
+                f"SELECT lane, position FROM {self.delivery} WHERE {in_state(state)} AND queue = :queue "
                 f"AND lane IN ({ALL_LANES}) AND position IN ({wanted})",
                 {"queue": queue},
             )
@@ -211,7 +212,7 @@ class Cancellation(Walking):
             yield from Confirming(self.names).confirm(failed, self.ledger_keep)
         places = self.places([Place(row.lane, row.position) for row in rows])
         yield Query(
-            f"DELETE FROM {self.delivery} WHERE state = {int(where.state)} AND queue = :queue AND {places}",
+            f"DELETE FROM {self.delivery} WHERE {in_state(where.state)} AND queue = :queue AND {places}",
             {"queue": where.queue},
         )
         positions = whole_numbers([row.position for row in rows])
@@ -229,7 +230,7 @@ class Cancellation(Walking):
     def _blocked(self) -> str:
         return (
             f"EXISTS (SELECT 1 FROM {self.delivery} b WHERE b.queue = d.queue AND b.key_hash = d.key_hash "
-            f"AND b.position < d.position AND b.state {self._holding})"
+            f"AND b.position < d.position AND {self._holds_key})"
         )
 
     def _chosen(self, choice: Choice) -> tuple[str, dict[str, Any]]:
@@ -246,7 +247,7 @@ class Cancellation(Walking):
 
 
 def _part(where: _Where) -> str:
-    return f"d.state = {int(where.state)} AND d.queue = :queue AND d.lane = {where.lane}"
+    return f"{in_state(where.state, 'd')} AND d.queue = :queue AND d.lane = {where.lane}"
 
 
 def is_sending(state: Stored, row: _Unsent, holder: _Holder | None) -> bool:

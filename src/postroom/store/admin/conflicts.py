@@ -9,6 +9,7 @@ from postroom.store.admin.audit import audit
 from postroom.store.admin.dead_letters import Choice, DeadLetters
 from postroom.store.outbox.leases import Claimed, Found
 from postroom.store.sql.dialect import whole_numbers
+from postroom.store.sql.states import unsettled
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Conflicts:
         d = self._deliveries
         result = yield Query(
             f"SELECT position, state, due <= {d.now}, leased_until > {d.now}, owner, token FROM {d.delivery} "
-            f"WHERE state IN (0, 1, 2, 3) AND queue = :queue AND {d.places(lost)}",
+            f"WHERE {unsettled()} AND queue = :queue AND {d.places(lost)}",
             self._queue,
         )
         return {row[0]: row for row in result.rows}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from postroom.rules.lifecycle import Stored
+from postroom.rules.lifecycle import Stored, Transition
 from postroom.rules.ordering import NO_LANE
 from postroom.store.admin.audit import audit
 from postroom.store.ledger.confirming import Confirming
@@ -14,6 +14,7 @@ from postroom.store.ledger.ledgered import failure_of
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import CHUNK, chunks
 from postroom.store.sql.rows import headers_of, shown, uuid_of
+from postroom.store.sql.states import becomes, before, dead
 from postroom.store.sql.steps import Query, Row, Steps
 from postroom.store.sql.walking import Walking
 
@@ -105,7 +106,7 @@ class DeadLetters(Walking):
         """Dead letters, newest first; `before` pages on behind a position."""
         chosen, params = self._chosen(choice)
         found = yield Query(
-            f"SELECT {self._columns} {self._from} WHERE d.state = 3 AND d.position < :before {chosen}"
+            f"SELECT {self._columns} {self._from} WHERE {dead('d')} AND d.position < :before {chosen}"
             f"ORDER BY d.position DESC LIMIT :limit",
             {**params, "before": before if before is not None else 2**63 - 1, "limit": limit},
         )
@@ -122,7 +123,7 @@ class DeadLetters(Walking):
         for place in places:
             found = yield Query(
                 f"SELECT count(*), coalesce(sum(CASE WHEN m.created_at <= {self.dialect.later(':old')} "
-                f"THEN 1 ELSE 0 END), 0) {self._from} WHERE d.state = 3 {place}{chosen}",
+                f"THEN 1 ELSE 0 END), 0) {self._from} WHERE {dead('d')} {place}{chosen}",
                 {**params, "old": -float(old)},
             )
             counted += int(found.rows[0][0])
@@ -178,13 +179,13 @@ class DeadLetters(Walking):
             )
             wanted = whole_numbers(sorted(position for [position] in found.rows))
             for queue in queues:
-                dead = yield Query(
-                    f"SELECT lane, position FROM {self.delivery} WHERE state = 3 AND queue = :queue "
+                lying = yield Query(
+                    f"SELECT lane, position FROM {self.delivery} WHERE {dead()} AND queue = :queue "
                     f"AND lane IN ({ALL_LANES}) AND position IN ({wanted})",
                     {"queue": queue},
                 )
                 positions: dict[int, list[int]] = {}
-                for lane, position in dead.rows:
+                for lane, position in lying.rows:
                     positions.setdefault(lane, []).append(position)
                 places += [
                     Place(queue, lane, f"d.position IN ({whole_numbers(sorted(some))})")
@@ -197,7 +198,7 @@ class DeadLetters(Walking):
             yield from self.begin_anew(place.queue, [place.lane])
         chosen, params = self._chosen(choice)
         found = yield Query(
-            f"SELECT {self._columns} {self._from} WHERE d.state = 3 AND d.queue = :queue AND d.lane = {place.lane} "
+            f"SELECT {self._columns} {self._from} WHERE {dead('d')} AND d.queue = :queue AND d.lane = {place.lane} "
             f"AND {place.which} {chosen}ORDER BY d.position LIMIT {CHUNK}{self.dialect.for_update_of('d')}",
             {**params, "queue": place.queue},
         )
@@ -238,8 +239,9 @@ class DeadLetters(Walking):
     def _revive(self, queue: str, letters: Sequence[DeadLetter]) -> Steps[None]:
         # Through the retry state, so that it goes before what is held behind it on its key.
         yield Query(
-            f"UPDATE {self.delivery} SET state = 2, due = {self.dialect.never}, attempts = 0, claims = 0, "
-            f"error_code = '', error_message = '' WHERE state = 3 AND queue = :queue AND {self.places(letters)}",
+            f"UPDATE {self.delivery} SET {becomes(Transition.REQUEUE)}, due = {self.dialect.never}, attempts = 0, "
+            f"claims = 0, error_code = '', error_message = '' "
+            f"WHERE {before(Transition.REQUEUE)} AND queue = :queue AND {self.places(letters)}",
             {"queue": queue},
         )
         yield from self._reopen(letters)
@@ -256,7 +258,8 @@ class DeadLetters(Walking):
 
     def _remove(self, queue: str, letters: Sequence[DeadLetter]) -> Steps[None]:
         yield Query(
-            f"DELETE FROM {self.delivery} WHERE state = 3 AND queue = :queue AND {self.places(letters)}",
+            f"DELETE FROM {self.delivery} "
+            f"WHERE {before(Transition.DISCARD)} AND queue = :queue AND {self.places(letters)}",
             {"queue": queue},
         )
         positions = whole_numbers([letter.position for letter in letters])

@@ -8,6 +8,7 @@ from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import CHUNK
+from postroom.store.sql.states import ready
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.sql.walking import Walking
 
@@ -40,7 +41,7 @@ class ExpiredLeases(Walking):
         return Released(messages, lanes)
 
     def _free_messages(self, queue: str, after: int) -> Steps[list[int]]:
-        of_queue = f"state = 0 AND queue = :queue AND lane = {NO_LANE}"
+        of_queue = f"{ready()} AND queue = :queue AND lane = {NO_LANE}"
         found = yield Query(
             f"SELECT position FROM {self.delivery} WHERE {of_queue} AND position > :after AND owner <> '' "
             f"AND leased_until <= {self.now} ORDER BY position LIMIT {CHUNK}{self.dialect.skip_locked}",

@@ -10,6 +10,7 @@ from postroom.store.admin.status import StatusReader
 from postroom.store.sql.dialect import ALL_LANES
 from postroom.store.sql.operations import read_up_to
 from postroom.store.sql.rows import shown
+from postroom.store.sql.states import unsettled
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.sql.walking import Walking
 
@@ -139,7 +140,7 @@ class MessageLookup(StatusReader, Walking):
         found = yield Query(
             f"SELECT state, lane, key_hash, due <= {self.now}, leased_until > {self.now}, {due}, {leased_until}, "
             f"owner, attempts, claims, {failed_at}, error_code, error_message "
-            f"FROM {self.delivery} WHERE state IN (0, 1, 2, 3) AND queue = :queue "
+            f"FROM {self.delivery} WHERE {unsettled()} AND queue = :queue "
             f"AND lane IN ({ALL_LANES}) AND position = :position",
             {"queue": queue, "position": position},
         )
@@ -184,7 +185,7 @@ class MessageLookup(StatusReader, Walking):
         found = yield Query(
             f"SELECT m.id, b.position, b.state, {self._when('b.due')}, b.error_code, b.error_message "
             f"FROM {self.delivery} b LEFT JOIN {self.outbox} m ON m.position = b.position "
-            f"WHERE b.queue = :queue AND b.key_hash = :key_hash AND b.position < :position AND b.state {self.blocking} "
+            f"WHERE b.queue = :queue AND b.key_hash = :key_hash AND b.position < :position AND {self.holds_key} "
             f"ORDER BY b.position LIMIT 1",
             {"queue": queue, "key_hash": key_hash, "position": position},
         )

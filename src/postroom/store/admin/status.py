@@ -11,6 +11,7 @@ from postroom.store.outbox.holding import Holding
 from postroom.store.outbox.workers import ALIVE_SECONDS
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.rows import shown
+from postroom.store.sql.states import comes_due, dead, holds_key, ready
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -38,27 +39,24 @@ LISTED = (
 """The columns of the view `outbox_status`."""
 MOMENTS = ("due", "leased_until", "created_at", "sent_at")
 
-STATUS = """\
+STATUS = f"""\
 CASE
-        WHEN d.state = 3 THEN 'dead'
-        WHEN d.state IN (1, 2) AND d.due > {now} THEN 'waiting'
-        WHEN d.state = 0 AND (d.leased_until > {now} OR l.lane IS NOT NULL) THEN 'sending'
+        WHEN {dead("d")} THEN 'dead'
+        WHEN {comes_due("d")} AND d.due > {{now}} THEN 'waiting'
+        WHEN {ready("d")} AND (d.leased_until > {{now}} OR l.lane IS NOT NULL) THEN 'sending'
         ELSE 'pending'
     END"""
 """The state of a delivery `d` in the words that people see, where `l` is the lane that it is being sent in."""
 
-BLOCKING = {Order.HOLD: "IN (2, 3)", Order.SKIP: "IN (2, 3) AND +b.state = 2"}
-"""Which states of a message `b` hold back those behind it; in the words of `Claiming.blocking`."""
-
 BEHIND = """\
 EXISTS (
         SELECT 1 FROM {delivery} b
-        WHERE b.queue = d.queue AND b.key_hash = d.key_hash AND b.position < d.position AND b.state {blocking}
+        WHERE b.queue = d.queue AND b.key_hash = d.key_hash AND b.position < d.position AND {holds_key}
     )"""
 """A failed or dead message stands before delivery `d` on its key."""
 
 SENDING_LANE = f"""\
-LEFT JOIN {{lane}} l ON d.state = 0 AND l.queue = d.queue AND l.lane = d.lane
+LEFT JOIN {{lane}} l ON {ready("d")} AND l.queue = d.queue AND l.lane = d.lane
     AND l.leased_until > {{now}} AND d.position <= l.read_to AND NOT {BEHIND}"""
 """The lane that a delivery is being sent in: read by the lane's holder, and nothing stands before it."""
 
@@ -68,8 +66,8 @@ class StatusReader(Holding):
 
     def __init__(self, names: Names, order: Order = Order.HOLD) -> None:
         super().__init__(names)
-        self.blocking = BLOCKING[order]
-        words = {**self.tables, "now": self.now, "blocking": self.blocking}
+        self.holds_key = holds_key(order, "b")
+        words = {**self.tables, "now": self.now, "holds_key": self.holds_key}
         self._status, self._behind, self._sending_lane = (
             template.format(**words) for template in (STATUS, BEHIND, SENDING_LANE)
         )
@@ -89,7 +87,7 @@ class StatusReader(Holding):
     def held(self) -> Steps[int]:
         """How many messages stand behind one of their key that holds them: failed or, under `hold`, dead."""
         result = yield Query(
-            f"SELECT count(*) FROM {self.delivery} d WHERE d.state = 0 AND d.key_hash IS NOT NULL AND {self._behind}"
+            f"SELECT count(*) FROM {self.delivery} d WHERE {ready('d')} AND d.key_hash IS NOT NULL AND {self._behind}"
         )
         return int(result.rows[0][0])
 

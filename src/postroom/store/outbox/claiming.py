@@ -6,13 +6,14 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from postroom.rules.failures import Reason
-from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits, split_batch
+from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits, Stored, Transition, split_batch
 from postroom.rules.ordering import NO_LANE, Order
 from postroom.store.outbox.leases import Claim, Claimed, Dead, Expired, GivenBack, Settlement, new_token
 from postroom.store.outbox.settling import Settling
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE, UNBOUNDED, fitting_in, is_unreadable
 from postroom.store.sql.rows import Unreadable
+from postroom.store.sql.states import becomes, comes_due, in_state, ready
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ class Claiming(Settling):
         super().__init__(names, queue)
         self.limits = limits
         self.order = order
-        # In the words of the key index's condition: SQLite uses a partial index only for those. The plus keeps it
-        # from taking the primary key instead, and reading all that failed for each message.
-        self.blocking = "IN (2, 3)" if order is Order.HOLD else "IN (2, 3) AND +b.state = 2"
 
     def claim(
         self,
@@ -85,7 +83,9 @@ class Claiming(Settling):
         unsure: set[int] = set()
         for one in claimed:
             if isinstance(one.message, Unreadable):
-                settled.append(Dead(one, one.message.code, one.message.problem, attempted=False))
+                settled.append(
+                    Dead(one, one.message.code, one.message.problem, attempted=False, transition=Transition.ORPHAN)
+                )
                 unsure.add(one.lane)
             elif one.ordered and one.lane in unsure:
                 continue  # it may be of the same key, which may be gone: the next read will tell
@@ -94,8 +94,11 @@ class Claiming(Settling):
             else:
                 sendable.append(one)
         split = split_batch([one.claims for one in sendable], self.limits, [one.message.key for one in sendable])
-        problem = "claimed again and again and never settled: its worker may have died of it"
-        settled += [Dead(sendable[index], Reason.LEASE_EXPIRED, problem, attempted=False) for index in split.dead]
+        why = "claimed again and again and never settled: its worker may have died of it"
+        settled += [
+            Dead(sendable[index], Reason.LEASE_EXPIRED, why, attempted=False, transition=Transition.ABANDON)
+            for index in split.dead
+        ]
         # A lane's messages have no lease of their own to give back.
         given_back = [GivenBack(sendable[index]) for index in split.give_back if not sendable[index].ordered]
         lost = yield from self.settle([*settled, *given_back])
@@ -113,12 +116,12 @@ class Claiming(Settling):
 
     def _lease_ready(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         """Lease ready rows; each comes as position, lane, attempts, claims, size, expired and the message columns."""
-        ready = (
+        first = (
             f"SELECT state, lane, position, {self.size('d')} FROM {self.delivery} d "
-            f"WHERE state = 0 AND queue = :queue AND lane = {NO_LANE} AND position > :after "
+            f"WHERE {ready()} AND queue = :queue AND lane = {NO_LANE} AND position > :after "
             f"AND leased_until <= {self.now} ORDER BY position LIMIT :limit{self.dialect.skip_locked}"
         )
-        return (yield from self.transaction(self._lease, ready, lease))
+        return (yield from self.transaction(self._lease, first, lease))
 
     def _lease_due(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         return (yield from self.transaction(self._lease, self._due_in([NO_LANE]), lease))
@@ -126,7 +129,7 @@ class Claiming(Settling):
     def _due_in(self, lanes: Sequence[int]) -> str:
         """Lock what is due in these lanes, `:limit` of it, longest due first: state, lane, position and size."""
         return (
-            f"SELECT state, lane, position, {self.size('d')} FROM {self.delivery} d WHERE state IN (1, 2) "
+            f"SELECT state, lane, position, {self.size('d')} FROM {self.delivery} d WHERE {comes_due()} "
             f"AND queue = :queue AND lane IN ({whole_numbers(lanes)}) AND due <= {self.now} "
             f"AND leased_until <= {self.now} ORDER BY due, position LIMIT :limit{self.dialect.skip_locked}"
         )
@@ -139,9 +142,10 @@ class Claiming(Settling):
             states.setdefault(state, []).append(position)
         for state, positions in states.items():
             yield Query(
-                f"UPDATE {self.delivery} SET state = 0, token = :token, owner = :worker, claims = claims + 1, "
-                f"leased_until = {self.dialect.later(':seconds')} WHERE state = {int(state)} AND queue = :queue "
-                f"AND lane = {NO_LANE} AND position IN ({whole_numbers(positions)})",
+                f"UPDATE {self.delivery} SET {becomes(Transition.CLAIM)}, token = :token, owner = :worker, "
+                f"claims = claims + 1, leased_until = {self.dialect.later(':seconds')} "
+                f"WHERE {in_state(Stored(state))} AND queue = :queue AND lane = {NO_LANE} "
+                f"AND position IN ({whole_numbers(positions)})",
                 lease,
             )
         return (yield from self._rows([position for _, _, position, _ in fitting]))
@@ -153,7 +157,7 @@ class Claiming(Settling):
             f"SELECT d.position, d.lane, {self.tries()}, {self.size('d', 'm')}, "
             f"coalesce(m.expires_at <= {self.now}, 0), {self.columns} "
             f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
-            f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {NO_LANE} "
+            f"WHERE {ready('d')} AND d.queue = :queue AND d.lane = {NO_LANE} "
             f"AND d.position IN ({whole_numbers(positions)})",
             {"queue": self.queue},
         )

@@ -10,6 +10,7 @@ from postroom.store.outbox.lanes import Lanes
 from postroom.store.outbox.leases import Claimed, Duplicate, GivenBack, Lane, Lease, Renewal, SortedOut
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import chunks
+from postroom.store.sql.states import comes_due, ready
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ class Deliveries(Lanes):
         """Whether anything is left that is due and free, or in a lane and not held back, whoever has the lane."""
         free = f"leased_until <= {self.now}"
         for question in (
-            f"state = 0 AND lane = {NO_LANE} AND {free}",
-            f"state IN (1, 2) AND due <= {self.now}",
-            f"state = 0 AND lane > {NO_LANE} AND {self._unblocked()}",
+            f"{ready()} AND lane = {NO_LANE} AND {free}",
+            f"{comes_due()} AND due <= {self.now}",
+            f"{ready()} AND lane > {NO_LANE} AND {self._unblocked()}",
         ):
             found = yield Query(
                 f"SELECT 1 FROM {self.delivery} d WHERE queue = :queue AND {question} LIMIT 1", {"queue": self.queue}
@@ -76,7 +77,7 @@ class Deliveries(Lanes):
         released = f"token = 0, owner = '', leased_until = {self.dialect.never}"
         yield from self.statement(
             f"UPDATE {self.delivery} SET {released}, claims = claims - 1 "
-            f"WHERE state = 0 AND queue = :queue AND lane = :no_lane AND token = :token",
+            f"WHERE {ready()} AND queue = :queue AND lane = :no_lane AND token = :token",
             params,
         )
         yield from self.statement(
@@ -147,7 +148,7 @@ class Deliveries(Lanes):
             mine = [one for one in claimed if one.lease in held]
             yield Query(
                 f"UPDATE {self.delivery} SET leased_until = {until} "
-                f"WHERE state = 0 AND queue = :queue AND {self.places(mine)}",
+                f"WHERE {ready()} AND queue = :queue AND {self.places(mine)}",
                 params,
             )
         held_lanes = yield from self._leased_lanes(lanes, self.dialect.skip_locked)
@@ -165,7 +166,7 @@ class Deliveries(Lanes):
         if not claimed:
             return set()
         found = yield Query(
-            f"SELECT position, token FROM {self.delivery} WHERE state = 0 AND queue = :queue "
+            f"SELECT position, token FROM {self.delivery} WHERE {ready()} AND queue = :queue "
             f"AND {self.places(claimed)} AND leased_until > {self.now}{locking}",
             {"queue": self.queue},
         )

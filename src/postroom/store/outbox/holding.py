@@ -8,6 +8,7 @@ from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import LANES, NO_LANE
 from postroom.store.sql.operations import CHUNK, Operations, Place
+from postroom.store.sql.states import in_state
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_TARGETS = 1000
 """Topics that are told, those with the most messages first."""
-HELD_BACK = f"d.state = {int(Stored.RETRY)} AND d.error_code = '{Reason.TARGET_UNAVAILABLE}'"
+HELD_BACK = f"{in_state(Stored.RETRY, 'd')} AND d.error_code = '{Reason.TARGET_UNAVAILABLE}'"
 """The condition for deliveries `d` that wait for their topic."""
 
 
@@ -111,7 +112,7 @@ class Holding(Operations):
 
     def _make_due(self, places: Sequence[Place]) -> Steps[None]:
         yield Query(
-            f"UPDATE {self.delivery} SET due = {self.now} WHERE state = {int(Stored.RETRY)} AND queue = :queue "
+            f"UPDATE {self.delivery} SET due = {self.now} WHERE {in_state(Stored.RETRY)} AND queue = :queue "
             f"AND {self.places(places)} AND error_code = '{Reason.TARGET_UNAVAILABLE}' AND due > {self.now}",
             {"queue": self.queue},
         )

@@ -6,12 +6,14 @@ from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
-from postroom.rules.ordering import LANES
+from postroom.rules.lifecycle import Stored, Transition, holding_states
+from postroom.rules.ordering import LANES, Order
 from postroom.rules.routing import is_sorted
 from postroom.store.outbox.claiming import Claiming
 from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES, Ages, Claim, Claimed, Lane, new_token
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE, UNBOUNDED, Place, chunks, fitting_in
+from postroom.store.sql.states import becomes, before, holds_key, in_state, ready
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class Lanes(Claiming):
         if mine:
             yield Query(
                 f"UPDATE {self.delivery} SET claims = claims + 1 "
-                f"WHERE state = 0 AND queue = :queue AND {self.places(mine)}",
+                f"WHERE {ready()} AND queue = :queue AND {self.places(mine)}",
                 {"queue": self.queue},
             )
 
@@ -201,7 +203,7 @@ class Lanes(Claiming):
             f"SELECT d.position, d.lane, {self.tries()}, {self.size('d', 'm')}, "
             f"coalesce(m.expires_at <= {self.now}, 0), {self.columns} "
             f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
-            f"WHERE d.state = 0 AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
+            f"WHERE {ready('d')} AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
             f"AND {self._unblocked()}{self._before_unsorted(str(lane))} ORDER BY d.position LIMIT :limit"
         )
 
@@ -213,9 +215,9 @@ class Lanes(Claiming):
         if not is_sorted(self.queue):
             return ""
         lowest = (
-            f"coalesce((SELECT u.position FROM {self.delivery} u WHERE u.state = {state} "
+            f"coalesce((SELECT u.position FROM {self.delivery} u WHERE {in_state(state, 'u')} "
             f"AND u.queue = '{DEFAULT_QUEUE}' AND u.lane = {lane} ORDER BY u.position LIMIT 1), {UNBOUNDED})"
-            for state in (0, 2, 3)
+            for state in (Stored.READY, *holding_states(Order.HOLD))
         )
         return "".join(f" AND d.position < {position}" for position in lowest)
 
@@ -223,7 +225,7 @@ class Lanes(Claiming):
         """Nothing that failed, or is dead and holds, stands before it on its key."""
         return (
             f"NOT EXISTS (SELECT 1 FROM {self.delivery} b WHERE b.queue = :queue AND b.key_hash = d.key_hash "
-            f"AND b.position < d.position AND b.state {self.blocking})"
+            f"AND b.position < d.position AND {holds_key(self.order, 'b')})"
         )
 
     def _promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
@@ -239,8 +241,8 @@ class Lanes(Claiming):
         for some in chunks(due):
             # By their positions: what has come due since was not returned, and would be passed by.
             yield Query(
-                f"UPDATE {self.delivery} SET state = 0 "
-                f"WHERE state IN (1, 2) AND queue = :queue AND {self.places(some)}",
+                f"UPDATE {self.delivery} SET {becomes(Transition.COME_DUE)} "
+                f"WHERE {before(Transition.COME_DUE)} AND queue = :queue AND {self.places(some)}",
                 {"queue": self.queue},
             )
         return {lane: min(one.position for one in due if one.lane == lane) for lane in {one.lane for one in due}}

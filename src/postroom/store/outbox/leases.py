@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
 from postroom.message import Message
+from postroom.rules.lifecycle import State, Transition
 from postroom.rules.ordering import NO_LANE
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ def new_token() -> int:
     """A fresh claim token. Random, so that a worker cannot settle even its own earlier, lost claim."""
     return secrets.randbits(TOKEN_BITS) or 1
 
+
+DEATHS = frozenset(one for one in Transition if State.SENDING in one.sources and one.target is State.DEAD)
 
 Lease = tuple[int, int]
 """What names a lease: the position or the lane that it is on, and its token."""
@@ -62,6 +65,7 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
 class Sent(msgspec.Struct, frozen=True, gc=False):
     """The broker has it; `answer` is what the broker said (offset, sequence, id)."""
 
+    transition: ClassVar[Transition] = Transition.CONFIRM
     claimed: Claimed
     answer: str | None = None
     dedup: int | None = None
@@ -70,6 +74,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 class Duplicate(msgspec.Struct, frozen=True, gc=False):
     """The same content went to the same topic before; `answer` is what the broker said then."""
 
+    transition: ClassVar[Transition] = Transition.DEDUPLICATE
     claimed: Claimed
     answer: str | None = None
 
@@ -77,12 +82,14 @@ class Duplicate(msgspec.Struct, frozen=True, gc=False):
 class Expired(msgspec.Struct, frozen=True, gc=False):
     """Its expiry passed before it was sent. No dead letter, and it blocks nothing."""
 
+    transition: ClassVar[Transition] = Transition.EXPIRE
     claimed: Claimed
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
     """The send failed; due again after `delay` seconds of the database's clock."""
 
+    transition: ClassVar[Transition] = Transition.FAIL
     claimed: Claimed
     delay: float
     code: str
@@ -92,6 +99,7 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
 class Postponed(msgspec.Struct, frozen=True, gc=False):
     """Not tried, because its topic takes no messages; due again after `delay` seconds, or when it is freed."""
 
+    transition: ClassVar[Transition] = Transition.POSTPONE
     claimed: Claimed
     delay: float
     code: str
@@ -105,17 +113,25 @@ class Dead(msgspec.Struct, frozen=True, gc=False):
     code: str
     message: str
     attempted: bool = True
+    transition: Transition = Transition.REJECT
+    """Which of those that lead from sending to dead."""
+
+    def __post_init__(self) -> None:
+        if self.transition not in DEATHS:
+            raise ValueError(f"{self.transition.name} does not lead from sending to dead")
 
 
 class GivenBack(msgspec.Struct, frozen=True, gc=False):
     """Not sent: the lease ends now, and the claim does not count. A message of a lane has none, and stays as it is."""
 
+    transition: ClassVar[Transition] = Transition.GIVE_BACK
     claimed: Claimed
 
 
 class Refiled(msgspec.Struct, frozen=True, gc=False):
     """Not sent, because it belongs into another queue: moved there, otherwise as if given back."""
 
+    transition: ClassVar[Transition] = Transition.GIVE_BACK
     claimed: Claimed
     queue: str
 

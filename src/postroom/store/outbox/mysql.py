@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.rules.lifecycle import Stored
-from postroom.rules.ordering import Order
+from postroom.rules.lifecycle import Transition, holding_states
 from postroom.store.outbox.deliveries import Deliveries
+from postroom.store.sql.states import in_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +20,9 @@ class MySQLDeliveries(Deliveries):
         each = " UNION ALL ".join(
             f"(SELECT state, lane, position, {self.size('d')} AS size, due "
             f"FROM {self.delivery} d FORCE INDEX ({index}) "
-            f"WHERE state = {int(state)} AND queue = :queue AND lane = {int(lane)} AND due <= {self.now} "
+            f"WHERE {in_state(state)} AND queue = :queue AND lane = {int(lane)} AND due <= {self.now} "
             f"AND leased_until <= {self.now} ORDER BY due, position LIMIT :limit{self.dialect.skip_locked})"
-            for state in (Stored.SCHEDULED, Stored.RETRY)
+            for state in Transition.COME_DUE.stored
             for lane in lanes
         )
         return f"SELECT state, lane, position, size FROM ({each} ORDER BY due, position LIMIT :limit) due_rows"
@@ -31,9 +31,8 @@ class MySQLDeliveries(Deliveries):
         # Left alone, the optimizer takes the primary key and reads all that failed for each message: 5 s where
         # 20,000 had. A probe for each state, as with both in one it would read all messages of the key.
         index = self.names.quoted(self.names.bare("outbox_delivery_key"))
-        states = [Stored.RETRY, Stored.DEAD] if self.order is Order.HOLD else [Stored.RETRY]
         return " AND ".join(
             f"NOT EXISTS (SELECT 1 FROM {self.delivery} b FORCE INDEX ({index}) WHERE b.queue = :queue "
-            f"AND b.key_hash = d.key_hash AND b.state = {int(state)} AND b.position < d.position)"
-            for state in states
+            f"AND b.key_hash = d.key_hash AND {in_state(state, 'b')} AND b.position < d.position)"
+            for state in holding_states(self.order)
         )

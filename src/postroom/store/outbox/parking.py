@@ -9,12 +9,13 @@ from uuid_utils.compat import uuid7
 
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.failures import CODE_LENGTH, cut
-from postroom.rules.lifecycle import Stored
+from postroom.rules.lifecycle import Transition
 from postroom.rules.ordering import NO_LANE, Order, key_hash, lane_of
 from postroom.store.outbox.writer import text
 from postroom.store.outbox.writing import WRITERS
 from postroom.store.sql.dialect import as_json, whole_numbers
 from postroom.store.sql.operations import Operations
+from postroom.store.sql.states import holds_key, ready, written_by
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ class Parking(Operations):
         return Query(
             f"UPDATE {self.delivery} SET state = :state, due = {self.dialect.later(':delay')}, attempts = 1, "
             f"failed_at = {self.now}, error_code = :code, error_message = :text "
-            f"WHERE state = 0 AND queue = :queue AND lane = :lane AND position = "
+            f"WHERE {ready()} AND queue = :queue AND lane = :lane AND position = "
             f"(SELECT position FROM {self.outbox} WHERE id = :id{self._writer.text_as_id})",
             {
-                "state": int(Stored.DEAD if failed.delay is None else Stored.RETRY),
+                "state": int(written_by(Transition.REJECT if failed.delay is None else Transition.FAIL)),
                 "delay": float(failed.delay or 0.0),
                 "code": cut(failed.code, CODE_LENGTH),
                 "text": cut(failed.message),
@@ -124,11 +125,10 @@ class Parking(Operations):
             return set()
         wanted = whole_numbers(sorted(hashes))
         lanes = whole_numbers(sorted({lane_of(one) for one in hashes}))
-        holding = "state IN (2, 3)" if self._order is Order.HOLD else "state = 2"
         found = yield Query(
-            f"SELECT key_hash FROM {self.delivery} WHERE queue = :queue AND {holding} AND key_hash IN ({wanted}) "
-            f"UNION SELECT key_hash FROM {self.delivery} "
-            f"WHERE state = 0 AND queue = :queue AND lane IN ({lanes}) AND key_hash IN ({wanted})",
+            f"SELECT key_hash FROM {self.delivery} WHERE queue = :queue AND {holds_key(self._order)} "
+            f"AND key_hash IN ({wanted}) UNION SELECT key_hash FROM {self.delivery} "
+            f"WHERE {ready()} AND queue = :queue AND lane IN ({lanes}) AND key_hash IN ({wanted})",
             {"queue": self.queue},
         )
         return {hashed for [hashed] in found.rows}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from postroom.rules.ordering import NO_LANE
+from postroom.rules.lifecycle import Stored, Transition
+from postroom.rules.ordering import NO_LANE, Order
 from postroom.rules.routing import is_sorted
 from postroom.store.outbox.deliveries import Deliveries
 from postroom.store.outbox.lanes import FREED, MOST_PROMOTED
@@ -12,6 +13,7 @@ from postroom.store.outbox.leases import Ages, Claimed, Failure, GivenBack, Lane
 from postroom.store.outbox.settling import failure_fields, receipt_fields, refiled_by_queue
 from postroom.store.sql.db_errors import is_duplicate_entry
 from postroom.store.sql.operations import UNBOUNDED
+from postroom.store.sql.states import becomes, before, comes_due, holds_key, ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,11 +30,13 @@ class PostgreSQLDeliveries(Deliveries):
 
     def _lease_ready(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         return (
-            yield from self.statement(self._lease_statement("d.state = 0 AND d.position > :after", "d.position"), lease)
+            yield from self.statement(
+                self._lease_statement(f"{ready('d')} AND d.position > :after", "d.position"), lease
+            )
         )
 
     def _lease_due(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
-        due = f"d.state IN (1, 2) AND d.due <= {self.now}"
+        due = f"{comes_due('d')} AND d.due <= {self.now}"
         return (yield from self.statement(self._lease_statement(due, "d.due, d.position"), lease))
 
     def _lease_statement(self, which: str, order: str) -> str:
@@ -47,7 +51,7 @@ class PostgreSQLDeliveries(Deliveries):
                 ) sized WHERE before < :most_bytes
             ), leased AS (
                 UPDATE {self.delivery} d
-                SET state = 0, token = :token, owner = :worker, claims = d.claims + 1,
+                SET {becomes(Transition.CLAIM)}, token = :token, owner = :worker, claims = d.claims + 1,
                     leased_until = {self.dialect.later(":seconds")}
                 WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM fitting))
                 RETURNING d.position, d.lane, d.attempts, d.claims, d.size
@@ -118,7 +122,7 @@ class PostgreSQLDeliveries(Deliveries):
                     sum(d.size) OVER (ORDER BY d.position) - d.size AS before
                 FROM held CROSS JOIN LATERAL (
                     SELECT d.position, d.attempts, d.claims, {self.size("d")} AS size FROM {self.delivery} d
-                    WHERE d.state = 0 AND d.queue = :queue AND d.lane = held.lane AND d.position > held.after
+                    WHERE {ready("d")} AND d.queue = :queue AND d.lane = held.lane AND d.position > held.after
                       AND d.position NOT IN (SELECT unnest(:in_flight::text::bigint[])) AND {self._unblocked()}
                       {self._before_unsorted("held.lane")}
                     ORDER BY d.position LIMIT :limit
@@ -147,13 +151,13 @@ class PostgreSQLDeliveries(Deliveries):
         # OFFSET and ORDER BY keep that a probe of the key index. As a join, with statistics that are missing or old,
         # the planner compares each message with all that failed: 46 s where 20,000 had.
         failed = (
-            f"SELECT 1 FROM {self.delivery} f WHERE f.state IN (2, 3) AND f.queue = :queue "
+            f"SELECT 1 FROM {self.delivery} f WHERE {holds_key(Order.HOLD, 'f')} AND f.queue = :queue "
             f"AND f.key_hash IS NOT NULL ORDER BY f.key_hash LIMIT 1 OFFSET 0"
         )
         return (
             f"(NOT EXISTS ({failed}) OR "
             f"NOT EXISTS (SELECT 1 FROM {self.delivery} b WHERE b.queue = :queue AND b.key_hash = d.key_hash "
-            f"AND b.position < d.position AND b.state {self.blocking} ORDER BY b.position OFFSET 0))"
+            f"AND b.position < d.position AND {holds_key(self.order, 'b')} ORDER BY b.position OFFSET 0))"
         )
 
     def _promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
@@ -163,11 +167,13 @@ class PostgreSQLDeliveries(Deliveries):
             WITH held AS ({self._held_lanes()}), due AS (
                 SELECT d.ctid FROM held CROSS JOIN LATERAL (
                     SELECT d.ctid FROM {self.delivery} d
-                    WHERE d.state IN (1, 2) AND d.queue = :queue AND d.lane = held.lane AND d.due <= {self.now}
+                    WHERE {before(Transition.COME_DUE, "d")} AND d.queue = :queue AND d.lane = held.lane
+                      AND d.due <= {self.now}
                     ORDER BY d.due, d.position LIMIT {MOST_PROMOTED}
                 ) d
             ), ready AS (
-                UPDATE {self.delivery} d SET state = 0 WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM due))
+                UPDATE {self.delivery} d SET {becomes(Transition.COME_DUE)}
+                WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM due))
                 RETURNING d.lane, d.position
             )
             SELECT lane, min(position) FROM ready GROUP BY lane"""
@@ -288,7 +294,7 @@ class PostgreSQLDeliveries(Deliveries):
         types = {"position": "bigint", "lane": "smallint", "token": "bigint", **extra}
         arrays = ", ".join(f":{name}::text::{kind}[]" for name, kind in types.items())
         return f"""given AS MATERIALIZED (
-            SELECT 0::smallint AS state, :queue::text COLLATE "C" AS queue, given.*
+            SELECT {int(Stored.READY)}::smallint AS state, :queue::text COLLATE "C" AS queue, given.*
             FROM unnest({arrays}) AS given ({", ".join(types)})
         )"""
 

@@ -28,6 +28,7 @@ from postroom.store.outbox.leases import (
 )
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import Operations, chunks
+from postroom.store.sql.states import ready, written_by
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Settling(Operations):
         live_lanes = yield from self._live_lanes(sorted({one.lane for one in claimed if one.ordered}))
         found = yield Query(
             f"SELECT position, token, leased_until > {self.now} FROM {self.delivery} "
-            f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}{self.dialect.for_update}",
+            f"WHERE {ready()} AND queue = :queue AND {self.places(claimed)}{self.dialect.for_update}",
             {"queue": self.queue},
         )
         rows = {position: (token, bool(live)) for position, token, live in found.rows}
@@ -164,7 +165,7 @@ class Settling(Operations):
             params,
         )
         yield Query(
-            f"DELETE FROM {self.delivery} WHERE state = 0 AND queue = :queue "
+            f"DELETE FROM {self.delivery} WHERE {ready()} AND queue = :queue "
             f"AND {self.places(receipt.claimed for receipt in receipts)}",
             {"queue": self.queue},
         )
@@ -182,7 +183,7 @@ class Settling(Operations):
                 f"failed_at = {self.failed_at(str(fields.attempts), str(fields.becomes), ':same_code')}, "
                 "error_code = :code, "
                 f"error_message = :message, token = 0, owner = '', leased_until = {self.dialect.never} "
-                f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
+                f"WHERE {ready()} AND queue = :queue AND {self.places(claimed)}",
                 {"queue": self.queue, **fields._asdict(), "same_code": fields.code},
             )
 
@@ -198,7 +199,7 @@ class Settling(Operations):
             yield Query(
                 f"UPDATE {self.delivery} SET {moved}token = 0, owner = '', leased_until = {self.dialect.never}, "
                 f"claims = CASE WHEN lane = {NO_LANE} THEN claims - 1 ELSE claims END "
-                f"WHERE state = 0 AND queue = :queue AND {self.places(claimed)}",
+                f"WHERE {ready()} AND queue = :queue AND {self.places(claimed)}",
                 {"queue": self.queue, "to": to},
             )
 
@@ -250,10 +251,11 @@ class FailureFields(NamedTuple):
 
 def failure_fields(failure: Failure) -> FailureFields:
     error = cut(failure.code, CODE_LENGTH), cut(failure.message)
+    becomes = int(written_by(failure.transition))
     match failure:
         case Retry():
-            return FailureFields(int(Stored.RETRY), float(failure.delay), 1, *error)
+            return FailureFields(becomes, float(failure.delay), 1, *error)
         case Postponed():
-            return FailureFields(int(Stored.RETRY), float(failure.delay), 0, *error)
+            return FailureFields(becomes, float(failure.delay), 0, *error)
         case Dead():
-            return FailureFields(int(Stored.DEAD), 0.0, int(failure.attempted), *error)
+            return FailureFields(becomes, 0.0, int(failure.attempted), *error)

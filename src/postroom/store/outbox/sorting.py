@@ -10,6 +10,7 @@ from postroom.rules.ordering import NO_LANE
 from postroom.rules.routing import is_sorted
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import CHUNK, Operations, Place, chunks
+from postroom.store.sql.states import in_state
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Sorting(Operations):
         found = []
         for state in _STATES:
             some = yield Query(
-                f"SELECT 1 FROM {self.delivery} WHERE state = {int(state)} AND queue = :queue LIMIT 1",
+                f"SELECT 1 FROM {self.delivery} WHERE {in_state(state)} AND queue = :queue LIMIT 1",
                 {"queue": self.queue},
             )
             if some.rows:
@@ -83,7 +84,7 @@ class Sorting(Operations):
         # Where most stays, none is locked to be looked at: PostgreSQL writes its locks into the rows.
         lock = self.dialect.skip_locked if after is None else ""
         found = yield Query(
-            f"SELECT lane, position FROM {self.delivery} WHERE state = {int(state)} AND queue = :queue "
+            f"SELECT lane, position FROM {self.delivery} WHERE {in_state(state)} AND queue = :queue "
             f"AND lane = {NO_LANE} AND position > :after AND leased_until <= {self.now} "
             f"ORDER BY position LIMIT {CHUNK}{lock}",
             {"queue": self.queue, "after": (after or {}).get((state, NO_LANE), 0)},
@@ -96,7 +97,7 @@ class Sorting(Operations):
         if not free:
             return Walked({}, {})
         each = " UNION ALL ".join(
-            f"SELECT * FROM (SELECT lane, position FROM {self.delivery} WHERE state = {int(state)} AND queue = :queue "
+            f"SELECT * FROM (SELECT lane, position FROM {self.delivery} WHERE {in_state(state)} AND queue = :queue "
             f"AND lane = {lane} AND position > {begun.get((state, lane), 0)} "
             f"ORDER BY position LIMIT {CHUNK}) lane_{lane}"
             for lane in free
@@ -137,7 +138,7 @@ class Sorting(Operations):
     def _moving(self, state: Stored, queue: str, places: Iterable[Place]) -> Query:
         return Query(
             f"UPDATE {self.delivery} SET queue = :to, token = 0, owner = '', leased_until = {self.dialect.never} "
-            f"WHERE state = {int(state)} AND queue = :queue AND {self.places(places)} AND leased_until <= {self.now}",
+            f"WHERE {in_state(state)} AND queue = :queue AND {self.places(places)} AND leased_until <= {self.now}",
             {"queue": self.queue, "to": queue},
         )
 

@@ -8,12 +8,13 @@ from uuid import UUID
 import msgspec
 
 from postroom.errors import DuplicateMessage, IdempotencyConflict
-from postroom.rules.lifecycle import Stored
+from postroom.rules.lifecycle import Stored, Transition
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.store.outbox.duplicates import already_there, repeats_of, used_otherwise
 from postroom.store.sql.db_errors import is_denied
 from postroom.store.sql.dialect import DIALECTS, Dialect, as_json, whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE
+from postroom.store.sql.states import in_states, written_by
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ MESSAGE_COLUMNS = (
     "digest",
     "expires_at",
 )
+ADDED = in_states([written_by(Transition.ADD), written_by(Transition.SCHEDULE)])
 DELIVERY_COLUMNS = ("state", "lane", "key_hash", "size", "due")
 
 
@@ -167,7 +169,7 @@ class Writer:
                 lanes.setdefault((self.queue_for(message), _lane(message)), []).append(position_of[message.id])
             for (queue, lane), positions in lanes.items():
                 yield Query(
-                    f"DELETE FROM {self.tables['delivery']} WHERE state IN (0, 1) AND queue = :queue AND lane = :lane "
+                    f"DELETE FROM {self.tables['delivery']} WHERE {ADDED} AND queue = :queue AND lane = :lane "
                     f"AND position IN ({whole_numbers(positions)})",
                     {"queue": queue, "lane": lane},
                 )
@@ -207,7 +209,7 @@ class Writer:
 
     def _delivery_row(self, message: Message) -> tuple[Any, ...]:
         return (
-            int(Stored.READY if message.deliver_at is None else Stored.SCHEDULED),
+            int(_stored(message)),
             _lane(message),
             None if message.key is None else key_hash(message.key),
             message.size,
@@ -219,6 +221,10 @@ class Writer:
 
     def _moment(self, moment: datetime | None) -> Any:
         return self.dialect.moment(moment)
+
+
+def _stored(message: Message) -> Stored:
+    return written_by(Transition.ADD if message.deliver_at is None else Transition.SCHEDULE)
 
 
 def _lane(message: Message) -> int:

@@ -12,12 +12,13 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from postroom.rules.naming import RESERVED, RESERVED_HEADERS
 from postroom.rules.ordering import LANES, NO_LANE, Order
-from postroom.store.admin.status import BLOCKING, SENDING_LANE, STATUS
+from postroom.store.admin.status import SENDING_LANE, STATUS
 from postroom.store.schema.guards import triggers
 from postroom.store.schema.tables import STORAGE, VERSION, metadata
 from postroom.store.sql.dialect import DIALECTS, EARLIEST, LATEST
 from postroom.store.sql.names import Names, dialect_of
 from postroom.store.sql.operations import DEFAULT_QUEUE
+from postroom.store.sql.states import holds_key
 
 if TYPE_CHECKING:
     from sqlalchemy import Index, Table
@@ -103,7 +104,7 @@ def status_view(names: Names) -> list[str]:
     view = names.table("outbox_status")
     dialect = DIALECTS[names.dialect]
     words = {**names.mapping(), "key": names.quoted("key"), "now": dialect.now, "never": dialect.never}
-    words["blocking"] = BLOCKING[Order.HOLD]
+    words["holds_key"] = holds_key(Order.HOLD, "b")
     select = _STATUS.format(**words, status=STATUS.format(**words), sending_lane=SENDING_LANE.format(**words))
     if names.dialect == "sqlite":
         return [f"DROP VIEW IF EXISTS {view}", f"CREATE VIEW {view} AS\n{select}"]

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import CheckConstraint
 
+from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import LANES, NO_LANE
 from postroom.store.sql.dialect import EARLIEST, LATEST
+from postroom.store.sql.states import in_state, is_no_state, is_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
 
 _TEXTS = ("topic", "content_type", "type", "aggregate_type", "aggregate_id", "ordering_key", "idempotency_key")
-_IN_RANGE = f"state BETWEEN 0 AND 3 AND lane BETWEEN {NO_LANE} AND {LANES - 1} AND size >= 0"
+_IN_RANGE = f"{is_state()} AND lane BETWEEN {NO_LANE} AND {LANES - 1} AND size >= 0"
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 
@@ -102,7 +104,7 @@ _FAULTS: Mapping[str, Mapping[str, str]] = {
         "created_at is not a moment like 2030-01-02 03:04:05.678": f"NEW.created_at NOT GLOB '{_MOMENT}'",
     },
     "outbox_delivery": {
-        "state is not 0 (to be sent) or 1 (later)": "typeof(NEW.state) <> 'integer' OR NEW.state NOT BETWEEN 0 AND 3",
+        "state is not 0 (to be sent) or 1 (later)": f"typeof(NEW.state) <> 'integer' OR {is_no_state('NEW')}",
         "lane is not that of the key": "typeof(NEW.lane) <> 'integer' "
         f"OR NEW.lane NOT BETWEEN {NO_LANE} AND {LANES - 1}",
         "position is not a number above 0": "typeof(NEW.position) <> 'integer' OR NEW.position <= 0",
@@ -122,7 +124,7 @@ def repairs(names: Names) -> list[str]:
     statements = [
         f"UPDATE {table} SET size = 0 WHERE size < 0",
         f"UPDATE {table} SET lane = {lane} WHERE {lanes}",
-        f"UPDATE {table} SET state = 3, error_code = 'UNDECODABLE' WHERE state NOT BETWEEN 0 AND 3",
+        f"UPDATE {table} SET {in_state(Stored.DEAD)}, error_code = 'UNDECODABLE' WHERE {is_no_state()}",
     ]
     if names.dialect == "postgresql":
         statements += [

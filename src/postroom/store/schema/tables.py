@@ -27,10 +27,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql
 
+from postroom.rules.ordering import Order
 from postroom.store.schema.guards import constraints
 from postroom.store.sql.dialect import DIALECTS
 from postroom.store.sql.names import Names
 from postroom.store.sql.operations import DEFAULT_QUEUE
+from postroom.store.sql.states import comes_due, holds_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,7 +205,7 @@ def _delivery_indexes(names: Names) -> list[Index]:
             Index(due, "state", "queue", "lane", "due", "position"),
             Index(key, "queue", "key_hash", "state", "position"),
         ]
-    not_ready, holding = text("state IN (1, 2)"), text("state IN (2, 3)")
+    not_ready, holding = text(comes_due()), text(holds_key(Order.HOLD))
     return [
         Index(due, "queue", "lane", "due", "position", postgresql_where=not_ready, sqlite_where=not_ready),
         Index(key, "queue", "key_hash", "position", postgresql_where=holding, sqlite_where=holding),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.rules.ordering import NO_LANE
 from postroom.store.sql.operations import Operations
+from postroom.store.sql.states import in_state
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ class Walking(Operations):
 
     def queues_with(self, state: Stored) -> Steps[list[str]]:
         """The queues that have deliveries in this stored state."""
-        return (yield from self._values("queue", f"state = {int(state)}", {}, ""))
+        return (yield from self._values("queue", in_state(state), {}, ""))
 
     def lanes_with(self, state: Stored, queue: str) -> Steps[list[int]]:
         """The lanes of a queue that have deliveries in this stored state, that of messages without a key included."""
-        chosen = f"state = {int(state)} AND queue = :queue"
+        chosen = f"{in_state(state)} AND queue = :queue"
         return (yield from self._values("lane", chosen, {"queue": queue}, NO_LANE - 1))
 
     def _values(self, column: str, chosen: str, params: dict[str, str], after: object) -> Steps[list[Any]]:
