@@ -51,6 +51,18 @@ def test_links_lead_to_a_page_and_a_heading(page: Path) -> None:
             assert heading in headings(target), f"{page.name} links to {path}{heading}"
 
 
+def test_every_page_is_reachable_from_the_first() -> None:
+    reached: set[Path] = set()
+    ahead = [DOCS / "README.md"]
+    while ahead:
+        page = ahead.pop().resolve()
+        if page not in reached:
+            reached.add(page)
+            links = LINK.findall(page.read_text(encoding="utf-8"))
+            ahead += [page.parent / path for path, _ in links if path.endswith(".md")]
+    assert {page.resolve() for page in DOCS.rglob("*.md")} <= reached
+
+
 def headings(page: Path) -> set[str]:
     """The page's headings as the anchors that they become."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
