@@ -113,24 +113,24 @@ class Transition(Enum):
     """
 
     ADD = "recorded, to be sent at once", _NOTHING, State.PENDING, Stored.READY
-    SCHEDULE = "recorded, to be sent not before a given time", _NOTHING, State.WAITING, Stored.SCHEDULED
-    COME_DUE = "its time has come", _WAITING, State.PENDING, Stored.READY
+    SCHEDULE = "recorded, to be sent no earlier than a given time", _NOTHING, State.WAITING, Stored.SCHEDULED
+    COME_DUE = "it is due now", _WAITING, State.PENDING, Stored.READY
     CLAIM = "a worker has taken a lease on it", _PENDING, State.SENDING, Stored.READY
     CONFIRM = "the broker has it", _SENDING, State.SENT, None
     DEDUPLICATE = "the same content was sent to its target before", _SENDING, State.SENT, None
-    FAIL = "a send failed and will be tried again", _SENDING, State.WAITING, Stored.RETRY
-    POSTPONE = "its topic takes no messages, so it waits untried", _SENDING, State.WAITING, Stored.RETRY
+    FAIL = "a send failed and will be retried", _SENDING, State.WAITING, Stored.RETRY
+    POSTPONE = "its topic takes no messages, so it waits without being tried", _SENDING, State.WAITING, Stored.RETRY
     EXHAUST = "a send failed and no attempt is left", _SENDING, State.DEAD, Stored.DEAD
-    REJECT = "a send failed in a way that no retry mends", _SENDING, State.DEAD, Stored.DEAD
+    REJECT = "a send failed in a way that no retry can fix", _SENDING, State.DEAD, Stored.DEAD
     ABANDON = "claimed too often without ever being settled", _SENDING, State.DEAD, Stored.DEAD
     ORPHAN = "the delivery has no message", _SENDING, State.DEAD, Stored.DEAD
     GIVE_BACK = "the worker released it unsent", _SENDING, State.PENDING, Stored.READY
     LOSE_LEASE = "the lease ended before the worker settled it", _SENDING, State.PENDING, Stored.READY
     EXPIRE = "its expiry passed before it was sent", _UNSETTLED, State.EXPIRED, None
     # Due at once, and still before what it holds back on its key.
-    REQUEUE = "an operator wants it sent after all", _DEAD, State.PENDING, Stored.RETRY
-    DISCARD = "an operator removed it", _DEAD, None, None
-    CANCEL = "an operator does not want it sent any more", _PENDING | _WAITING, None, None
+    REQUEUE = "an operator requeued it", _DEAD, State.PENDING, Stored.RETRY
+    DISCARD = "an operator discarded it", _DEAD, None, None
+    CANCEL = "an operator cancelled it", _PENDING | _WAITING, None, None
     CLEAN_UP = "retention removed it", _SETTLED, None, None
 
     def __init__(
