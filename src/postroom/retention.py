@@ -34,7 +34,7 @@ def clean(
     repeated delivery from a first one: keep marks for longer than any redelivery takes.
     """
     retention = Retention(Operations(names))
-    messages = yield from retention.remove_all_settled(days * DAY, batch, tell)
+    messages = yield from retention.remove_settled(days * DAY, batch, tell)
     marks = yield from retention.remove_marks(inbox_days * DAY, batch, tell)
     entries = yield from retention.remove_expired(batch, tell)
     return Cleaned(messages, marks, entries)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from postroom.store.outbox.deliveries import Deliveries
-    from postroom.store.outbox.leases import Claim, Claimed, Lane, Settlement
+    from postroom.store.outbox.leases import Claim, Claimed, Lane, Renewal, Settlement
 
 T = TypeVar("T")
 
@@ -263,6 +263,11 @@ class Room:
         yield Query(
             f"UPDATE {self.tables['lane']} SET token = 0, owner = '', read_to = 0, leased_until = {self.dialect.never}"
         )
+
+
+def lost_by(renewal: Renewal) -> tuple[list[Claimed], list[Lane]]:
+    """What a renewal found lost, of messages and of lanes."""
+    return renewal.lost, renewal.lost_lanes
 
 
 def moment(seconds: float | None) -> datetime | None:

@@ -15,7 +15,7 @@ from postroom import insight
 from postroom.message import Message
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import ClaimLimits
-from postroom.store.admin.conflicts import Conflicts
+from postroom.store.admin.dead_letters import DeadLetters
 from postroom.store.admin.status import StatusReader
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Claim, Dead, GivenBack, Retry, Sent
@@ -24,6 +24,7 @@ from tests.contract.store_drivers import (
     DRIVERS,
     Driver,
     Room,
+    lost_by,
     moment,
     only_on,
     only_with_row_locks,
@@ -60,7 +61,7 @@ def test_aiomysql_does_what_asyncmy_does(room: Room) -> None:
     added = room.add(4)
     keyed = room.add(2, key="a")
     sent, failed, dead, back = room.claim()
-    assert room.run(room.deliveries.renew([sent, failed], [], 30)) == ([], [])
+    assert lost_by(room.run(room.deliveries.renew([sent, failed], [], 30))) == ([], [])
     failure = Retry(failed, 0, "CODE", "é %s")
     assert room.settle(Sent(sent, "offset 1"), failure, Dead(dead, "CODE", "text"), GivenBack(back)) == []
     assert positions(room.claim()) == [added[1], added[3]]
@@ -69,7 +70,7 @@ def test_aiomysql_does_what_asyncmy_does(room: Room) -> None:
     assert room.settle(Retry(first, 0, "CODE", "text")) == []
     assert room.run(room.deliveries.promote(lanes)) == {first.lane: keyed[0]}
     assert room.settle(Sent(first), Sent(second)) == []
-    assert len(room.run(Conflicts(room.deliveries).requeue(actor="operator"))) == 1
+    assert len(room.run(DeadLetters(room.names).requeue(actor="operator")).ids) == 1
     assert room.run(insight.status(StatusReader(room.names))).sent == 3
     room.run(room.deliveries.release(lanes))
 

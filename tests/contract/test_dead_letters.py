@@ -14,6 +14,7 @@ from postroom.rules.ordering import Order
 from postroom.store.admin.conflicts import Conflicts
 from postroom.store.admin.dead_letters import ALL, Choice, DeadLetters
 from postroom.store.outbox.leases import Claimed, Dead, Expired, Found, GivenBack, Retry, Sent
+from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query, Result, run
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 
@@ -36,11 +37,11 @@ def bury(room: Room, count: int = 1, key: str | None = None) -> list[int]:
 
 
 def requeue(room: Room, ids: Sequence[UUID] | None = None, actor: str = "") -> list[UUID]:
-    return room.run(Conflicts(room.deliveries).requeue(ids, actor=actor))
+    return room.run(DeadLetters(room.names, DEFAULT_QUEUE).requeue(Choice(ids), actor)).ids
 
 
 def discard(room: Room, ids: Sequence[UUID] | None = None, actor: str = "") -> list[UUID]:
-    return room.run(Conflicts(room.deliveries).discard(ids, actor=actor))
+    return room.run(DeadLetters(room.names, DEFAULT_QUEUE).discard(Choice(ids), actor)).ids
 
 
 def test_L_10_a_requeued_message_starts_again(room: Room) -> None:
@@ -198,7 +199,7 @@ def test_queues_are_separate(room: Room) -> None:
     room.run(handlers.settle([Dead(claimed, "CODE", "text")]))
     ids = room.ids([here, there])
     assert requeue(room, ids) == ids[:1]
-    assert room.run(Conflicts(handlers).discard()) == ids[1:]
+    assert room.run(DeadLetters(room.names, handlers.queue).discard()).ids == ids[1:]
 
 
 def letters(room: Room, choice: Choice = ALL, **options: Any) -> list[int]:

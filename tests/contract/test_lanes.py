@@ -11,7 +11,7 @@ import pytest
 
 from postroom.message import Message
 from postroom.rules.ordering import LANES
-from postroom.store.admin.conflicts import Conflicts
+from postroom.store.admin.dead_letters import Choice, DeadLetters
 from postroom.store.outbox.lanes import MOST_PROMOTED
 from postroom.store.outbox.leases import Claim, Claimed, Dead, Duplicate, Expired, GivenBack, Lane, Retry, Sent
 from postroom.store.outbox.workers import ALIVE_SECONDS, Workers
@@ -20,6 +20,7 @@ from tests.contract.store_drivers import (
     Room,
     key_of_lane,
     keys_of_lane,
+    lost_by,
     on_one_driver_of_each_style,
     only_with_row_locks,
     positions,
@@ -86,7 +87,7 @@ def test_a_released_lane_is_free_at_once_and_was_not_interrupted(room: Room) -> 
     assert lane_of(room, 0) == ("", 0, 0)
     [again] = room.take_lanes("two", limit=1)
     assert (again.number, again.interrupted) == (first.number, False)
-    assert room.run(room.deliveries.renew([], [first, second], 30)) == ([], [first])
+    assert lost_by(room.run(room.deliveries.renew([], [first, second], 30))) == ([], [first])
 
 
 def test_who_lost_a_lane_cannot_release_it(room: Room) -> None:
@@ -104,7 +105,7 @@ def test_an_unknown_outcome_of_taking_lanes_is_resolved_by_its_token(room: Room)
     again = room.take_lanes("other")
     assert numbers(again) == list(range(4, 16))
     assert not any(lane.interrupted for lane in again)
-    assert room.run(room.deliveries.renew([], kept, 30)) == ([], [])
+    assert lost_by(room.run(room.deliveries.renew([], kept, 30))) == ([], [])
 
 
 def test_no_lanes_give_nothing(room: Room) -> None:
@@ -291,7 +292,7 @@ def test_a_queue_has_lanes_of_its_own(room: Room) -> None:
     assert room.run(handlers.settle([Dead(claimed, "CODE", "text")])) == []
     assert positions(room.read_lanes(mine).messages) == [here]  # a dead one of another queue holds nobody here
     room.run(handlers.release(theirs))
-    assert room.run(room.deliveries.renew([], mine, 30)) == ([], [])
+    assert lost_by(room.run(room.deliveries.renew([], mine, 30))) == ([], [])
 
 
 def test_what_was_read_is_being_sent_and_what_is_blocked_is_not(room: Room) -> None:
@@ -317,7 +318,7 @@ def test_L_17_a_lane_with_something_freed_is_read_from_the_beginning_or_not_at_a
     room.settle(Dead(first, "CODE", "text"), Sent(second))
     [late] = room.add(key=key_of_lane(0))
     after = {0: held[-1], 1: mate}
-    room.run(Conflicts(room.deliveries).discard(room.ids([dead])))
+    room.run(DeadLetters(room.names).discard(Choice(room.ids([dead]))))
     claim = room.read_lanes(lanes, after=after, renew=renew)
     assert (positions(claim.messages), list(claim.freed)) == ([], [0])
     [other] = room.add(key=key_of_lane(1))
@@ -333,7 +334,7 @@ def test_who_takes_a_lane_with_something_freed_reads_it_at_once(room: Room) -> N
     [dead, held] = room.add(2, key=key_of_lane(0))
     lanes = room.take_lanes()
     room.settle(Dead(room.read_lanes(lanes, 1).messages[0], "CODE", "text"))
-    room.run(Conflicts(room.deliveries).discard(room.ids([dead])))
+    room.run(DeadLetters(room.names).discard(Choice(room.ids([dead]))))
     room.advance(31)
     claim = room.read_lanes(room.take_lanes())
     assert (positions(claim.messages), list(claim.freed)) == ([held], [])

@@ -14,7 +14,7 @@ from postroom.store.connections.stores import AsyncStore, BridgedStore, Store
 from postroom.store.outbox.leases import Claimed, Sent
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.steps import Query, run
-from tests.contract.store_drivers import DRIVERS, Driver, Room, single
+from tests.contract.store_drivers import DRIVERS, Driver, Room, lost_by, single
 from tests.services.databases import need
 from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgreSQL
@@ -117,10 +117,10 @@ def test_leases_are_renewed_lost_and_settled(room: Room) -> None:
     added = room.add(3)
     [first, *rest] = room.claim("slow", seconds=20)
     [lane, *lanes] = room.take_lanes("slow", seconds=20)
-    assert room.run(room.deliveries.renew(rest, lanes, 60)) == ([], [])
+    assert lost_by(room.run(room.deliveries.renew(rest, lanes, 60))) == ([], [])
     room.advance(21)
     assert [one.position for one in room.claim("quick")] == added[:1]
-    assert room.run(room.deliveries.renew([first, *rest], [lane, *lanes], 60)) == ([first], [lane])
+    assert lost_by(room.run(room.deliveries.renew([first, *rest], [lane, *lanes], 60))) == ([first], [lane])
     assert room.settle(*map(Sent, [first, *rest])) == [first]
     assert room.receipts() == dict.fromkeys(added[1:], "sent")
 
@@ -152,7 +152,7 @@ def worker(room: Room, url: str, name: str) -> Sequence[Claimed]:
         while store.run(single(f"SELECT count(*) FROM {room.tables['delivery']}")).rows[0][0]:
             claimed = store.run(protocol.claim(name, 10, 30)).messages
             read = store.run(protocol.read_lanes(lanes, 10, 30)).messages
-            assert store.run(protocol.renew(claimed, lanes, 30)) == ([], [])
+            assert lost_by(store.run(protocol.renew(claimed, lanes, 30))) == ([], [])
             assert store.run(protocol.settle([Sent(one) for one in (*claimed, *read)])) == []
             sent += [*claimed, *read]
     return sent

@@ -75,7 +75,7 @@ class Program:
         cursor = self.connection.cursor()
         for statement in self.producer.statements:
             rendered = render(statement, self.producer.style)
-            cursor.execute(rendered.text, rendered.arguments(params))
+            cursor.execute(rendered.text, [params[name] for name in rendered.order])
         cursor.close()
 
     def _params(self, key: str | None, number: int) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.store.outbox.leases import Claimed, Lane, Sent
+from postroom.store.outbox.leases import Claimed, Lane, Renewal, Sent
 from postroom.store.sql.steps import Query
-from tests.contract.store_drivers import Room, key_of_lane, only_on, only_with_row_locks, positions
+from tests.contract.store_drivers import Room, key_of_lane, lost_by, only_on, only_with_row_locks, positions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def renew(
     room: Room, claimed: Sequence[Claimed] = (), lanes: Sequence[Lane] = (), seconds: float = 30
 ) -> tuple[list[Claimed], list[Lane]]:
-    return room.run(room.deliveries.renew(claimed, lanes, seconds))
+    return lost_by(room.run(room.deliveries.renew(claimed, lanes, seconds)))
 
 
 def test_nothing_to_renew_loses_nothing(room: Room) -> None:
@@ -124,14 +124,15 @@ def test_L_5_renewal_is_one_statement_for_all(room: Room) -> None:
     claimed, lanes = room.claim(), room.take_lanes()
     statements: list[Query] = []
 
-    def counted(steps: Steps[object]) -> Steps[object]:
+    def counted(steps: Steps[Renewal]) -> Steps[Renewal]:
         query = next(steps)
         while True:
             statements.append(query)
             try:
                 query = steps.send((yield query))
             except StopIteration as end:
-                return end.value
+                renewal: Renewal = end.value
+                return renewal
 
-    assert room.run(counted(room.deliveries.renew(claimed, lanes, 30))) == ([], [])
+    assert lost_by(room.run(counted(room.deliveries.renew(claimed, lanes, 30)))) == ([], [])
     assert len(statements) == 1

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from postroom.rules.lifecycle import ClaimLimits, Stored
-from postroom.rules.ordering import Order, unsent_after_failure, waves
-from postroom.store.admin.conflicts import Conflicts
+from postroom.rules.ordering import Order, waves
+from postroom.store.admin.dead_letters import Choice, DeadLetters
 from postroom.store.admin.retention import Retention
 from postroom.store.outbox.leases import (
     Claimed,
@@ -25,7 +25,7 @@ from postroom.store.outbox.leases import (
     Settlement,
     new_token,
 )
-from tests.contract.store_drivers import Room, keys_of_lane, only_on, positions
+from tests.contract.store_drivers import Room, keys_of_lane, lost_by, only_on, positions
 from tests.contract.store_model import Model, Unsent
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class StoreMachine(RuleBasedStateMachine):
     def start(self, order: Order, first: list[str | None]) -> None:
         self.room.empty()
         self.protocol = self.room.on(order=order, limits=LIMITS)
-        self.operating = Conflicts(self.protocol)
+        self.dead_letters = DeadLetters(self.room.names, self.protocol.queue)
         self.model = Model(order, LIMITS)
         for key in first:
             self.record(key)
@@ -150,9 +150,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert positions(claim.messages) == self.model.read_lanes(lanes, limit, HOUR, ())
         failed: set[str | None] = set()
         for wave in waves(claim.messages, key_of):
-            dropped = unsent_after_failure(wave, key_of, failed)
             for one in wave:
-                if one in dropped:
+                if key_of(one) in failed:
                     continue
                 assert self.model.holding_back(one.position) == []
                 ending = data.draw(endings)(one)
@@ -168,7 +167,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def renew(self, data: st.DataObject) -> None:
         claimed, lanes, lease = self.some_claimed(data, ordered=False), self.some_lanes(data), data.draw(leases)
-        assert self.room.run(self.protocol.renew(claimed, lanes, lease)) == self.model.renew(claimed, lanes, lease)
+        renewal = self.room.run(self.protocol.renew(claimed, lanes, lease))
+        assert lost_by(renewal) == self.model.renew(claimed, lanes, lease)
 
     def promote(self, data: st.DataObject) -> None:
         lanes = self.some_lanes(data)
@@ -190,12 +190,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     def requeue(self, data: st.DataObject) -> None:
         positions, ids = self.some_ids(data)
-        done = self.room.run(self.operating.requeue(ids, actor="operator"))
+        done = self.room.run(self.dead_letters.requeue(Choice(ids), "operator")).ids
         assert done == [self.ids[position] for position in self.model.requeue(positions)]
 
     def discard(self, data: st.DataObject) -> None:
         positions, ids = self.some_ids(data)
-        done = self.room.run(self.operating.discard(ids, actor="operator"))
+        done = self.room.run(self.dead_letters.discard(Choice(ids), "operator")).ids
         assert done == [self.ids[position] for position in self.model.discard(positions)]
         self.room.run(self.protocol.look_back(self.lanes))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom.message import Message
-from postroom.rules.ordering import Order, key_hash, unsent_after_failure, waves
+from postroom.rules.ordering import Order, key_hash, waves
 from postroom.store.admin.retention import Retention
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.databases import deliveries
@@ -77,7 +77,7 @@ def test_who_loses_the_lease_of_a_keyed_message_drops_everything_of_its_lane_uns
     [taken] = [lane for lane in room.take_lanes("quick") if lane.number == 3]
     first, *rest = batch
     assert room.settle(Sent(first)) == [first]
-    dropped = unsent_after_failure(rest, lambda one: one.lane, {first.lane})
+    dropped = [one for one in rest if one.lane == first.lane]
     assert positions(dropped) == lost[1:]
     assert room.settle(*map(Sent, rest)) == dropped  # had it sent them, nobody would believe it
     assert list(room.receipts()) == kept
@@ -171,9 +171,8 @@ def test_sent_in_waves_a_failure_in_the_middle_leaves_nothing_out_of_order(room:
     def pass_on(batch: list[Claimed]) -> None:
         failed: set[str | None] = set()
         for wave in waves(batch, key_of):
-            dropped = positions(unsent_after_failure(wave, key_of, failed))
             for claimed in wave:
-                if claimed.position in dropped:
+                if key_of(claimed) in failed:
                     continue
                 if claimed.position == failing:
                     failed.add(key_of(claimed))

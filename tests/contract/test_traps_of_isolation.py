@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postroom.store.admin.conflicts import Conflicts
+from postroom.store.admin.dead_letters import DeadLetters
 from postroom.store.admin.retention import Retention
 from postroom.store.outbox.leases import Claimed, Dead, Retry, Sent
 from postroom.store.sql.db_errors import code_of
@@ -26,7 +26,7 @@ HOLDING_OPERATIONS: dict[str, Callable[[Room, list[Claimed]], Steps[Any]]] = {
     "renew": lambda room, claimed: room.deliveries.renew(claimed, [], 30),
     "read": lambda room, _: room.deliveries.read_lanes(room.take_lanes(), 100, 30),
     "promote": lambda room, _: room.deliveries.promote(room.take_lanes()),
-    "requeue": lambda room, _: Conflicts(room.deliveries).requeue(),
+    "requeue": lambda room, _: DeadLetters(room.names).requeue(),
     "retention": lambda room, _: Retention(room.deliveries).remove_settled(0),
 }
 

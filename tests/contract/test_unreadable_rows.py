@@ -261,7 +261,7 @@ def test_B_3_operators_can_look_at_unreadable_rows_and_act_on_them(room: Room) -
     assert send_all(room) == []
     assert room.run(dead_letters.discard(names, Choice(ids=known[:2]))).count == 2
     assert room.run(dead_letters.discard(names, Choice(code=Reason.UNDECODABLE))).count == len(rows) - 2
-    assert room.run(Retention(room.deliveries).remove_all_settled(-10)) == len(rows)
+    assert room.run(Retention(room.deliveries).remove_settled(-10)) == len(rows)
 
 
 def is_uuid(text: str) -> bool:

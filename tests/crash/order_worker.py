@@ -202,7 +202,7 @@ class Desk:
 
     def _renew(self, idle: Sequence[Lane]) -> None:
         began = time.monotonic()
-        _, lost = self.relay.store.run(self.deliveries.renew([], idle, LEASE))
+        lost = self.relay.store.run(self.deliveries.renew([], idle, LEASE)).lost_lanes
         self._leased([lane.number for lane in idle], began)
         for lane in lost:
             del self.lanes[lane.number]

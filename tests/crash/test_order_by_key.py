@@ -22,9 +22,8 @@ import msgspec
 import pytest
 
 from postroom.rules.ordering import LANES
-from postroom.store.admin.conflicts import Conflicts
+from postroom.store.admin.dead_letters import DeadLetters
 from postroom.store.connections.stores import Store
-from postroom.store.outbox.databases import deliveries
 from postroom.store.schema.migrations import upgrade
 from tests.contract.schema_support import engine_for
 from tests.contract.store_drivers import DRIVERS, Room
@@ -155,7 +154,7 @@ def test_L_16_no_message_overtakes_another_of_its_key(driver: Driver, reached: t
     assert len(room.receipts()) == MESSAGES - len(dead) - len(held)
     company.places.cured.touch()
     for queue in QUEUES:
-        room.run(Conflicts(deliveries(room.names, queue)).requeue())
+        room.run(DeadLetters(room.names, queue).requeue())
     company.wait_until(lambda: not room.positions(), "what was dead is sent too")
     company.dismiss()
     lines = read(company.places.broker)

@@ -99,7 +99,7 @@ class Heart:
         lanes = [one.lane for one in office.flight.lanes.values()]
         if not rows and not lanes:
             return
-        renewal = await self._line.attempt(office.deliveries.extend(rows, lanes, options.lease, options.lane_lease))
+        renewal = await self._line.attempt(office.deliveries.renew(rows, lanes, options.lease, options.lane_lease))
         # What somebody works on at this moment was passed over, and is neither renewed nor lost: it comes next time.
         passed_over = {one.token for one in rows if one.lease not in renewal.leases and self._in_flight(one)}
         renewed = {(NO_LANE, one.token) for one in rows if one.token not in passed_over}

@@ -1,7 +1,7 @@
 """Order by key: which lane a key belongs to, and in which waves a batch may be sent."""
 
 import hashlib
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from enum import StrEnum
 from typing import TypeVar
 
@@ -55,17 +55,3 @@ def waves(items: Iterable[Item], key_of: Callable[[Item], Hashable | None]) -> l
             result.append([])
         result[number].append(item)
     return result
-
-
-def unsent_after_failure(
-    items: Iterable[Item],
-    key_of: Callable[[Item], Hashable | None],
-    failed_keys: Collection[Hashable | None],
-) -> list[Item]:
-    """Return those of the batch's remaining `items` that must be dropped unsent.
-
-    They are the ones whose key is among `failed_keys`, the keys of which an earlier
-    message failed or was lost. Without a key nothing stands behind anything. With lanes
-    for keys it answers the same for a lost lane.
-    """
-    return [item for item in items if (key := key_of(item)) is not None and key in failed_keys]

@@ -12,7 +12,6 @@ from postroom.rules.ordering import (
     NO_LANE,
     key_hash,
     lane_of,
-    unsent_after_failure,
     waves,
 )
 
@@ -110,28 +109,6 @@ class TestWaves:
         for wave in waves(batch, key_of)[1:]:
             assert all(parcel.key is not None for parcel in wave)
 
-
-class TestUnsentAfterFailure:
-    def test_L_6_the_rest_of_a_lost_key_is_dropped(self) -> None:
-        a1, b1, loose, a2 = parcels(["a", "b", None, "a"])
-        assert unsent_after_failure([a1, b1, loose, a2], key_of, {"a"}) == [a1, a2]
-
-    def test_a_failure_without_a_key_stops_nobody(self) -> None:
-        batch = parcels([None, "a", None])
-        assert unsent_after_failure(batch, key_of, {None}) == []
-
-    def test_a_lost_lane_takes_everything_of_the_lane(self) -> None:
-        batch = parcels(["a", "b", "a"])
-        lost = {lane_of(key_hash("a"))}
-        dropped = unsent_after_failure(batch, lambda parcel: lane_of(key_hash(parcel.key or "")), lost)
-        assert dropped == [batch[0], batch[2]]
-
-    @given(batches, st.sets(st.sampled_from([None, "a", "b", "c"])))
-    def test_exactly_the_failed_keys_are_dropped_in_order(self, batch: list[Parcel], failed: set[str | None]) -> None:
-        dropped = unsent_after_failure(batch, key_of, failed)
-        stopping = failed - {None}
-        assert dropped == [parcel for parcel in batch if parcel.key in stopping]
-
     @given(batches, st.sets(st.integers(0, 19)))
     def test_L_16_sent_in_waves_with_failures_a_key_never_skips_one(
         self, batch: list[Parcel], failing: set[int]
@@ -139,9 +116,8 @@ class TestUnsentAfterFailure:
         failed_keys: set[str | None] = set()
         confirmed: list[Parcel] = []
         for wave in waves(batch, key_of):
-            dropped = unsent_after_failure(wave, key_of, failed_keys)
             for parcel in wave:
-                if parcel in dropped:
+                if parcel.key in failed_keys - {None}:
                     continue
                 if parcel.position in failing:
                     failed_keys.add(parcel.key)

@@ -1,4 +1,4 @@
-"""Acts on the deliveries of one queue that are audited: on dead letters, and conflicts, where a lease was lost."""
+"""Conflicts: leases that a worker lost, written to the audit with what it found in their place."""
 
 from __future__ import annotations
 
@@ -6,36 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import State, Stored, status
 from postroom.store.admin.audit import audit
-from postroom.store.admin.dead_letters import Choice, DeadLetters
 from postroom.store.outbox.leases import Claimed, Found
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.states import unsettled
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from uuid import UUID
+    from collections.abc import Sequence
 
     from postroom.store.outbox.deliveries import Deliveries
 
 
 class Conflicts:
-    """Acts on the deliveries of one queue, in the same words and transactions as the lease protocol."""
+    """Conflicts of one queue."""
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
         self._queue = {"queue": deliveries.queue}
-        self._dead_letters = DeadLetters(deliveries.names, deliveries.queue)
-
-    def requeue(self, ids: Collection[UUID] | None = None, *, actor: str = "") -> Steps[list[UUID]]:
-        """Send dead messages of this queue after all, or all of them; returns the ids of those that were dead."""
-        done = yield from self._dead_letters.requeue(Choice(ids), actor)
-        return done.ids
-
-    def discard(self, ids: Collection[UUID] | None = None, *, actor: str = "") -> Steps[list[UUID]]:
-        """Remove dead messages of this queue for good, or all of them; returns the ids of those that were dead."""
-        done = yield from self._dead_letters.discard(Choice(ids), actor)
-        return done.ids
 
     def record(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
         """Audit leases that a worker lost, each with what the worker found in its place."""

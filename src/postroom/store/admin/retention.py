@@ -36,16 +36,12 @@ class Retention:
     def __init__(self, operations: Operations) -> None:
         self._o = operations
 
-    def remove_settled(self, seconds: float, batch: int = BATCH) -> Steps[int]:
-        """Remove up to a batch of messages that were settled longer ago; returns how many. Zero means done."""
-        return len((yield from self._o.transaction(self._remove_settled, float(seconds), batch, 0)))
-
-    def remove_all_settled(self, seconds: float, batch: int = BATCH, tell: Tell | None = None) -> Steps[int]:
+    def remove_settled(self, seconds: float, batch: int = BATCH, tell: Tell | None = None) -> Steps[int]:
         """Remove all messages that were settled longer ago, batch by batch; returns how many."""
         removed = 0
         after: int | None = 0
         while after is not None:
-            positions = yield from self._o.transaction(self._remove_settled, float(seconds), batch, after)
+            positions = yield from self._o.transaction(self._remove_batch, float(seconds), batch, after)
             removed += len(positions)
             if tell:
                 tell(len(positions))
@@ -82,7 +78,7 @@ class Retention:
             group = yield from self._first_group(kept, ">", group)
         return removed
 
-    def _remove_settled(self, seconds: float, batch: int, after: int) -> Steps[list[int]]:
+    def _remove_batch(self, seconds: float, batch: int, after: int) -> Steps[list[int]]:
         o = self._o
         found = yield Query(
             f"SELECT position FROM {o.receipt} WHERE position > :after AND sent_at <= {o.dialect.later(':ago')} "

@@ -40,10 +40,10 @@ class Asyncpg(AsyncKind):
     async def execute(self, query: Query) -> Result:
         if query.script:
             await self.connection.execute(query.text)
-            return Result((), 0)
+            return Result(())
         text, order = render(query.text, self.style)
         rows = await self.connection.fetch(text, *(query.params[name] for name in order))
-        return Result(rows, len(rows))
+        return Result(rows)
 
 
 class PsycopgAsync(AsyncKind):
@@ -59,7 +59,7 @@ class PsycopgAsync(AsyncKind):
         psycopg = sys.modules["psycopg"]
         async with psycopg.AsyncCursor(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(text, tuple(query.params[name] for name in order))
-            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+            return Result(await cursor.fetchall() if cursor.description else ())
 
 
 class Aiosqlite(AsyncKind):
@@ -88,7 +88,7 @@ class Aiosqlite(AsyncKind):
         async with self.connection.cursor() as cursor:
             cursor.row_factory = None
             await cursor.execute(text, tuple(query.params[name] for name in order))
-            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+            return Result(await cursor.fetchall() if cursor.description else ())
 
 
 class AsyncMySQL(AsyncKind):
@@ -107,7 +107,7 @@ class AsyncMySQL(AsyncKind):
         plain = sys.modules[self.library].cursors.Cursor
         async with self.connection.cursor(plain) as cursor:
             await cursor.execute(text, tuple(query.params[name] for name in order))
-            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+            return Result(await cursor.fetchall() if cursor.description else ())
 
 
 class Asyncmy(AsyncMySQL):
@@ -131,7 +131,7 @@ class SQLAlchemyAsyncConnection(AsyncKind):
         text, order = render(query.text, self.style)
         with parameters_hidden():
             result = await self.connection.exec_driver_sql(text, tuple(query.params[name] for name in order))
-        return Result(result.fetchall() if result.returns_rows else (), result.rowcount)
+        return Result(result.fetchall() if result.returns_rows else ())
 
 
 class SQLAlchemyAsyncSession(SQLAlchemyAsyncConnection):

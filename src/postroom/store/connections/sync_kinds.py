@@ -48,7 +48,7 @@ class SyncKind(Kind):
         try:
             cursor.execute(text, tuple(query.params[name] for name in order))
             rows = cursor.fetchall() if cursor.description else ()
-            return Result(rows, cursor.rowcount)
+            return Result(rows)
         finally:
             cursor.close()
 
@@ -154,7 +154,7 @@ class SQLAlchemyConnection(SyncKind):
         text, order = render(query.text, self.style)
         with parameters_hidden():
             result = self.connection.exec_driver_sql(text, tuple(query.params[name] for name in order))
-        return Result(result.fetchall() if result.returns_rows else (), result.rowcount)
+        return Result(result.fetchall() if result.returns_rows else ())
 
 
 class SQLAlchemySession(SQLAlchemyConnection):

@@ -22,19 +22,12 @@ class Deliveries(Lanes):
 
     def renew(
         self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float, lane_seconds: float | None = None
-    ) -> Steps[tuple[list[Claimed], list[Lane]]]:
-        """Extend leases of messages without a key and of lanes; returns those that are lost.
-
-        A row that somebody works on is passed over, so that it cannot block the heartbeat, and is not lost.
-        What this worker settled itself in the meantime is reported too: the caller knows.
-        """
-        renewal = yield from self.extend(claimed, lanes, seconds, lane_seconds)
-        return renewal.lost, renewal.lost_lanes
-
-    def extend(
-        self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float, lane_seconds: float | None = None
     ) -> Steps[Renewal]:
-        """`renew`, saying also what was extended: a lease that was passed over is neither that nor lost."""
+        """Extend leases of messages without a key and of lanes; tells which were extended and which are lost.
+
+        A row that somebody works on is passed over, so that it cannot block the heartbeat: it is neither. What this
+        worker settled itself in the meantime is told as lost: the caller knows.
+        """
         renewed, renewed_lanes = yield from self._renew(claimed, lanes, float(seconds), float(lane_seconds or seconds))
         missing = [one for one in claimed if one.lease not in renewed]
         missing_lanes = [lane for lane in lanes if lane.lease not in renewed_lanes]

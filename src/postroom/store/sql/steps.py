@@ -25,10 +25,9 @@ class Query(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a statement gave: its rows, and how many rows it wrote where it gives none."""
+    """What a statement gave."""
 
     rows: Sequence[Row]
-    written: int
 
 
 Steps = Generator[Query, Result, T]
@@ -39,9 +38,6 @@ class Rendered(NamedTuple):
 
     text: str
     order: tuple[str, ...]
-
-    def arguments(self, params: Mapping[str, Any]) -> list[Any]:
-        return [params[name] for name in self.order]
 
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")  # not the second colon of a ::cast
