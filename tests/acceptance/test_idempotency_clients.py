@@ -34,7 +34,7 @@ async def test_a_large_stream_without_an_end_counts_as_done_some_time_after_its_
     service: Service, path: str
 ) -> None:
     shop = KeyedShop(service.url)
-    with patch("postroom.web.idempotency.asgi_exchange.LAST_WORDS", 0.3):
+    with patch("postroom.web.idempotency.response_state.DRAIN_SECONDS", 0.3):
         async with served(shop.middleware) as client:
             async with client.stream("POST", path, headers=KEY) as answer:
                 assert len(await anext(answer.aiter_bytes(LARGE))) == LARGE
@@ -52,7 +52,7 @@ async def test_a_large_stream_without_an_end_counts_as_done_some_time_after_its_
 
 async def test_a_server_can_stop_when_the_client_of_a_stream_without_an_end_has_gone(service: Service) -> None:
     shop = KeyedShop(service.url)
-    with patch("postroom.web.idempotency.asgi_exchange.LAST_WORDS", 0.3):
+    with patch("postroom.web.idempotency.response_state.DRAIN_SECONDS", 0.3):
         async with (
             asyncio.timeout(20),
             served(shop.middleware) as client,

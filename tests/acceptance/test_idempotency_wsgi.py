@@ -160,7 +160,7 @@ def test_a_stream_without_an_end_is_closed_some_time_after_its_client_has_gone_a
         finally:
             ended.append("closed")
 
-    monkeypatch.setattr("postroom.web.idempotency.sync_exchange.PATIENCE", 0.1)
+    monkeypatch.setattr("postroom.web.idempotency.response_state.DRAIN_SECONDS", 0.1)
     with closing(Server(app, url)) as server:
         assert server.post(parts=2).status == 200
         assert ended == ["closed"]

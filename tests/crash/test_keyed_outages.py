@@ -182,7 +182,7 @@ def test_threads_do_not_wait_for_a_database_that_hangs_either(wire: Wire, *, was
         assert {answers[f"{number}"] for number in range(8)} == {"503 Service Unavailable"}
         ask("later")
         assert answers["later"] == "200 OK"
-    assert_gone("postroom-desk")
+    assert_gone("postroom-ledger")
 
 
 def assert_gone(name: str) -> None:

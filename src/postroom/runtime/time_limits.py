@@ -16,11 +16,11 @@ GRACE = 1.0
 _left_behind: set[asyncio.Task[Any]] = set()
 
 
-async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+async def within(seconds: float | None, work: Coroutine[Any, Any, T], *, grace: float | None = None) -> T:
     """Run the work. Raises what it raises, or `TimeoutError` when the time is up.
 
-    In that case, and when the caller is cancelled, the work is cancelled too. It may still be running after `GRACE`:
-    whatever it uses must be its own.
+    In that case, and when the caller is cancelled, the work is cancelled too. It may still be running after ``grace``
+    seconds, by default `GRACE`: whatever it uses must be its own.
     """
     task = asyncio.create_task(work)
     task.add_done_callback(_look_at)
@@ -31,14 +31,14 @@ async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
         raise TimeoutError(f"no answer within {seconds:g} s")
     finally:
         if not task.done():
-            await _end(task)
+            await _end(task, GRACE if grace is None else grace)
 
 
-async def _end(task: asyncio.Task[Any]) -> None:
+async def _end(task: asyncio.Task[Any], grace: float) -> None:
     _left_behind.add(task)  # the event loop holds only a weak reference
     task.add_done_callback(_left_behind.discard)
     task.cancel()
-    await asyncio.wait({task}, timeout=GRACE)
+    await asyncio.wait({task}, timeout=grace)
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

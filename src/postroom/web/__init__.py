@@ -1,4 +1,4 @@
-"""What speaks HTTP: applications and middleware, for any server and framework that takes them."""
+"""HTTP: the idempotency middleware and the receiver of webhooks, for any ASGI, WSGI or Django application."""
 
 from postroom.web.asgi import IdempotencyMiddleware
 from postroom.web.idempotency.keyed_request import KeyedRequest

@@ -4,48 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from postroom.rules.replay import Response
-from postroom.web.idempotency.asgi_exchange import Exchange, respond
-from postroom.web.idempotency.asgi_routes import paths_of, route_of
-from postroom.web.idempotency.desks import AsyncDesk, Setup
+from postroom.web.idempotency.asgi_exchange import AsgiExchange, respond
+from postroom.web.idempotency.core import Core
 from postroom.web.idempotency.disconnects import Client
 from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.ledger_connections import LedgerConnections
 from postroom.web.idempotency.policy import Refused
 from postroom.web.requests import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, MutableMapping
 
     from postroom.rules.replay import Entry
     from postroom.web.idempotency.disconnects import Event, Receive, Send
     from postroom.web.idempotency.keyed_request import KeyedRequest
-    from postroom.web.idempotency.options import Given
+    from postroom.web.idempotency.options import OptionArguments
 
     Scope = MutableMapping[str, Any]
     Application = Callable[..., Awaitable[None]]  # frameworks type scope, receive and send each in their own way
 
-LAST_WISH = 10.0
-"""Seconds that a stopping server waits for requests whose clients have gone."""
+STOPPING_SECONDS = 10.0
+"""How long a stopping server waits for requests whose clients have disconnected."""
 _UNREPLAYABLE = {"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"}
-"""Extensions by which a response would bypass what records it."""
+"""Extensions by which a response would bypass the recording."""
+_MOST_WRAPPERS = 50
 _log = logging.getLogger("postroom.web")
 
 
 class IdempotencyMiddleware:
     """Runs a request with an `Idempotency-Key` once; a client that asks again gets the same response.
 
-    ``database`` is the URL of the ledger's database, where `postroom init` has been run. `Options` lists what else can
-    be chosen. Connections are opened by the first keyed request and closed at the lifespan's end. Raises
+    ``database`` is the URL of the ledger's database, where `postroom init` has been run. `Options` lists the other
+    options. Connections are opened by the first keyed request and closed at the end of the lifespan. Raises
     `InvalidSetting` or `UnsupportedDatabase`.
     """
 
-    def __init__(self, app: Application, **options: Unpack[Given]) -> None:
+    def __init__(self, app: Application, **options: Unpack[OptionArguments]) -> None:
         self._app = app
-        self._setup = Setup(options)
-        self._desk = AsyncDesk(self._setup)
+        self._core = Core(options)
+        self._connections = LedgerConnections(self._core.settings)
         self._runs: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,25 +64,24 @@ class IdempotencyMiddleware:
                 await self._app(scope, receive, send)
 
     async def close(self) -> None:
-        """Wait a while for requests whose clients have gone, then close the connections.
+        """Wait a while for requests whose clients have disconnected, then close the connections.
 
-        For applications that are run without a lifespan.
+        Call it if the application runs without a lifespan.
         """
         if self._runs:
-            await asyncio.wait(self._runs, timeout=LAST_WISH)
-        await self._desk.close()
+            await asyncio.wait(self._runs, timeout=STOPPING_SECONDS)
+        await self._connections.close()
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = self._setup.policy.look_at(_request(scope, self._app))
-        if asked is None:
+        policy = self._core.policy
+        candidate = policy.candidate(_request(scope, self._app))
+        if candidate is None:
             await self._app(scope, receive, send)
             return
-        read = await _read(receive, self._setup.policy.max_body_bytes)
+        read = await _read(receive, policy.max_body_bytes)
         if read is None:
-            return  # the client has gone before the request was whole
-        if read.too_large:
-            self._setup.policy.refuse_large(asked)
-        entry = None if read.too_large else self._setup.policy.entry(asked, read.body)
+            return  # the client has disconnected before the request was whole
+        entry = policy.entry(candidate, read.body)
         if entry is None:
             await self._app(scope, _replaying(read, receive), send)
             return
@@ -88,34 +89,35 @@ class IdempotencyMiddleware:
         await self._shielded(client, self._admit(scope, entry, client))
 
     async def _admit(self, scope: Scope, entry: Entry, client: Client) -> None:
-        admitted = await self._desk.drive(self._setup.clerk.admit(entry))
+        admitted = await self._connections.drive(self._core.flow.admit(entry))
         if isinstance(admitted, Response):
             await respond(client.send, admitted)
             return
-        keyed = self._setup.keyed(admitted)
-        await self._run({**scope, **_additions(scope, keyed)}, Exchange(self._desk, self._setup, keyed, client), keyed)
+        keyed = self._core.keyed_request(admitted)
+        exchange = AsgiExchange(self._core, self._connections, keyed, client)
+        await self._run({**scope, **_additions(scope, keyed)}, exchange, entry)
 
-    async def _run(self, scope: Scope, exchange: Exchange, keyed: KeyedRequest) -> None:
-        """Call the application, and renew the lease meanwhile. Cancelled, it leaves the rest to the lease."""
+    async def _run(self, scope: Scope, exchange: AsgiExchange, entry: Entry) -> None:
+        """Call the application, and renew the lease meanwhile. If cancelled, leave the rest to the lease."""
         work = asyncio.ensure_future(self._app(scope, exchange.receive, exchange.send))
         try:
-            while not (await asyncio.wait({work}, timeout=self._setup.lease / 2))[0]:
-                if keyed.is_renewed and (keyed.owed or not exchange.ended):
-                    await self._desk.drive(self._setup.clerk.renew(keyed.entry))
+            while not (await asyncio.wait({work}, timeout=self._core.lease / 2))[0]:
+                if exchange.needs_lease:
+                    await self._connections.drive(self._core.flow.renew(entry))
         except asyncio.CancelledError:
             work.cancel()
             raise
         try:
             work.result()
-        except (Exception, asyncio.CancelledError):  # which the application has raised: we were not cancelled
+        except (Exception, asyncio.CancelledError):  # raised by the application: we were not cancelled
             await exchange.close(failed=True)
             if not exchange.told:
                 raise
         else:
             await exchange.close()
 
-    async def _shielded(self, client: Client, run: Any) -> None:
-        """Let the run come to its end though the client has gone, so that it can ask again for the response."""
+    async def _shielded(self, client: Client, run: Coroutine[Any, Any, None]) -> None:
+        """Let the run finish after its client has disconnected, so that the client can ask again for the response."""
         task = asyncio.create_task(run)
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)
@@ -123,7 +125,7 @@ class IdempotencyMiddleware:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             client.leave()
-            task.add_done_callback(_look_at)
+            task.add_done_callback(_log_error)
             raise
 
     def _closing(self, send: Send) -> Send:
@@ -135,10 +137,39 @@ class IdempotencyMiddleware:
         return passed_on
 
 
+def route_of(scope: Mapping[str, Any], app: object) -> str:
+    """The template of the path, such as ``/orders/{id}``, that Litestar, Starlette or FastAPI will choose.
+
+    Empty if neither the scope, nor the next application, nor what that one wraps knows it.
+    """
+    known = scope.get("path_template")
+    if isinstance(known, str):  # Litestar has chosen already
+        return known
+    with suppress(Exception):  # there is no such route, or the framework has another version
+        for one in (scope.get("app"), *_wrapped(app)):
+            if hasattr(one, "asgi_router"):
+                return _litestar_route(one.asgi_router, scope)
+            if getattr(one, "routes", None):
+                return _matching(one.routes, scope)
+    return ""
+
+
+def paths_of(scope: Mapping[str, Any]) -> tuple[str, ...]:
+    """The path without the prefix at which the application is mounted, as each of the frameworks reads it.
+
+    Servers differ in whether the path contains that prefix, and frameworks in how they find out.
+    """
+    path, root = str(scope["path"]), str(scope.get("root_path") or "")
+    if not root or root not in path:
+        return (path or "/",)
+    after = path.removeprefix(root)
+    found = (after if after.startswith("/") else path, path, path.split(root, maxsplit=1)[-1])
+    return ("/",) if path == root else tuple(dict.fromkeys(one or "/" for one in found))
+
+
 class _Read(NamedTuple):
     body: bytes
     more: bool
-    too_large: bool
 
 
 def _request(scope: Scope, app: Application) -> Request:
@@ -153,18 +184,18 @@ def _request(scope: Scope, app: Application) -> Request:
         raw=scope,
         find_route=cache(lambda: route_of(scope, app)),
         other_paths=tuple(others),
-        told_by_server=_told(scope),
+        told_by_server=_client_certificates(scope),
     )
 
 
-def _told(scope: Scope) -> tuple[tuple[str, str], ...]:
-    """The client's certificate, where the server tells of it (the TLS extension of ASGI)."""
+def _client_certificates(scope: Scope) -> tuple[tuple[str, str], ...]:
+    """The client's certificates, if the server reports them (ASGI's TLS extension)."""
     tls = (scope.get("extensions") or {}).get("tls") or {}
     return tuple(("client-cert", str(certificate)) for certificate in tls.get("client_cert_chain") or ())
 
 
 async def _read(receive: Receive, most: int) -> _Read | None:
-    """The body, or what has come of it when it was found to be too large; None where the client has gone."""
+    """The body, or its beginning if it is longer than ``most``. None if the client has disconnected."""
     body, more = bytearray(), True
     while more and len(body) <= most:
         event = await receive()
@@ -172,11 +203,11 @@ async def _read(receive: Receive, most: int) -> _Read | None:
             return None
         body += event.get("body", b"")
         more = event.get("more_body", False)
-    return _Read(bytes(body), more, len(body) > most)
+    return _Read(bytes(body), more)
 
 
 def _replaying(read: _Read, receive: Receive) -> Receive:
-    """What has been read, and then whatever else comes."""
+    """First what has been read, then whatever comes."""
     given = False
 
     async def replay() -> Event:
@@ -195,7 +226,30 @@ def _additions(scope: Scope, keyed: KeyedRequest) -> dict[str, Any]:
     return {PLACE: keyed, **({"extensions": kept} if extensions else {})}
 
 
-def _look_at(run: asyncio.Task[None]) -> None:
-    """An error of a run that nobody waits for."""
+def _log_error(run: asyncio.Task[None]) -> None:
+    """Log the error of a run that nobody waits for."""
     if not run.cancelled() and (error := run.exception()) is not None:
-        _log.error("a keyed request failed after its client had gone", exc_info=error)
+        _log.error("a keyed request failed after its client had disconnected", exc_info=error)
+
+
+def _wrapped(app: object) -> Iterator[Any]:
+    """The application, and what it wraps, as middleware does."""
+    for _ in range(_MOST_WRAPPERS):
+        yield app
+        app = getattr(app, "app", None)
+
+
+def _litestar_route(router: Any, scope: Mapping[str, Any]) -> str:
+    path = "/".join(part for part in paths_of(scope)[-1].split("/") if part)
+    *_, template = router.handle_routing(path=f"/{path}", method=scope["method"])
+    return template if isinstance(template, str) else ""
+
+
+def _matching(routes: Any, scope: Mapping[str, Any]) -> str:
+    for route in routes:
+        match, child = route.matches(scope) if hasattr(route, "matches") else (None, {})
+        if getattr(match, "name", "") == "FULL":
+            inner = getattr(route, "routes", None)
+            path = str(getattr(route, "path", ""))
+            return path + _matching(inner, {**scope, **child}) if inner else path
+    return ""

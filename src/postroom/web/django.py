@@ -6,7 +6,7 @@ In the settings::
     POSTROOM_IDEMPOTENCY = {"required": ["POST /payments"]}
 
 Put it behind the middleware that authenticates. The ledger is in the database ``default``, or in the one whose alias is
-given as ``using``; a migration creates its tables by `create_tables`.
+given as ``using``. A migration creates its tables with `create_tables`.
 """
 
 from __future__ import annotations
@@ -14,33 +14,39 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import got_request_exception
+from django.db import transaction
 from django.http import HttpResponse, RawPostDataException, UnreadablePostError
 from django.urls import Resolver404, resolve
 
 from postroom.rules.replay import Response
-from postroom.web.idempotency.bodies import announced_bytes, incomplete, refuse_cut_off
-from postroom.web.idempotency.django_desk import DjangoDesk, create_tables, setup_of
-from postroom.web.idempotency.django_streams import record_at_the_end
+from postroom.settings import Settings
+from postroom.store.connections.kinds import sync_kind
+from postroom.store.schema.ddl import create_statements
+from postroom.store.sql.db_errors import is_missing_table
+from postroom.store.sql.names import Names
+from postroom.store.sql.steps import Query, run
+from postroom.web.idempotency.django_connections import core_of
 from postroom.web.idempotency.keyed_request import PLACE
-from postroom.web.idempotency.options import Options
-from postroom.web.idempotency.policy import Refused
-from postroom.web.idempotency.sync_exchange import KeyedRun
+from postroom.web.idempotency.lease_renewal import LeaseRenewal
+from postroom.web.idempotency.policy import Refused, check_length
+from postroom.web.idempotency.problems import request_incomplete
+from postroom.web.idempotency.sync_exchange import RecordedStream, SyncExchange
 from postroom.web.requests import Request
 from postroom.web.wsgi import told_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from postroom.web.idempotency.policy import Asked
-
-__all__ = ["IdempotencyMiddleware", "create_tables"]
+    from postroom.rules.replay import Entry
+    from postroom.web.idempotency.policy import Candidate
 
 _REACHED = f"{PLACE}.reached"
 _SINGLE = {"set-cookie", "content-type", "content-disposition", "location", "etag", "retry-after", "last-modified"}
-"""Headers that are no lists: of two, the last counts."""
+"""Headers that are not lists: of two, the last counts."""
 TOO_LATE = (
     "another middleware has read the request's body, as request.POST of an uploaded form: in MIDDLEWARE, "
     "postroom.web.django.IdempotencyMiddleware has to come before it"
@@ -50,7 +56,7 @@ TOO_LATE = (
 class IdempotencyMiddleware:
     """Runs a request with an `Idempotency-Key` once; a client that asks again gets the same response.
 
-    Its options are in the setting `POSTROOM_IDEMPOTENCY`. Its connections are Django's. Raises `InvalidSetting`.
+    Its options are in the setting `POSTROOM_IDEMPOTENCY`. It uses Django's connections. Raises `InvalidSetting`.
     """
 
     sync_capable = True
@@ -58,10 +64,8 @@ class IdempotencyMiddleware:
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self._get_response = get_response
-        given = getattr(settings, "POSTROOM_IDEMPOTENCY", {})
-        self._setup, using = setup_of(given)
-        self._body_field = given.get("body_field", Options.body_field)
-        self._desk = DjangoDesk(self._setup, using)
+        self._core, self._connections = core_of(getattr(settings, "POSTROOM_IDEMPOTENCY", {}))
+        self._renewal = LeaseRenewal(self._core.lease, self._renew)
         got_request_exception.connect(_mark)
 
     def __call__(self, request: Any) -> Any:
@@ -72,77 +76,127 @@ class IdempotencyMiddleware:
             return _as_django(refused.response)
 
     def process_view(self, request: Any, *_view: Any) -> None:
-        """The view is about to be called: no middleware before this one has refused it."""
+        """The view is about to be called: no outer middleware has refused the request."""
         request.META[_REACHED] = True
 
     def process_exception(self, request: Any, exception: Exception) -> None:
-        """A view has raised: another middleware may make a response of it before this one sees it."""
+        """A view has raised: another middleware may turn that into a response before this one sees it."""
         del exception
         _mark(request=request)
 
     def _handle(self, request: Any) -> Any:
-        asked = self._setup.policy.look_at(_request(request))
-        if asked is None:
+        candidate = self._core.policy.candidate(_request(request))
+        if candidate is None:
             return self._get_response(request)
-        body = self._body(request, asked)
-        is_large = len(body) > self._setup.policy.max_body_bytes
-        if is_large:
-            self._setup.policy.refuse_large(asked)
-        entry = None if is_large else self._setup.policy.entry(asked, body)
+        entry = self._core.policy.entry(candidate, self._body(request, candidate))
         if entry is None:
             return self._get_response(request)
-        admitted = self._desk.drive(self._setup.clerk.admit(entry))
+        admitted = self._connections.drive(self._core.flow.admit(entry))
         if isinstance(admitted, Response):
             return _as_django(admitted)
-        run = KeyedRun(self._desk, self._setup, self._setup.keyed(admitted))
-        request.META[PLACE] = run.keyed
-        with run.failing():
+        keyed = request.META[PLACE] = self._core.keyed_request(admitted)
+        renewal = None if self._connections.in_transaction else self._renewal
+        exchange = SyncExchange(self._core, self._connections, keyed, renewal)
+        with exchange.released_on_error():
             answer = self._get_response(request)
             if _was_refused(request):
-                run.give_up()
+                exchange.release()
                 return answer
-            return self._concluded(run, answer)
+            return _recorded(exchange, answer)
 
-    def _body(self, request: Any, asked: Asked) -> bytes:
-        """The body. Raises `Refused` where it is not whole, `ImproperlyConfigured` where someone else has read it."""
-        announced_bytes(asked.request)
+    def _body(self, request: Any, candidate: Candidate) -> bytes:
+        """The body. Raises `Refused` if it is not whole, `ImproperlyConfigured` if another middleware has read it."""
+        check_length(candidate.request)
         try:
             body = bytes(request.body)
         except UnreadablePostError:
-            raise incomplete("the connection was lost") from None
+            raise Refused(request_incomplete("the connection was lost")) from None
         except RawPostDataException:
             is_form = request.POST or request.FILES
-            if is_form and asked.key is None and self._body_field not in request.POST:
-                return b""  # in which there is no key either
+            if is_form and candidate.key is None and self._core.policy.body_field not in request.POST:
+                return b""  # there is no key in it
             raise ImproperlyConfigured(TOO_LATE) from None
-        refuse_cut_off(asked.request, len(body))
+        check_length(candidate.request, len(body))
         return body
 
-    def _concluded(self, run: KeyedRun, answer: Any) -> Any:
-        if run.has_failed(answer.status_code):
-            run.give_up()
-            return answer
-        head = Response(answer.status_code, tuple(answer.items()))
-        if answer.streaming:
-            record_at_the_end(run, answer, head)
-            return answer
-        if len(answer.content) > self._setup.policy.max_response_bytes:
-            run.conclude_stream(head)
-            return answer
-        instead = run.conclude(Response(head.status, head.headers, answer.content))
+    def _renew(self, entry: Entry) -> None:
+        """Renew a lease, in the thread that does so, on a connection that is not kept."""
+        try:
+            self._connections.drive(self._core.flow.renew(entry))
+        finally:
+            self._connections.close()
+
+
+def create_tables(_apps: Any, schema_editor: Any, schema: str | None = None, table_prefix: str | None = None) -> None:
+    """Create Postroom's tables if there are none, in a migration: ``migrations.RunPython(create_tables, …noop)``.
+
+    That also creates them in test databases. Tables that exist are left as they are: `postroom init` upgrades them.
+    """
+    connection = schema_editor.connection
+    settings = Settings.load(schema=schema, table_prefix=table_prefix)
+    names = Names.of(connection.vendor, settings.schema, settings.table_prefix)
+    if _has_tables(connection, names):
+        return
+    with connection.cursor() as cursor:
+        for statement in create_statements(names.dialect, names):
+            cursor.execute(statement)
+
+
+def _recorded(exchange: SyncExchange, answer: Any) -> Any:
+    """The answer, recorded; a stream, which is recorded at its end; or the response to send instead."""
+    exchange.response.start(answer.status_code, tuple(answer.items()), streamed=answer.streaming)
+    if not answer.streaming:
+        instead = exchange.finish(answer.content)
         return answer if instead is None else _as_django(instead)
+    if answer.is_async:
+        answer.streaming_content = _recorded_at_the_end(exchange, answer.streaming_content)
+        answer.close = _both(exchange.abandon, answer.close)
+    else:
+        stream = RecordedStream(exchange, iter(answer.streaming_content))
+        answer.streaming_content = stream
+        answer.close = _both(stream.close, answer.close)  # ours first: it may still need parts of the source
+    return answer
+
+
+async def _recorded_at_the_end(exchange: SyncExchange, parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """As `RecordedStream`, but the parts of a stream of events are passed on at once.
+
+    When the client disconnects, Django cancels the stream: it counts as done when the response is closed.
+    """
+    late: list[bytes] = []
+    try:
+        async for part in parts:
+            late.append(part)
+            while len(late) > (0 if exchange.response.is_event_stream else 1):
+                yield late.pop(0)
+    except Exception:
+        await sync_to_async(exchange.release)()
+        raise
+    await sync_to_async(exchange.finish)()
+    for part in late:
+        yield part
+
+
+def _both(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+    def close() -> None:
+        try:
+            first()
+        finally:
+            then()
+
+    return close
 
 
 def _mark(*, request: Any, **_: Any) -> None:
-    """Something has raised, of which Django makes a response: a view, or a middleware behind this one."""
+    """A view, or a middleware behind this one, has raised, and Django turns that into a response."""
     if request is not None and PLACE in request.META:
         request.META[PLACE].failed = True
 
 
 def _was_refused(request: Any) -> bool:
-    """Whether the `process_view` of a middleware before this one has answered, as that which checks CSRF tokens does.
+    """Whether the `process_view` of an outer middleware has answered, such as the one that checks CSRF tokens.
 
-    They are called just before the view, and so, for all that they stand before this one, in the midst of the run.
+    Django calls these just before the view, so in the middle of our run, although they are outside of it.
     """
     return request.resolver_match is not None and _REACHED not in request.META
 
@@ -169,9 +223,25 @@ def _route(request: Any) -> str:
 
 
 def _as_django(response: Response) -> HttpResponse:
-    """It as Django has it, where each header has one value: those that were sent twice are joined where they may be."""
+    """The response as Django has it, with one value for each header: repeated headers are joined if they may be."""
     answer = HttpResponse(response.body, status=response.status)
-    del answer["content-type"]  # Django's default, where the response had none
+    del answer["content-type"]  # Django's default, if the response had none
     for name, value in response.headers:
         answer[name] = f"{answer[name]}, {value}" if name in answer and name not in _SINGLE else value
     return answer
+
+
+def _has_tables(connection: Any, names: Names) -> bool:
+    table = names.mapping()["schema_version"]
+    try:
+        with transaction.atomic(using=connection.alias):
+            run(_read_version(table), sync_kind(connection, "").execute)
+    except Exception as error:
+        if not is_missing_table(error):
+            raise
+        return False
+    return True
+
+
+def _read_version(table: str) -> Any:
+    return (yield Query(f"SELECT version FROM {table}"))  # noqa: S608 - a name of ours, quoted

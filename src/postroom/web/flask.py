@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
     from flask import Flask
 
-    from postroom.web.idempotency.options import Given
+    from postroom.web.idempotency.options import OptionArguments
 
 
 class Idempotency(IdempotencyMiddleware):
     """Runs a request with an `Idempotency-Key` once; a client that asks again gets the same response.
 
-    It takes the place of ``app.wsgi_app``, and also knows which requests failed, of which Flask makes a response, and
-    their routes. Raises `InvalidSetting` or `UnsupportedDatabase`.
+    It takes the place of ``app.wsgi_app``. It knows the routes, and which responses Flask has made of an exception.
+    Raises `InvalidSetting` or `UnsupportedDatabase`.
     """
 
-    def __init__(self, app: Flask, **options: Unpack[Given]) -> None:
+    def __init__(self, app: Flask, **options: Unpack[OptionArguments]) -> None:
         super().__init__(app.wsgi_app, **options)
         self._flask = app
         app.wsgi_app = self  # type: ignore[method-assign]  # as Flask's own documents have it
         got_request_exception.connect(_mark, app)
         handle = _marking(app.handle_user_exception)
-        app.handle_user_exception = handle  # type: ignore[method-assign,assignment]  # no signal tells of these
+        app.handle_user_exception = handle  # type: ignore[method-assign,assignment]  # there is no signal for these
 
     def find_route(self, environ: dict[str, Any]) -> str:
         """The rule that Flask will choose."""
@@ -43,9 +43,9 @@ class Idempotency(IdempotencyMiddleware):
 
 
 def _marking(handle: Callable[[Exception], Any]) -> Callable[[Exception], Any]:
-    """What is called for each exception of a view, also for those that the application has an error handler for.
+    """Flask calls it for each exception of a view, even if the application has an error handler for it.
 
-    An HTTP exception is an answer that was meant, by ``abort(503)``.
+    An HTTP exception is an intended answer, as by ``abort(503)``.
     """
 
     def handle_user_exception(error: Exception) -> Any:

@@ -16,7 +16,7 @@ from postroom.idempotency import (
     Response,
     Run,
 )
-from postroom.web.idempotency.keyed_flow import LARGE, RETRIES, Clerk, Do, Flow
+from postroom.web.idempotency.keyed_flow import LARGE, RETRIES, Do, Flow, KeyedFlow
 from postroom.web.idempotency.keyed_request import KeyedRequest
 from postroom.web.idempotency.options import Options
 from postroom.web.idempotency.policy import Policy
@@ -56,24 +56,24 @@ class Books:
         return operation
 
 
-def drive(flow: Flow[Any]) -> tuple[Any, list[float]]:
+def drive(running: Flow[Any]) -> tuple[Any, list[float]]:
     """Run it; what Do has for steps is the answer."""
     pauses: list[float] = []
     try:
-        action = next(flow)
+        action = next(running)
         while True:
             if not isinstance(action, Do):
                 pauses.append(action.seconds)
-                action = flow.send(None)
+                action = running.send(None)
                 continue
             answer: Any = action.steps
-            action = flow.throw(answer) if isinstance(answer, Exception) else flow.send(answer)
+            action = running.throw(answer) if isinstance(answer, Exception) else running.send(answer)
     except StopIteration as end:
         return end.value, pauses
 
 
-def clerk(books: Books, **options: Any) -> Clerk:
-    return Clerk(Policy(Options(**options)), books)  # type: ignore[arg-type]  # as good as
+def flow(books: Books, **options: Any) -> KeyedFlow:
+    return KeyedFlow(Policy(Options(**options)), books)  # type: ignore[arg-type]  # as good as
 
 
 def keyed(recorded: Response | None = None) -> KeyedRequest:
@@ -83,93 +83,93 @@ def keyed(recorded: Response | None = None) -> KeyedRequest:
 
 
 def test_who_is_admitted_runs() -> None:
-    assert drive(clerk(Books(Run(ENTRY))).admit(ENTRY)) == (Run(ENTRY), [])
+    assert drive(flow(Books(Run(ENTRY))).admit(ENTRY)) == (Run(ENTRY), [])
 
 
 @pytest.mark.parametrize(("decision", "status"), [(Replay(ANSWER), 201), (Conflict(), 422), (InProgress(9), 409)])
 def test_others_get_an_answer(decision: Any, status: int) -> None:
-    answer, pauses = drive(clerk(Books(decision)).admit(ENTRY))
+    answer, pauses = drive(flow(Books(decision)).admit(ENTRY))
     assert (answer.status, pauses) == (status, [])
 
 
 def test_who_waits_looks_again_after_growing_pauses() -> None:
     books = Books(*[InProgress(9)] * 5, Replay(ANSWER))
-    answer, pauses = drive(clerk(books, wait_seconds=5).admit(ENTRY))
+    answer, pauses = drive(flow(books, wait_seconds=5).admit(ENTRY))
     assert answer.body == ANSWER.body
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.5]
 
 
 def test_who_waits_does_so_no_longer_than_told() -> None:
-    answer, pauses = drive(clerk(Books(*[InProgress(9)] * 9), wait_seconds=0.6).admit(ENTRY))
+    answer, pauses = drive(flow(Books(*[InProgress(9)] * 9), wait_seconds=0.6).admit(ENTRY))
     assert answer.status == 409
     assert sum(pauses) == pytest.approx(0.6)
 
 
 def test_a_ledger_that_does_not_answer_admits_nobody_and_a_mistake_is_raised() -> None:
-    assert drive(clerk(Books(OSError())).admit(ENTRY))[0].status == 503
+    assert drive(flow(Books(OSError())).admit(ENTRY))[0].status == 503
     with pytest.raises(SchemaMissing):
-        drive(clerk(Books(SchemaMissing())).admit(ENTRY))
+        drive(flow(Books(SchemaMissing())).admit(ENTRY))
 
 
 def test_what_is_recorded_is_sent() -> None:
     books = Books(DONE)
-    assert drive(clerk(books).conclude(keyed(), ANSWER)) == (None, [])
+    assert drive(flow(books).record(keyed(), ANSWER)) == (None, [])
     assert books.asked == ["finish"]
 
 
 def test_recording_is_tried_again_and_then_given_up() -> None:
-    assert drive(clerk(Books(OSError(), OSError(), DONE)).conclude(keyed(), ANSWER)) == (None, [*RETRIES[:2]])
-    assert drive(clerk(Books(*[OSError()] * 6)).conclude(keyed(), ANSWER)) == (None, [*RETRIES])
+    assert drive(flow(Books(OSError(), OSError(), DONE)).record(keyed(), ANSWER)) == (None, [*RETRIES[:2]])
+    assert drive(flow(Books(*[OSError()] * 6)).record(keyed(), ANSWER)) == (None, [*RETRIES])
     with pytest.raises(SchemaMissing):
-        drive(clerk(Books(SchemaMissing())).conclude(keyed(), ANSWER))
+        drive(flow(Books(SchemaMissing())).record(keyed(), ANSWER))
 
 
 def test_who_has_lost_the_entry_gets_what_the_other_one_recorded() -> None:
-    answer, _ = drive(clerk(Books(LOST, Replay(OTHER))).conclude(keyed(), ANSWER))
+    answer, _ = drive(flow(Books(LOST, Replay(OTHER))).record(keyed(), ANSWER))
     assert (answer.body, answer.headers) == (b"other", (("idempotent-replayed", "true"),))
-    answer, _ = drive(clerk(Books(LOST, InProgress(3))).conclude(keyed(), ANSWER))
+    answer, _ = drive(flow(Books(LOST, InProgress(3))).record(keyed(), ANSWER))
     assert answer.status == 409
 
 
 def test_who_has_lost_the_entry_to_one_that_failed_records_after_all() -> None:
     books = Books(LOST, Run(ENTRY), DONE)
-    assert drive(clerk(books).conclude(keyed(), ANSWER)) == (None, [])
+    assert drive(flow(books).record(keyed(), ANSWER)) == (None, [])
     assert books.asked == ["finish", "begin", "finish"]
 
 
 def test_an_entry_that_is_anothers_by_now_is_left_alone() -> None:
-    assert drive(clerk(Books(LOST, Conflict())).conclude(keyed(), ANSWER)) == (None, [])
+    assert drive(flow(Books(LOST, Conflict())).record(keyed(), ANSWER)) == (None, [])
 
 
 def test_what_the_handler_recorded_itself_is_not_recorded_again() -> None:
     books = Books()
-    assert drive(clerk(books).conclude(keyed(ANSWER), ANSWER)) == (None, [])
+    assert drive(flow(books).record(keyed(ANSWER), ANSWER)) == (None, [])
     assert books.asked == []
 
 
 def test_what_the_handler_recorded_counts_though_it_answers_otherwise() -> None:
     books = Books(LOST, Replay(OTHER))
-    assert drive(clerk(books).conclude(keyed(OTHER), ANSWER)) == (OTHER, [])
+    assert drive(flow(books).record(keyed(OTHER), ANSWER)) == (OTHER, [])
     assert books.asked == ["is_held", "begin"]
 
 
 def test_what_the_handler_recorded_and_rolled_back_does_not() -> None:
     books = Books(HELD, DONE)
-    assert drive(clerk(books).conclude(keyed(OTHER), ANSWER)) == (None, [])
+    assert drive(flow(books).record(keyed(OTHER), ANSWER)) == (None, [])
     assert books.asked == ["is_held", "finish"]
 
 
 def test_a_response_that_cannot_be_recorded_is_owed_until_it_is() -> None:
     request = keyed()
-    drive(clerk(Books(*[OSError()] * 6)).conclude(request, ANSWER))
+    drive(flow(Books(*[OSError()] * 6)).record(request, ANSWER))
     assert request.owed == ANSWER
-    drive(clerk(Books(DONE)).conclude(request, ANSWER))
+    drive(flow(Books(DONE)).record(request, ANSWER))
     assert request.owed is None
 
 
 def test_a_status_that_is_not_to_be_recorded_lets_the_request_run_again() -> None:
     books = Books(DONE)
-    assert drive(clerk(books, unrecorded={201}).conclude(keyed(), ANSWER)) == (None, [])
+    assert drive(flow(books, unrecorded={201}).record(keyed(), ANSWER)) == (None, [])
     assert books.asked == ["release"]
 
 
@@ -194,7 +194,7 @@ def test_of_a_response_that_the_database_will_not_have_it_is_recorded_that_there
     errors: list[Exception], body: bytes, *, kept: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     books = Books(*errors, DONE)
-    assert drive(clerk(books).conclude(keyed(), Response(201, (), body)))[0] is None
+    assert drive(flow(books).record(keyed(), Response(201, (), body)))[0] is None
     assert (books.last[1] == Response(201, (), body)) is kept
     assert ("cannot be kept" in caplog.text) is not kept
     assert "secret" not in caplog.text
@@ -202,20 +202,20 @@ def test_of_a_response_that_the_database_will_not_have_it_is_recorded_that_there
 
 def test_what_was_recorded_when_the_connection_was_lost_is_no_replay() -> None:
     lost = DatabaseUnreachable("gone")
-    assert drive(clerk(Books(lost, LOST, Replay(ANSWER))).conclude(keyed(), ANSWER))[0] is None
+    assert drive(flow(Books(lost, LOST, Replay(ANSWER))).record(keyed(), ANSWER))[0] is None
 
 
 def test_who_is_not_told_that_it_was_admitted_asks_again() -> None:
     books = Books(DatabaseUnreachable("gone"), Run(ENTRY))
-    assert drive(clerk(books).admit(ENTRY)) == (Run(ENTRY), [RETRIES[0]])
+    assert drive(flow(books).admit(ENTRY)) == (Run(ENTRY), [RETRIES[0]])
     assert books.asked == ["begin", "begin_again"]
     twice = Books(DatabaseUnreachable("gone"), DatabaseUnreachable("gone"))
-    assert drive(clerk(twice).admit(ENTRY))[0].status == 503
+    assert drive(flow(twice).admit(ENTRY))[0].status == 503
 
 
 def test_a_lock_that_is_in_the_way_of_beginning_is_tried_again() -> None:
     books = Books(*[SQLSTATE("55P03")] * 3, Run(ENTRY))
-    assert drive(clerk(books).admit(ENTRY)) == (Run(ENTRY), [*RETRIES[:3]])
+    assert drive(flow(books).admit(ENTRY)) == (Run(ENTRY), [*RETRIES[:3]])
 
 
 @pytest.mark.parametrize(
@@ -231,16 +231,16 @@ def test_a_lock_that_is_in_the_way_of_beginning_is_tried_again() -> None:
 def test_the_log_tells_why_the_ledger_does_not_answer(
     error: Exception, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    drive(clerk(Books(*[error] * 9)).admit(ENTRY))
+    drive(flow(Books(*[error] * 9)).admit(ENTRY))
     assert told in caplog.messages[0]
     assert ("secret" in caplog.text) == ("secret" in told)
 
 
 def test_what_the_handler_recorded_is_the_clients_own_though_another_form_of_it_was_answered() -> None:
     compressed = Response(ANSWER.status, ANSWER.headers, b"compressed")
-    assert drive(clerk(Books(LOST, Replay(ANSWER))).conclude(keyed(ANSWER), compressed)) == (None, [])
+    assert drive(flow(Books(LOST, Replay(ANSWER))).record(keyed(ANSWER), compressed)) == (None, [])
 
 
-def test_giving_up_and_renewing_raise_nothing() -> None:
-    assert drive(clerk(Books(OSError())).give_up(ENTRY)) == (None, [])
-    assert drive(clerk(Books(OSError())).renew(ENTRY)) == (None, [])
+def test_releasing_and_renewing_raise_nothing() -> None:
+    assert drive(flow(Books(OSError())).release(ENTRY)) == (None, [])
+    assert drive(flow(Books(OSError())).renew(ENTRY)) == (None, [])

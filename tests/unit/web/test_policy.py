@@ -15,7 +15,7 @@ from postroom.errors import InvalidEntry, InvalidSetting
 from postroom.rules.replay import Replay, Response
 from postroom.web.idempotency.options import Options
 from postroom.web.idempotency.policy import Policy, Refused, _warn_of_cookies, _warn_of_nobody, _warn_of_signatures
-from postroom.web.idempotency.recorded_responses import as_response, given_again, is_endless, kept, not_kept, sized
+from postroom.web.idempotency.recorded_responses import as_response, is_event_stream, kept, not_kept, replayed, sized
 from postroom.web.requests import Request
 
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=400)
@@ -30,7 +30,7 @@ def everyone(_request: Request) -> str:
 
 
 def scope_of(policy: Policy, asked: Request) -> str:
-    found = policy.look_at(asked)
+    found = policy.candidate(asked)
     assert found is not None
     entry = policy.entry(found, b"")
     assert entry is not None
@@ -73,8 +73,8 @@ def test_a_length_that_is_none_is_left_to_the_server(length: str) -> None:
 def test_a_key_is_never_repeated_in_an_answer() -> None:
     key = "secret" * 50
     with pytest.raises(Refused) as in_header:
-        policy().look_at(Request("POST", "/", "/", "", (("idempotency-key", key),), None))
-    found = policy().look_at(Request("POST", "/", "/", "", (("content-type", "application/json"),), None))
+        policy().candidate(Request("POST", "/", "/", "", (("idempotency-key", key),), None))
+    found = policy().candidate(Request("POST", "/", "/", "", (("content-type", "application/json"),), None))
     assert found is not None
     with pytest.raises(Refused) as in_body:
         policy().entry(found, b'{"idempotency_key": "%s"}' % key.encode())
@@ -233,7 +233,7 @@ def test_K_4_a_key_of_nobody_is_refused_and_the_log_says_once_what_to_do(caplog:
 def test_K_4_a_login_cookie_beside_another_credential_makes_another_request_of_it() -> None:
     def digest(*cookies: str, **options: Any) -> str:
         sent = (("authorization", "a"), *(("cookie", cookie) for cookie in cookies))
-        found = policy(**options).look_at(request("/", *sent))
+        found = policy(**options).candidate(request("/", *sent))
         assert found is not None
         entry = policy(**options).entry(found, b"")
         assert entry is not None
@@ -261,10 +261,10 @@ def test_K_2_a_large_request_needs_its_key_in_the_header(key: bool, options: Any
     asked = Request("POST", "/", "/", "", headers, None)
     if is_refused:
         with pytest.raises(Refused) as refused:
-            policy(**options).look_at(asked)
+            policy(**options).candidate(asked)
         assert refused.value.response.status == 413
     else:
-        assert policy(**options).look_at(asked) is None
+        assert policy(**options).candidate(asked) is None
 
 
 def test_a_slash_at_the_end_makes_no_other_operation() -> None:
@@ -290,7 +290,7 @@ def test_a_response_is_kept_without_what_is_one_clients_own() -> None:
 
 
 def test_a_response_that_was_not_kept_is_told_of() -> None:
-    again = given_again(Replay(not_kept(Response(206, HEADERS, b"body"))))
+    again = replayed(Replay(not_kept(Response(206, HEADERS, b"body"))))
     assert again.status == 409
     assert b'"original_status":206' in again.body
 
@@ -308,5 +308,5 @@ def test_only_responses_can_be_recorded() -> None:
 
 @pytest.mark.parametrize("value", ["text/event-stream", "Text/Event-Stream; charset=utf-8"])
 def test_a_stream_of_events_is_known_however_its_type_is_written(value: str) -> None:
-    assert is_endless([("Content-Type", value)])
-    assert not is_endless([("Content-Type", "text/html"), ("X-Type", value)])
+    assert is_event_stream([("Content-Type", value)])
+    assert not is_event_stream([("Content-Type", "text/html"), ("X-Type", value)])

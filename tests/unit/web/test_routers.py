@@ -281,6 +281,6 @@ def test_what_is_not_protected_is_let_through(application: str) -> None:
     effects.clear()
     for method, where in (("POST", "/payments"), ("PUT", "/orders/7/pay"), ("GET", "/api/look")):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("postroom.web.idempotency.policy.Policy.look_at", lambda *_: None)
+            patch.setattr("postroom.web.idempotency.policy.Policy.candidate", lambda *_: None)
             ask(method, where, {})
     assert effects == ["paid"] * 3

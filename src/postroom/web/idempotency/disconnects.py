@@ -1,4 +1,4 @@
-"""The client of a keyed request in ASGI: there, or gone, however a server tells."""
+"""Disconnects in ASGI: the client of a keyed request, connected or gone, however the server reports it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _log = logging.getLogger("postroom.web")
 
 
 class Client:
-    """Has sent its request, whole, and waits for the response.
+    """Has sent its whole request, and waits for the response.
 
-    That it has gone is told by an event, by an error of `send`, or by the cancellation of who serves it.
+    A server reports a disconnect by an event, by an error of `send`, or by cancelling the request's task.
     """
 
     def __init__(self, body: bytes, receive: Receive, send: Send) -> None:
@@ -28,38 +28,38 @@ class Client:
         self._receive = receive
         self._send = send
         self._gone = asyncio.Event()
-        self._is_listened_for = False
+        self._is_watched = False
 
     @property
     def has_gone(self) -> bool:
-        """Whether nobody listens any more, as far as is known."""
+        """Whether the client is known to have disconnected."""
         return self._gone.is_set()
 
     def leave(self) -> None:
-        """Nobody listens any more."""
+        """The client has disconnected."""
         self._gone.set()
 
     async def receive(self) -> Event:
-        """The next event, which can only be that the client has gone."""
-        if not self._is_listened_for:
+        """The next event: it can only be a disconnect."""
+        if not self._is_watched:
             return await self._receive()
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, event: Event) -> None:
-        """Send; nothing where the client has gone, for then the application still comes to its end."""
+        """Send, or do nothing after a disconnect: the application still finishes its work."""
         if self.has_gone:
             return
         try:
             await self._send(event)
-        except Exception as error:  # noqa: BLE001 - whatever it is, no more of the response arrives
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the response does not arrive
             self.leave()
             if not isinstance(error, OSError):
-                _log.warning("a response could not be sent, which counts as if its client had gone", exc_info=error)
+                _log.warning("a response could not be sent: treated as a disconnect of its client", exc_info=error)
 
     async def until_gone(self) -> None:
-        """Return when the client has gone. From then on `receive` has nothing to say but that."""
-        self._is_listened_for = True
+        """Return when the client has disconnected. From now on, `receive` reports nothing else."""
+        self._is_watched = True
         listening = asyncio.ensure_future(self._listen())
         try:
             await self._gone.wait()
@@ -67,7 +67,7 @@ class Client:
             listening.cancel()
 
     async def _listen(self) -> None:
-        with suppress(Exception):  # a server that tells by an error
+        with suppress(Exception):  # a server that reports it by an error
             while (await self._receive())["type"] != "http.disconnect":
                 pass
         self.leave()

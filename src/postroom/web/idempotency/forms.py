@@ -1,4 +1,4 @@
-"""Forms as multipart/form-data: their fields, and their bytes without the boundary, which each attempt draws anew."""
+"""Forms as multipart/form-data: their fields, and their bytes without the boundary, which changes with each attempt."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import re
 
 MULTIPART = "multipart/form-data"
 _MOST = 200
-"""Characters of a boundary, as frameworks take them; the standard has 70."""
+"""Characters of a boundary: frameworks take more than the standard's 70."""
 _PARAMETER = re.compile(r"""\s*;\s*([!#$%&'*+.^_`|~\w-]+)=("(?:[^"\\]|\\.)*"|[^;"\s]*)""", re.ASCII)
 _BOUNDARY = re.compile(r"[ -~]*[!-~]")
 
 
 def without_boundary(content_type: str, body: bytes) -> bytes:
-    """The same bytes for the same parts, whatever stands between them; other bytes for other parts.
+    """The same bytes for the same parts, whatever the boundary; different bytes for different parts.
 
-    A body that is no such form, or not a well-formed one, is returned as it is.
+    Returns the body itself if it is not a well-formed form.
     """
     pieces = _pieces(content_type, body)
     return body if pieces is None else b"".join(b"%d:%b" % (len(piece), piece) for piece in pieces)
 
 
 def field_values(content_type: str, body: bytes, field: str) -> list[bytes]:
-    """The values of a field that is not a file; none where the body is not a well-formed form."""
+    """The values of a field that is not a file; none if the body is not a well-formed form."""
     _before, *parts, _after = _pieces(content_type, body) or [b"", b""]
     read = (_part(part) for part in parts)
     return [value for name, value in read if name == field]
 
 
 def _pieces(content_type: str, body: bytes) -> list[bytes] | None:
-    """What stands before, between and after the lines that part a form; None where it cannot be told for certain.
+    """What stands before, between and after the boundary lines of a form; None if that is not certain.
 
-    Nor can it where a line only begins as they do: some frameworks take it for one of them.
+    It is not certain if another line begins like one of them: some frameworks take it for a boundary.
     """
     boundary = _boundary(content_type)
     if boundary is None:
@@ -55,7 +55,7 @@ def _boundary(content_type: str) -> bytes | None:
 
 
 def _part(part: bytes) -> tuple[str | None, bytes]:
-    """The name of a part, None where it has none or is a file, and its content."""
+    """The name of a part (None if it has none or is a file), and its content."""
     head, _, content = part.partition(b"\r\n\r\n")
     for line in head.split(b"\r\n"):
         name, _, value = line.decode("utf-8", "replace").partition(":")
@@ -67,7 +67,7 @@ def _part(part: bytes) -> tuple[str | None, bytes]:
 
 
 def _parameters(value: str) -> tuple[str, dict[str, str]]:
-    """What stands before the first semicolon of a header's value, and what behind; nothing where that is malformed."""
+    """A header's value before the first semicolon, and its parameters; nothing if they are malformed."""
     kind, semicolon, rest = value.partition(";")
     found, end = {}, 0
     text = (semicolon + rest).rstrip().rstrip(";")
@@ -81,5 +81,5 @@ def _parameters(value: str) -> tuple[str, dict[str, str]]:
 
 
 def _unescaped(name: str | None) -> str | None:
-    """A field's name, in which browsers write a quote and the ends of lines so."""
+    """A field's name, without the escapes by which browsers write quotes and line ends."""
     return None if name is None else name.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")

@@ -1,4 +1,4 @@
-"""What a handler finds of its own keyed request, and by which it records the response in its own transaction."""
+"""What a handler finds of its own keyed request: its key, and how to record the response in its own transaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from postroom.web.idempotency.policy import Policy
 
 PLACE = "postroom.idempotency"
-"""The key under which a `KeyedRequest` is in the ASGI scope, the WSGI environ and Django's ``request.META``."""
+"""The key of a `KeyedRequest` in the ASGI scope, the WSGI environ and Django's ``request.META``."""
 
 
 class KeyedRequest:
@@ -21,19 +21,19 @@ class KeyedRequest:
     def __init__(self, run: Run, policy: Policy, ledger: Ledger) -> None:
         self.entry: Entry = run.entry
         self.start: Start = run.start
-        """Why it runs. After `Start.ABANDONED`, what an earlier run did outside the database is not known."""
+        """Why it runs. After `Start.ABANDONED`, it is unknown what an earlier run did outside the database."""
         self.recorded: Response | None = None
-        """What the handler has recorded; whether its transaction was then committed is not known here."""
+        """What the handler has recorded. Whether its transaction was committed is not known here."""
         self.owed: Response | None = None
-        """What was answered, and could not be recorded yet."""
+        """What was answered, but could not be recorded yet."""
         self.failed = False
-        """Set it where a framework makes a response of an exception: one of 500 or more is then not recorded."""
+        """Set it if the framework turns an exception into a response: one of 500 or more is then not recorded."""
         self._policy = policy
         self._ledger = ledger
 
     @property
     def key(self) -> str:
-        """The idempotency key, to be handed on to a payment provider, for example."""
+        """The idempotency key, for example to pass on to a payment provider."""
         return self.entry.key
 
     @property
@@ -42,13 +42,14 @@ class KeyedRequest:
         return self.start is not self.start.NEW
 
     def finish(self, connection: object, answer: object) -> None:
-        """Record the answer in the connection's open transaction, so that it commits with what the handler wrote.
+        """Record the answer in the connection's open transaction, so that it commits with the handler's writes.
 
         The answer is a response of Starlette, FastAPI, Flask or Django that is not a stream, or a
-        `postroom.idempotency.Response`. Of one that is larger than `max_response_bytes` it is recorded that it was
-        given. The connection leads to the ledger's database. Commit, then return the same answer. Raises `LeaseLost`
-        where another run has taken over, or where ``add(ledger=keyed.entry)`` has left the request to a message: let
-        the transaction roll back. Raises `InvalidEntry` or `UnusableConnection`; then nothing was written.
+        `postroom.idempotency.Response`. If it is larger than `max_response_bytes`, only the fact that it was given is
+        recorded. The connection must lead to the ledger's database. Commit, then return the same answer.
+
+        Raises `LeaseLost` if another run has taken over, or if ``add(ledger=keyed.entry)`` has left the request to a
+        message: let the transaction roll back. Raises `InvalidEntry` or `UnusableConnection` if nothing was written.
         """
         response = self._policy.record(as_response(answer))
         self._ledger.finish(connection, self.entry, response)
@@ -61,10 +62,10 @@ class KeyedRequest:
         self.recorded = response
 
     def hand_over(self, connection: object, answer: object) -> None:
-        """Record the answer, such as a 202, of a request whose work others do, in the connection's open transaction.
+        """Record the answer to a request whose work is done later, such as a 202, in the connection's transaction.
 
-        ``add(ledger=keyed.entry)`` leaves the request to a message, also without this. The answer is given again until
-        the relay has confirmed the entry; from then on it is what became of the message. Otherwise as `finish`.
+        ``add(ledger=keyed.entry)`` leaves the request to a message, with or without this call. The answer is replayed
+        until the relay has confirmed the entry; from then on, the outcome of the message is. Otherwise as `finish`.
         """
         response = self._policy.record(as_response(answer))
         self._ledger.hand_over(connection, self.entry, response)
@@ -77,8 +78,8 @@ class KeyedRequest:
         self.recorded = response
 
     @property
-    def is_renewed(self) -> bool:
-        """Whether the lease is to be renewed: not once the handler's transaction has locked the entry, or ended it."""
+    def needs_renewal(self) -> bool:
+        """Whether to renew the lease: not after the handler's transaction has locked the entry or ended it."""
         return self.recorded is None
 
     def may_commit(self, response: Response) -> bool:
@@ -86,7 +87,7 @@ class KeyedRequest:
         return self.recorded is not None and self.recorded.status == response.status
 
     def is_recorded_as(self, response: Response) -> bool:
-        """Whether the handler has recorded this response, but for headers that were added on its way out."""
+        """Whether the handler has recorded this response, apart from headers that were added on its way out."""
         return self.recorded is not None and (self.recorded.status, self.recorded.body) == (
             response.status,
             response.body,

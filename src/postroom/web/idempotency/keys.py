@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 HEADER = "idempotency-key"
 FORM = "application/x-www-form-urlencoded"
-# A structured field's string (RFC 9651), and parameters, which have no meaning here. Outside of quotes there is no
-# comma: by one, servers join headers that were sent more than once.
+# A structured field's string (RFC 9651), and parameters, which mean nothing here. Outside quotes there is no comma:
+# servers join repeated headers by commas.
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"(?: *;(?:[ !#-+\--~]|"(?:[ !#-\[\]-~]|\\["\\])*")*)?')
 _VISIBLE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
 
 class InvalidKey(InvalidEntry):
-    """There is a key, but it cannot be one. What it says does not repeat the key."""
+    """What was sent is not a key. The message does not repeat it."""
 
 
 def parse_key(value: str) -> str:
-    """The key that the value of an ``Idempotency-Key`` header holds: ``"7f9c"`` and ``7f9c`` are the same one.
+    """The key in the value of an ``Idempotency-Key`` header: ``"7f9c"`` and ``7f9c`` are the same key.
 
-    It has 1 to 255 visible ASCII characters, with spaces only inside. Raises `InvalidEntry` for what is no key; the
+    A key has 1 to 255 visible ASCII characters, with spaces only inside. Raises `InvalidEntry` for anything else; the
     error does not repeat the value.
     """
     bare = value.strip(" \t")
@@ -45,7 +45,7 @@ def parse_key(value: str) -> str:
 
 
 def key_in_header(request: Request) -> str | None:
-    """The key as the header has it. Raises `InvalidKey`."""
+    """The key in the header, None if there is no such header. Raises `InvalidKey`."""
     values = request.values(HEADER)
     if len(values) > 1:
         raise InvalidKey("the header was sent more than once")
@@ -53,14 +53,14 @@ def key_in_header(request: Request) -> str | None:
 
 
 def may_hold_key(request: Request) -> bool:
-    """Whether the body is of a kind that has fields."""
+    """Whether the body is of a type that has fields."""
     return request.content_type in {FORM, MULTIPART} or _is_json(request.content_type)
 
 
 def key_in_body(request: Request, body: bytes, field: str) -> str | None:
-    """The key as a field of a JSON object or a form has it. Raises `InvalidKey`.
+    """The key in a field of a JSON object or a form. Raises `InvalidKey`.
 
-    A body that cannot be read has none: what is wrong with it is for the application to say.
+    A malformed body has none: the application reports what is wrong with it.
     """
     if request.content_type in {FORM, MULTIPART}:
         found: Any = _form_field(request, body, field)

@@ -1,4 +1,4 @@
-"""The leases of requests that threads are busy with."""
+"""Lease renewal for requests that threads are handling. In ASGI, each request's own task renews its lease."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from postroom.web.idempotency.desks import Desk, Setup
+    from collections.abc import Callable
+
+    from postroom.rules.replay import Entry
     from postroom.web.idempotency.keyed_request import KeyedRequest
 
 
-class Renewals:
-    """One thread that renews the leases of all running requests, at half their length; it ends when there are none."""
+class LeaseRenewal:
+    """One thread that renews the leases of all running requests, at half their length. It ends when there are none."""
 
-    def __init__(self, desk: Desk, setup: Setup) -> None:
-        self._desk = desk
-        self._setup = setup
+    def __init__(self, lease: float, renew: Callable[[Entry], None]) -> None:
+        self._lease = lease
+        self._renew = renew
         self._running: dict[KeyedRequest, float] = {}
         self._changing = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -30,15 +32,15 @@ class Renewals:
                 self._thread.start()
 
     def remove(self, keyed: KeyedRequest) -> None:
-        """Renew it no longer."""
+        """Stop renewing it."""
         with self._changing:
             self._running.pop(keyed, None)
 
     def _run(self) -> None:
         while self._is_needed():
-            time.sleep(self._setup.lease / 8)
+            time.sleep(self._lease / 8)
             for keyed in self._due(time.monotonic()):
-                self._desk.renew(keyed)
+                self._renew(keyed.entry)
 
     def _is_needed(self) -> bool:
         with self._changing:
@@ -48,7 +50,7 @@ class Renewals:
 
     def _due(self, now: float) -> list[KeyedRequest]:
         with self._changing:
-            waiting = [keyed for keyed, since in self._running.items() if now - since >= self._setup.lease * 3 / 8]
-            due = [keyed for keyed in waiting if keyed.is_renewed]
+            waiting = [keyed for keyed, since in self._running.items() if now - since >= self._lease * 3 / 8]
+            due = [keyed for keyed in waiting if keyed.needs_renewal]
             self._running.update(dict.fromkeys(due, now))
             return due

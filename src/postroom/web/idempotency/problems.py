@@ -1,4 +1,4 @@
-"""What the idempotency middleware itself answers: problems in the form of RFC 9457, which never repeat a key."""
+"""The middleware's own responses: problems as RFC 9457 defines them. They never repeat a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from postroom.rules.replay import Response
 
 SOON = 2
-"""Seconds after which to ask again at the latest: a request is mostly done long before its lease ends."""
+"""Seconds: the longest Retry-After. A request is usually done long before its lease ends."""
 
 
 def problem(status: int, name: str, title: str, *headers: tuple[str, str], **members: Any) -> Response:
@@ -25,7 +25,7 @@ def missing_key() -> Response:
 
 
 def invalid_key(reason: str) -> Response:
-    """What was sent cannot be a key."""
+    """What was sent is not a key."""
     return problem(
         HTTPStatus.BAD_REQUEST,
         "key-invalid",
@@ -40,13 +40,23 @@ def sender_unknown() -> Response:
         HTTPStatus.BAD_REQUEST,
         "sender-unknown",
         "The Idempotency-Key cannot be used: the request has no credential that tells whose it is.",
-        detail="Send the request with its credentials, such as an Authorization header. Where the application knows "
-        "its clients otherwise, it has to tell the idempotency middleware how, by the option scope.",
+        detail="Send the request with its credentials, such as an Authorization header. If the application knows its "
+        "clients by something else, it has to tell the idempotency middleware, by the option scope.",
+    )
+
+
+def request_incomplete(reason: str) -> Response:
+    """A part of the request is missing."""
+    return problem(
+        HTTPStatus.BAD_REQUEST,
+        "request-incomplete",
+        "The request did not come whole, and was not begun.",
+        detail=reason,
     )
 
 
 def request_too_large(most: int) -> Response:
-    """The body exceeds what is read of a keyed request."""
+    """The body exceeds the limit for keyed requests."""
     return problem(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         "request-too-large",
@@ -70,7 +80,7 @@ def in_progress(seconds: int) -> Response:
 
 
 def response_not_kept(status: int) -> Response:
-    """The request was done, and its response was too large to be kept, or a stream."""
+    """The request was done, but its response was too large to be kept, or a stream."""
     return problem(
         HTTPStatus.CONFLICT,
         "response-not-kept",

@@ -1,4 +1,4 @@
-"""Responses as the ledger keeps them, and as they are given again."""
+"""Recorded responses: what the ledger keeps of a response, and how it is replayed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 REPLAYED = ("idempotent-replayed", "true")
 NOT_KEPT = "postroom-response-not-kept"
-"""A header of an entry whose response is not in it."""
+"""Marks an entry that does not hold its response."""
 EVENT_STREAM = "text/event-stream"
 _OWN = frozenset({NOT_KEPT, REPLAYED[0], "content-length"})
-"""Never kept, as they are made anew."""
+"""Never kept: they are set anew."""
 _HELD_BACK = frozenset(
     {
-        # a session, or what leads to one, is for who was first to ask
+        # a session, or what leads to one, belongs to the client that was first
         "set-cookie",
         "set-cookie2",
         "authorization",
@@ -45,17 +45,17 @@ _BODILESS = {204, 304}
 
 
 def kept(response: Response, names: Collection[str] | None = None) -> Response:
-    """The response with the headers that are to be kept: those named, or all but what is one's own or of the moment."""
+    """The response as it is recorded, with these headers; by default all but credentials and those of the moment."""
     return Response(response.status, tuple(_kept_headers(response.headers, names)), response.body)
 
 
 def not_kept(response: Response, names: Collection[str] | None = None) -> Response:
-    """What is recorded of a response that cannot be kept: that it was given, and with which status."""
+    """What is recorded of a response that cannot be kept: that it was given, and its status."""
     return Response(response.status, (*_kept_headers(response.headers, names), (NOT_KEPT, "1")), b"")
 
 
-def given_again(replay: Replay) -> Response:
-    """The response to who asks again."""
+def replayed(replay: Replay) -> Response:
+    """The response to a client that asks again."""
     response = replay.response
     headers = [(name, value) for name, value in response.headers if name != NOT_KEPT]
     if len(headers) != len(response.headers):
@@ -68,19 +68,19 @@ def given_again(replay: Replay) -> Response:
 
 
 def sized(response: Response) -> Response:
-    """The response with its length, where it may have one."""
+    """The response with its length, if it may have one."""
     if response.status < 200 or response.status in _BODILESS:  # noqa: PLR2004 - 1xx, as HTTP has them
         return response
     return Response(response.status, (*response.headers, ("content-length", str(len(response.body)))), response.body)
 
 
-def is_endless(headers: Iterable[tuple[str, str]]) -> bool:
-    """Whether the client wants each part of the response at once, and the end may never come."""
+def is_event_stream(headers: Iterable[tuple[str, str]]) -> bool:
+    """Whether the client expects each part of the response at once, and the end may never come."""
     return any(name.lower() == "content-type" and value.lower().startswith(EVENT_STREAM) for name, value in headers)
 
 
 def as_response(answer: Any) -> Response:
-    """A response of Starlette's, FastAPI's, Flask's or Django's, or one of our own. Raises `InvalidEntry`."""
+    """A response of Starlette, FastAPI, Flask or Django, or one of our own, as a `Response`. Raises `InvalidEntry`."""
     response = _read(answer)
     for name, value in response.headers:
         if _UNSENDABLE.search(f"{name}{value}"):

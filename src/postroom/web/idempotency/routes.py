@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from postroom.web.requests import Request
 
 Choice = Sequence[str] | Callable[["Request"], bool]
-"""Patterns, or a function that tells.
+"""Patterns, or a function of the request.
 
 A pattern is a method (``POST``), a path (``/orders/{id}``) or both (``POST /orders/{id}``). ``{id}`` stands for one
-segment of a path, a ``*`` at its end for any rest. A required key must not be got round, so a pattern matches whatever
-the path may be read as, in capital letters too, and the route that the framework will choose; ``GET`` matches
-``HEAD``, which frameworks answer alike; and a method is also one that a header or the query puts in its place.
+segment of a path, a ``*`` at its end for any rest. Nobody must get round a required key, so a pattern matches every
+spelling that a framework may route to the same handler, in capital letters too, and the route that the framework will
+choose. ``GET`` matches ``HEAD``, which frameworks answer alike. A method that a header or the query puts in the place
+of the request's own counts, too.
 """
 
 METHODS = frozenset(HTTPMethod) | {"QUERY", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK"}
@@ -30,33 +31,33 @@ _PATTERN = re.compile(r"(?:([A-Z]+)(?: +|$))?(/\S*)?")
 _PART = re.compile(r"\{\w*\}|\*$")
 _OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
 _MISTAKEN = re.compile(r"[{}<>*?#]")
-"""What means something in other patterns, and would here only match itself."""
+"""Characters that mean something in other kinds of patterns, and would only match themselves here."""
 
 
 class Need(Enum):
-    """What a request's key is to the middleware."""
+    """What the middleware does about a request's key."""
 
-    NONE = "not looked for"
-    OPTIONAL = "made use of"
-    REQUIRED = "insisted on"
+    NONE = "ignored"
+    OPTIONAL = "used"
+    REQUIRED = "required"
 
 
 class Route(NamedTuple):
-    """What is known of a request from the patterns."""
+    """What the patterns say about a request."""
 
     need: Need
     operation: str = ""
-    """The pattern's method and path; empty where it says less than those."""
+    """The pattern's method and path; empty if it does not name a whole path."""
 
 
 class Routes:
-    """Raises `InvalidSetting` where a pattern is none."""
+    """Matches requests with patterns. Raises `InvalidSetting` for an invalid pattern."""
 
     def __init__(self, required: Choice, optional: Choice) -> None:
         self._choices = [(Need.REQUIRED, _matcher(required)), (Need.OPTIONAL, _matcher(optional))]
 
     def route(self, request: Request) -> Route:
-        """The first of the patterns that the request matches, required ones first."""
+        """The first pattern that matches the request, required ones first."""
         for need, match in self._choices:
             operation = match(request)
             if operation is not None:
@@ -100,14 +101,14 @@ def _pattern(text: str) -> Matcher:
 
 
 def methods_of(request: Request) -> set[str]:
-    """The request's method, and those that a framework may call its handler for."""
+    """The request's method, and others whose handler a framework may call for it."""
     replaced = {value.strip().upper() for name in _OVERRIDES for value in request.values(name)}
     in_query = {value.upper() for value in parse_qs(request.query).get("_method", [])} if request.query else set()
     return {request.method, *replaced, *in_query, *({"GET"} if request.method == "HEAD" else ())}
 
 
 def _paths_of(request: Request) -> Iterator[str]:
-    """What its path may be read as, and last, because it costs most, the framework's route."""
+    """The spellings of its path; last, because it costs most, the framework's route."""
     yield from chain.from_iterable(map(path_spellings, (request.path, *request.other_paths)))
     route = request.find_route()
     if route:

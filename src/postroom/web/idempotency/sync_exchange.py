@@ -1,96 +1,101 @@
-"""One keyed request while a sync application handles it: held, and then recorded or given up."""
+"""One keyed request in a sync application: its lease is renewed until its response is recorded, for WSGI and Django."""
 
 from __future__ import annotations
 
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from postroom.web.idempotency.recorded_responses import is_endless
+from postroom.web.idempotency.response_state import Action, ResponseState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from postroom.rules.replay import Response
-    from postroom.web.idempotency.desks import Desk, Setup
+    from postroom.web.idempotency.core import Core
+    from postroom.web.idempotency.keyed_flow import Flow
     from postroom.web.idempotency.keyed_request import KeyedRequest
+    from postroom.web.idempotency.lease_renewal import LeaseRenewal
 
-SERVER_ERROR = 500
-PATIENCE = 10.0
-"""Seconds in which a stream whose client has gone may come to its end."""
+T = TypeVar("T")
+
+
+class Connections(Protocol):
+    """Connections to the ledger, for threads."""
+
+    def drive(self, flow: Flow[T]) -> T:
+        """Run the flow to its end."""
+
+
+class SyncExchange:
+    """Acts on the state of the response. There is no ``renewal`` if nobody else can see the entry."""
+
+    def __init__(self, core: Core, connections: Connections, keyed: KeyedRequest, renewal: LeaseRenewal | None) -> None:
+        self.keyed = keyed
+        self.response = ResponseState(core.policy)
+        self._flow = core.flow
+        self._drive = connections.drive
+        self._renewal = renewal
+        if renewal is not None:
+            renewal.add(keyed)
+
+    @contextmanager
+    def released_on_error(self) -> Iterator[None]:
+        """If the block raises, the request may run again at once."""
+        try:
+            yield
+        except BaseException:
+            self.release()
+            raise
+
+    def finish(self, last: bytes = b"") -> Response | None:
+        """The application has ended, with this last part: record the response, or release the key if it failed.
+
+        Returns the response to send instead, or None.
+        """
+        action = self.response.add(last, more=False)
+        if action is Action.HOLD:
+            action = self.response.end(failed=self.keyed.failed)
+        return self._settle(action)
+
+    def abandon(self) -> None:
+        """The client has disconnected, and the stream had its time: unless it has ended, it counts as done."""
+        self._settle(self.response.abandon(failed=self.keyed.failed))
+
+    def release(self) -> None:
+        """Let the request run again, unless its response is recorded."""
+        self._settle(Action.RELEASE)
+
+    def _settle(self, action: Action) -> Response | None:
+        if self.response.is_settled:
+            return None
+        instead = None
+        if action is Action.RECORD:
+            instead = self._drive(self._flow.record(self.keyed, self.response.record()))
+        self.response.settle()
+        if self._renewal is not None:
+            self._renewal.remove(self.keyed)
+        if action is Action.RELEASE:
+            self._drive(self._flow.release(self.keyed.entry))
+        return instead
 
 
 def _nothing() -> None:
     pass
 
 
-class KeyedRun:
-    """Its lease is renewed until it has ended, in one way or the other."""
+class RecordedStream:
+    """The parts of a streamed response, on their way to the server, which closes it in the end.
 
-    def __init__(self, desk: Desk, setup: Setup, keyed: KeyedRequest) -> None:
-        self.keyed = keyed
-        self._desk = desk
-        self._setup = setup
-        self._ended = False
-        desk.hold(keyed)
+    Each part is passed on when the next one is there: before the last one, it is recorded that there was a response.
+    """
 
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Where the block raises, the request may run again at once."""
-        try:
-            yield
-        except BaseException:
-            self.give_up()
-            raise
-
-    def has_failed(self, status: int) -> bool:
-        """Whether a response of this status was made of an exception."""
-        return self.keyed.failed and status >= SERVER_ERROR
-
-    def conclude(self, response: Response) -> Response | None:
-        """Record the response, which can be given again; returns what is to be sent instead, or None."""
-        return self._end(self._setup.policy.kept(response))
-
-    def streamed(self, response: Response, parts: Iterator[bytes], close: Callable[[], None] = _nothing) -> Stream:
-        """The response's parts as they come; before the last one it is recorded that there was one.
-
-        Where the client goes in between, the application still comes to its end, or counts as done after `PATIENCE`,
-        and its parts are closed by ``close``. A stream of events may have no end: it counts as done at once.
-        """
-        return Stream(self, response, parts, close)
-
-    def conclude_stream(self, response: Response) -> None:
-        """Record that there was a response, which cannot be given again; not where it was made of an exception."""
-        if self.has_failed(response.status):
-            self.give_up()
-        self._end(self._setup.policy.not_kept(response))
-
-    def give_up(self) -> None:
-        """Let the request run again, unless it has ended."""
-        if not self._ended:
-            self._ended = True
-            self._desk.let_go(self.keyed)
-            self._desk.drive(self._setup.clerk.give_up(self.keyed.entry))
-
-    def _end(self, record: Response) -> Response | None:
-        if self._ended:
-            return None
-        instead = self._desk.drive(self._setup.clerk.conclude(self.keyed, record))
-        self._ended = True
-        self._desk.let_go(self.keyed)
-        return instead
-
-
-class Stream:
-    """A response's parts as they come, on their way to the server, which closes it in the end."""
-
-    def __init__(self, run: KeyedRun, response: Response, parts: Iterator[bytes], close: Callable[[], None]) -> None:
-        self._run = run
-        self._response = response
+    def __init__(self, exchange: SyncExchange, parts: Iterator[bytes], close: Callable[[], None] = _nothing) -> None:
+        self._exchange = exchange
         self._parts = self._recorded(parts)
         self._close = close
-        self._turn = threading.Lock()  # Django draws in one thread, and closes in another when the client goes
+        self._one_at_a_time = threading.Lock()  # Django reads in one thread, and closes in another on a disconnect
 
     def __iter__(self) -> Iterator[bytes]:
         """It is its own iterator."""
@@ -98,26 +103,26 @@ class Stream:
 
     def __next__(self) -> bytes:
         """The next part."""
-        with self._turn:
+        with self._one_at_a_time:
             return next(self._parts)
 
     def close(self) -> None:
-        """The server has sent all, or stopped because the client has gone."""
-        given_up = time.monotonic() + (0 if is_endless(self._response.headers) else PATIENCE)
+        """The server has sent everything, or the client has disconnected: let the application finish, for a while."""
+        deadline = time.monotonic() + self._exchange.response.drain_seconds
         try:
-            while time.monotonic() < given_up and next(self, None) is not None:
+            while time.monotonic() < deadline and next(self, None) is not None:
                 pass
-            self._run.conclude_stream(self._response)
+            self._exchange.abandon()
         finally:
-            with self._turn:
+            with self._one_at_a_time:
                 self._parts.close()
                 self._close()
 
     def _recorded(self, parts: Iterator[bytes]) -> Generator[bytes]:
-        with self._run.failing():
+        with self._exchange.released_on_error():
             last = next(parts, b"")
             for part in parts:
                 yield last
                 last = part
-            self._run.conclude_stream(self._response)
+            self._exchange.finish()
         yield last

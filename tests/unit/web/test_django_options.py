@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import connections
 
 from postroom.errors import InvalidSetting
-from postroom.web.idempotency.django_desk import setup_of
+from postroom.web.idempotency.django_connections import core_of
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +35,10 @@ def _databases() -> None:
 )
 def test_options_that_cannot_be_are_refused(given: Any, told: str) -> None:
     with pytest.raises(InvalidSetting, match=told):
-        setup_of(given)
+        core_of(given)
 
 
 def test_no_url_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POSTROOM_DATABASE", raising=False)
-    _, using = setup_of({"using": "unused"})
-    assert using == "unused"
+    _, used = core_of({"using": "unused"})
+    assert used.alias == "unused"

@@ -1,0 +1,43 @@
+"""The core of the middleware, which all frameworks' adapters share: the options turned into what decides and writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postroom.idempotency import Ledger
+from postroom.store.connections.urls import dialect_of_url
+from postroom.store.ledger.bookkeeping import Bookkeeping
+from postroom.store.ledger.entries import Terms
+from postroom.store.sql.names import Names
+from postroom.web.idempotency.keyed_flow import KeyedFlow
+from postroom.web.idempotency.keyed_request import KeyedRequest
+from postroom.web.idempotency.options import Options
+from postroom.web.idempotency.policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postroom.rules.replay import Run
+
+
+class Core:
+    """Raises `InvalidSetting` or `UnsupportedDatabase`.
+
+    Give a ``dialect`` if the connections are the framework's, which also gives each step its transaction.
+    """
+
+    def __init__(self, given: Mapping[str, Any], dialect: str | None = None) -> None:
+        options = Options.of(given)
+        self.settings = options.settings(needs_database=dialect is None)
+        self.policy = Policy(options)
+        self.lease: float = self.settings.idempotency_lease_sec
+        schema, prefix, keep = self.settings.schema, self.settings.table_prefix, self.settings.idempotency_keep_sec
+        names = Names.of(dialect or dialect_of_url(str(self.settings.database)), schema, prefix)
+        failures, borrowed = self.settings.replay_failures, dialect is not None
+        books = Bookkeeping(names, Terms(self.lease, keep), replay_failures=failures, in_transaction=borrowed)
+        self.flow = KeyedFlow(self.policy, books, options.hook)
+        self._ledger = Ledger(schema=schema, table_prefix=prefix, lease_seconds=self.lease, keep_seconds=keep)
+
+    def keyed_request(self, run: Run) -> KeyedRequest:
+        """What the handler of this run is given."""
+        return KeyedRequest(run, self.policy, self._ledger)
