@@ -120,9 +120,9 @@ def as_source(given: object, settings: Settings, consumer: str, topics: Sequence
 def broker_for(pattern: str, given: object, settings: Settings, classifier: Classifier) -> tuple[Broker, bool]:
     """The broker of a pattern's topics, as `as_broker` has it. That of all other topics may be none at all."""
     if given is None and settings.broker is None:
-        from postroom.brokers.nowhere import Nowhere
+        from postroom.brokers.no_broker import NoBroker
 
-        return Nowhere(), True
+        return NoBroker(), True
     try:
         return as_broker(given, settings, classifier)
     except InvalidSetting as error:

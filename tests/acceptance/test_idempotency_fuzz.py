@@ -159,7 +159,7 @@ async def hand(shop: Shop, request: Fuzzed, tenant: bytes | None) -> Answer:
     return Answer(start["status"], dict(start["headers"]), body["body"])
 
 
-class Wire:
+class HeaderFormat:
     """The same requests, as bytes to a real server."""
 
     def __init__(self, port: int) -> None:
@@ -237,12 +237,12 @@ def shop(module_database: FreshDatabase, runner: asyncio.Runner) -> Iterator[Sho
 
 
 @pytest.fixture(scope="module")
-def wire(shop: Shop, runner: asyncio.Runner) -> Iterator[Wire]:
+def wire(shop: Shop, runner: asyncio.Runner) -> Iterator[HeaderFormat]:
     """The shop behind a server."""
     stack = AsyncExitStack()
     client = runner.run(stack.enter_async_context(served(shop.middleware)))
     assert client.base_url.port is not None
-    yield Wire(client.base_url.port)
+    yield HeaderFormat(client.base_url.port)
     runner.run(stack.aclose())
 
 
@@ -263,7 +263,7 @@ async def ask_all(shop: Shop, ask: Ask, request: Fuzzed) -> None:
 @given(request=fuzzed)
 @example(Fuzzed("POST", "/", None, b"", [(b"content-type", b"application/json")], [b" " * MOST] * 2, (None, None)))
 def test_no_request_to_a_server_leads_to_an_error_a_second_effect_or_anothers_response(
-    shop: Shop, wire: Wire, runner: asyncio.Runner, request: Fuzzed
+    shop: Shop, wire: HeaderFormat, runner: asyncio.Runner, request: Fuzzed
 ) -> None:
     runner.run(ask_all(shop, wire.ask, request))
 

@@ -14,7 +14,7 @@ import uvicorn
 
 from postroom import Consumer, Message, Relay
 from postroom.brokers.cloudevents import HTTP, Envelope
-from postroom.brokers.signatures import attributes, attributes_key, key_of, signature
+from postroom.brokers.webhook_signatures import attributes, attributes_key, key_of, signature
 from postroom.errors import InvalidSetting
 from postroom.web import Receiver
 from tests.acceptance.service import Service

@@ -1,1 +1,1 @@
-"""Brokers: one publish port, and one small file for each kind of broker."""
+"""Brokers: the publish port (`port`), and a small publisher for each kind of broker."""

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from postroom.brokers.wires import AMQP, CONTENT_TYPE, HTTP, KAFKA, NATS, PLAIN, REDIS, Wire
+from postroom.brokers.header_formats import AMQP, CONTENT_TYPE, HTTP, KAFKA, NATS, PLAIN, REDIS, HeaderFormat
 from postroom.encoding import BINARY
 from postroom.errors import InvalidMessage
 from postroom.incoming import Incoming
@@ -29,8 +29,8 @@ __all__ = [
     "NATS",
     "REDIS",
     "Envelope",
+    "HeaderFormat",
     "Mode",
-    "Wire",
     "attributes",
     "decode",
     "incoming",
@@ -41,67 +41,67 @@ Mode = Literal["binary", "structured"]
 SPECVERSION = "1.0"
 STRUCTURED = "application/cloudevents+json"
 POSITION_DIGITS = 19
-"""A position as text of this length sorts as the number does."""
+"""Digits of a position: padded like this, it sorts as text in numeric order."""
 MOST_KEPT = 1000
-"""Of a cache."""
+"""Entries of a cache."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 _Kind = tuple[str, str | None, str | Literal[False]]
-"""Topic, type, and the content type unless it is a tombstone: what decides on the headers that are kept."""
+"""Topic, type, and content type (False for a tombstone): what the cached headers depend on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Puts messages in the form in which a protocol carries them.
+    """Encodes messages for a protocol.
 
-    What many messages have in common, and the names of user headers, are brought into that form once.
+    What many messages have in common, and the names of user headers, are encoded once.
     """
 
-    wire: Wire
+    protocol: HeaderFormat
     source: str = OURS
     mode: Mode = "binary"
     _common: dict[_Kind, dict[str, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _names: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def seal(self, message: Message) -> tuple[dict[str, str], bytes | None]:
-        """Headers and body. In binary mode the body is the payload as it is, None for a tombstone.
+        """Encode a message as headers and body. In binary mode the body is the payload, None for a tombstone.
 
-        A tombstone goes in binary mode where only a message without a body is one.
+        In structured mode too, a tombstone has no body where the protocol recognises tombstones only by that.
         """
-        if self.mode == "structured" and not (message.payload is None and self.wire.tombstones):
+        if self.mode == "structured" and not (message.payload is None and self.protocol.tombstones):
             headers = {CONTENT_TYPE: STRUCTURED}
             body: bytes | None = _structured(attributes(message, self.source), message)
         else:
             headers, body = self._attributes(message), message.payload
         if message.headers:
-            wire = self.wire
+            protocol = self.protocol
             for name, value in message.headers.items():
                 if name != LEDGER:
-                    headers[self._names.get(name) or self._named(name)] = wire.header_value(value)
+                    headers[self._names.get(name) or self._named(name)] = protocol.header_value(value)
         return headers, body
 
     def _attributes(self, message: Message) -> dict[str, str]:
         kind = (message.topic, message.type, message.payload is not None and message.content_type)
         headers = (self._common.get(kind) or self._in_common(message, kind)).copy()
-        _add_own(headers, message, self.wire)
+        _add_own(headers, message, self.protocol)
         return headers
 
     def _in_common(self, message: Message, kind: _Kind) -> dict[str, str]:
-        wire = self.wire
+        protocol = self.protocol
         headers = {}
         if kind[2]:
-            headers[CONTENT_TYPE] = wire.header_value(message.content_type)
+            headers[CONTENT_TYPE] = protocol.header_value(message.content_type)
         for name, value in _common(message, self.source).items():
-            headers[wire.prefix + name] = wire.attribute_value(value)
+            headers[protocol.prefix + name] = protocol.attribute_value(value)
         return _kept(self._common, kind, headers)
 
     def _named(self, name: str) -> str:
-        return _kept(self._names, name, self.wire.header_name(name))
+        return _kept(self._names, name, self.protocol.header_name(name))
 
 
 def _kept(cache: dict[K, V], key: K, value: V) -> V:
-    """Topics and names are few; where they are not, it is no use to keep them."""
+    """Cache a value. Topics and names are few; if they are not, caching is of no use, and the cache starts over."""
     if len(cache) >= MOST_KEPT:
         cache.clear()
     cache[key] = value
@@ -109,7 +109,7 @@ def _kept(cache: dict[K, V], key: K, value: V) -> V:
 
 
 def attributes(message: Message, source: str) -> dict[str, str]:
-    """The CloudEvents attributes of a message; what it does not have is left out."""
+    """The CloudEvents attributes of a message; absent fields are left out."""
     event = _common(message, source)
     _add_own(event, message, PLAIN)
     if message.payload is not None:
@@ -118,23 +118,23 @@ def attributes(message: Message, source: str) -> dict[str, str]:
 
 
 def _common(message: Message, source: str) -> dict[str, str]:
-    """What all messages of a topic and type have in common."""
+    """The attributes that all messages of a topic and type share."""
     kind = message.type or message.topic
     return {"specversion": SPECVERSION, "source": source, "type": kind, "topic": message.topic}
 
 
-def _add_own(event: dict[str, str], message: Message, wire: Wire) -> None:
-    """What differs from message to message."""
-    prefix = wire.prefix
+def _add_own(event: dict[str, str], message: Message, protocol: HeaderFormat) -> None:
+    """Add the attributes that differ from message to message."""
+    prefix = protocol.prefix
     event[prefix + "id"] = str(message.id)
     if message.created_at is not None:
         event[prefix + "time"] = _timestamp(message.created_at)
     if message.aggregate_id is not None:
-        event[prefix + "subject"] = wire.attribute_value(message.aggregate_id)
+        event[prefix + "subject"] = protocol.attribute_value(message.aggregate_id)
     if message.aggregate_type is not None:
-        event[prefix + "aggregatetype"] = wire.attribute_value(message.aggregate_type)
+        event[prefix + "aggregatetype"] = protocol.attribute_value(message.aggregate_type)
     if message.key is not None:
-        event[prefix + "partitionkey"] = wire.attribute_value(message.key)
+        event[prefix + "partitionkey"] = protocol.attribute_value(message.key)
     if message.position is not None:
         event[prefix + "sequence"] = f"{message.position:0{POSITION_DIGITS}d}"
     if message.expires_at is not None:
@@ -142,7 +142,7 @@ def _add_own(event: dict[str, str], message: Message, wire: Wire) -> None:
 
 
 def incoming(
-    wire: Wire,
+    protocol: HeaderFormat,
     headers: Mapping[str, str],
     body: bytes | None,
     *,
@@ -150,20 +150,20 @@ def incoming(
     topic: str,
     key: str | None = None,
 ) -> Incoming:
-    """What a protocol carried as a message: a CloudEvent in either mode, or a plain one.
+    """Decode a received message: a CloudEvent in either mode, or anything else.
 
-    `id`, `topic` and `key` are what the protocol itself says; a CloudEvent's own attributes come before them. Bytes of
-    header values that are no UTF-8 are lone surrogates in them.
+    `id`, `topic` and `key` come from the protocol itself; a CloudEvent's own attributes take precedence. In header
+    values, bytes that are not UTF-8 appear as lone surrogates.
     """
     try:
-        return decode(wire, headers, body, topic=topic, key=key)
+        return decode(protocol, headers, body, topic=topic, key=key)
     except InvalidMessage as error:
-        users = _users(wire, headers)
+        users = _users(protocol, headers)
         lower = {name.lower(): value for name, value in headers.items()}
         content_type = lower.get(CONTENT_TYPE)
-        meant = f"{wire.prefix}specversion" in lower or _is_structured(content_type)
+        meant = f"{protocol.prefix}specversion" in lower or _is_structured(content_type)
         return Incoming(
-            id=readable(lower.get(f"{wire.prefix}id") or (id if isinstance(id, str) else id())),
+            id=readable(lower.get(f"{protocol.prefix}id") or (id if isinstance(id, str) else id())),
             topic=topic,
             payload=body,
             content_type=readable(content_type or BINARY),
@@ -174,46 +174,46 @@ def incoming(
 
 
 def decode(
-    wire: Wire, headers: Mapping[str, str], body: bytes | None, *, topic: str = "", key: str | None = None
+    protocol: HeaderFormat, headers: Mapping[str, str], body: bytes | None, *, topic: str = "", key: str | None = None
 ) -> Incoming:
-    """The event in what a protocol carried, whichever mode it was sent in. Raises `InvalidMessage` if there is none."""
-    if wire.any_case:
+    """Decode a CloudEvent, whichever mode it was sent in. Raises `InvalidMessage` if it is none."""
+    if protocol.any_case:
         headers = {name.lower(): value for name, value in headers.items()}
     content_type = headers.get(CONTENT_TYPE)
-    users = _users(wire, headers)
+    users = _users(protocol, headers)
     if _is_structured(content_type):
-        return _event(*_opened(body or b""), users, topic, key)
+        return _event(*_parsed(body or b""), users, topic, key)
     event = {
-        name[len(wire.prefix) :]: _attribute(name, value, wire)
+        name[len(protocol.prefix) :]: _attribute(name, value, protocol)
         for name, value in headers.items()
-        if name.lower().startswith(wire.prefix)
+        if name.lower().startswith(protocol.prefix)
     }
     if content_type is not None:
-        event["datacontenttype"] = wire.user_header("", readable(content_type))[1]
+        event["datacontenttype"] = protocol.user_header("", readable(content_type))[1]
     return _event(event, (body or b"") if content_type is not None else body or None, users, topic, key)
 
 
-def _attribute(name: str, value: str, wire: Wire) -> str:
-    """Two ids, or two sources, that are no text must not become the same."""
+def _attribute(name: str, value: str, protocol: HeaderFormat) -> str:
+    """Decode an attribute. Raises `InvalidMessage`: otherwise two different ids could become equal."""
     try:
-        found = unquote(value, errors="strict") if wire.ascii_only else value
+        found = unquote(value, errors="strict") if protocol.ascii_only else value
         found.encode()
     except UnicodeError:
         raise InvalidMessage(f"this is not a CloudEvent: {name} is not UTF-8") from None
     return found
 
 
-def _users(wire: Wire, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that are neither the protocol's nor ours: a stranger could name an entry of our ledger."""
+def _users(protocol: HeaderFormat, headers: Mapping[str, str]) -> dict[str, str]:
+    """The user's headers, without the protocol's and ours: a stranger could name an entry of our ledger."""
     users = dict(
-        wire.user_header(name, readable(value)) for name, value in headers.items() if not wire.is_reserved(name)
+        protocol.user_header(name, readable(value)) for name, value in headers.items() if not protocol.is_reserved(name)
     )
     users.pop(LEDGER, None)
     return users
 
 
 def is_structured(headers: Mapping[str, str]) -> bool:
-    """Whether the body holds the whole event, by headers whose names are in lower case."""
+    """Whether the body holds the whole event, according to headers with names in lower case."""
     return _is_structured(headers.get(CONTENT_TYPE))
 
 
@@ -255,7 +255,7 @@ def _structured(event: Mapping[str, str], message: Message) -> bytes:
 
 
 def _data(payload: bytes, content_type: str) -> dict[str, Any]:
-    """JSON as it is, text as a string, all else in base64; so is what only claims to be JSON or text."""
+    """JSON as is, text as a string, anything else in base64, including invalid JSON or text."""
     try:
         if _is_json(content_type):
             msgspec.json.decode(payload)
@@ -267,12 +267,12 @@ def _data(payload: bytes, content_type: str) -> dict[str, Any]:
     return {"data_base64": base64.b64encode(payload).decode()}
 
 
-def _opened(body: bytes) -> tuple[dict[str, str], bytes | None]:
-    """Attributes and data of a structured event."""
+def _parsed(body: bytes) -> tuple[dict[str, str], bytes | None]:
+    """Parse a structured event into attributes and data."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         data, encoded = fields.pop("data", None), fields.pop("data_base64", None)
-        event = {name: _text(raw) for name, raw in fields.items() if bytes(raw) != b"null"}  # which is: not set
+        event = {name: _text(raw) for name, raw in fields.items() if bytes(raw) != b"null"}  # null means: not set
         if encoded is not None:
             return event, base64.b64decode(msgspec.json.decode(encoded, type=str), validate=True)
         if data is None or _is_json(event.get("datacontenttype", "application/json")):
@@ -295,7 +295,7 @@ def _is_json(content_type: str) -> bool:
 def _timestamp(moment: datetime) -> str:
     if moment.tzinfo is not UTC:
         moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return msgspec.json.encode(moment)[1:-1].decode()  # several times faster than `isoformat`
+    return msgspec.json.encode(moment)[1:-1].decode()  # much faster than `isoformat`
 
 
 def _moment(event: Mapping[str, str], name: str) -> datetime | None:

@@ -1,4 +1,4 @@
-"""A Python function as a broker: sync or async, for one message or for a batch."""
+"""A Python function as a broker: sync or async, called with one message or with a batch."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 Function = Callable[[Any], Any]
 
-UNANSWERED = Refused(Reason.INTERNAL_ERROR, "the function gave no outcome")
-BEGINNING = 0.5
-"""Seconds of a publish in which calls may begin. Each has the whole timeout, and the publish little more."""
+NO_OUTCOME = Refused(Reason.INTERNAL_ERROR, "the function gave no outcome")
+START_SECONDS = 0.5
+"""Seconds of a publish in which calls may start. Each call has the whole timeout, so the publish takes little more."""
 
 
 class _Time(NamedTuple):
-    """What a publish has: seconds for each call, and a moment by the loop's clock from which no more begin."""
+    """Time limits of a publish: seconds for each call, and when, by the loop's clock, no more calls may start."""
 
     one_call: float
-    begin_before: float
+    start_before: float
 
 
 class FunctionBroker:
     """Calls a function with each message, or, if its parameter is called ``messages``, with a list of them.
 
-    It may return nothing or a receipt; ``{"status": "ok", …}`` or ``{"status": …, "reason_code": …}``; for a list,
-    nothing or a list of these. Whatever it raises is a failed attempt, but `ConnectionError` and `BrokerUnavailable`
-    mean that the other side cannot be reached, which counts as no attempt. A sync function runs in a thread, which a
-    timeout leaves behind: it is not stopped. Messages whose turn does not come soon are not sent: a thousand slow calls
-    take longer than any one of them may.
+    The function may return nothing or a receipt; ``{"status": "ok", …}`` or ``{"status": …, "reason_code": …}``; for a
+    list, nothing or a list of these. Any exception is a failed attempt, except `ConnectionError` and
+    `BrokerUnavailable`: they mean that the other side cannot be reached, which does not count as an attempt. A sync
+    function runs in a thread; a timeout does not stop it, and leaves the thread busy. Messages whose turn does not
+    come soon are not sent, because a thousand slow calls would take longer than the timeout.
     """
 
     capabilities = Capabilities()
@@ -62,7 +62,7 @@ class FunctionBroker:
         self.name = f"python:{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', 'function')}"
         self._classifier = classifier
         self.raised: Hook | None = None
-        """Is told of what the function raises."""
+        """Called with what the function raises."""
         self._batches = takes_a_batch(function)
         self._concurrency = concurrency
         self._places = asyncio.Semaphore(concurrency)
@@ -72,11 +72,11 @@ class FunctionBroker:
         self._call: Callable[[Any], Awaitable[Any]] = partial(how, function)
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
-        """Call the function; no task is made for each message."""
-        time = _Time(timeout, asyncio.get_running_loop().time() + BEGINNING)
+        """Call the function, without creating a task for each message."""
+        time = _Time(timeout, asyncio.get_running_loop().time() + START_SECONDS)
         if self._batches:
             return await self._publish_batch(list(messages), time)
-        outcomes: list[Outcome] = [UNANSWERED] * len(messages)
+        outcomes: list[Outcome] = [NO_OUTCOME] * len(messages)
         work = iter(enumerate(messages))
         async with asyncio.TaskGroup() as group:
             for _ in range(min(len(messages), self._concurrency)):
@@ -84,7 +84,7 @@ class FunctionBroker:
         return outcomes
 
     async def close(self) -> None:
-        """End the threads that are idle."""
+        """End the idle threads."""
         self._threads.close()
 
     async def _publish_each(self, work: Iterator[tuple[int, Message]], outcomes: list[Outcome], time: _Time) -> None:
@@ -96,10 +96,10 @@ class FunctionBroker:
         return result if isinstance(result, list) else [result] * len(messages)
 
     async def _in_turn(self, argument: Any, time: _Time, understand: Callable[[Any], Any]) -> Any:
-        if asyncio.get_running_loop().time() >= time.begin_before:
+        if asyncio.get_running_loop().time() >= time.start_before:
             return self._no_place()
         try:
-            async with asyncio.timeout_at(time.begin_before):
+            async with asyncio.timeout_at(time.start_before):
                 await self._places.acquire()
         except TimeoutError:
             return self._no_place()
@@ -107,13 +107,13 @@ class FunctionBroker:
         return await self._attempt(argument, time.one_call, understand)
 
     def _no_place(self) -> Unreached | NotSent:
-        """Others are at work; or, where none of them will end, nothing gets through."""
+        """All places are taken: by calls that are running or, if none of them will end, by calls that hang."""
         threads = self._threads
         if threads.abandoned < threads.number:
             return NOT_SENT
         reason = (
-            f"all {threads.number} threads are taken by calls of the function that have not ended in time: no message "
-            "is tried until one ends; give what the function waits for a time limit"
+            f"all {threads.number} threads are busy with calls of the function that did not end in time: no message "
+            "is tried until one of them ends; set a time limit on what the function waits for"
         )
         if not self._is_stuck:
             self._is_stuck = True
@@ -133,7 +133,7 @@ class FunctionBroker:
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # we are cancelled, and not the function
+                raise  # we are being cancelled, not the function
             return self._failed(argument, error)
 
     def _failed(self, argument: Any, error: BaseException) -> Unreached | Refused:
@@ -141,15 +141,15 @@ class FunctionBroker:
             return Unreached(str(error) or type(error).__name__)
         self._tell(argument, error)
         if isinstance(error, Exception):
-            return Refused(reason_code(error, self._classifier), _said(error))
-        return Refused(Reason.INTERNAL_ERROR, _said(error))
+            return Refused(reason_code(error, self._classifier), _error_text(error))
+        return Refused(Reason.INTERNAL_ERROR, _error_text(error))
 
     def _tell(self, argument: Any, error: BaseException) -> None:
         if self.raised is not None:
             self.raised(Raised(self.name, argument if self._batches else [argument], error))
 
     async def _thread(self, function: Function, argument: Any) -> Any:
-        """The place is taken for as long as the thread is, which a time limit does not end."""
+        """Keep the place for as long as the thread is busy, which a time limit does not change."""
         return await self._threads.call(function, argument, ended=self._places.release)
 
     async def _await(self, function: Function, argument: Any) -> Any:
@@ -169,7 +169,7 @@ def load(address: str) -> Function:
 
 
 def outcome_of(result: Any) -> Outcome:
-    """What a function's return value says of one message."""
+    """Interpret a function's return value for one message."""
     match result:
         case None:
             return ACCEPTED
@@ -184,7 +184,7 @@ def outcome_of(result: Any) -> Outcome:
 
 
 def outcomes_of(result: Any, count: int) -> list[Outcome]:
-    """What a function's return value says of a batch."""
+    """Interpret a function's return value for a batch."""
     if result is None:
         return [ACCEPTED] * count
     if isinstance(result, list | tuple):
@@ -196,31 +196,31 @@ def outcomes_of(result: Any, count: int) -> list[Outcome]:
 
 
 def _text(value: Any) -> str:
-    """A receipt as text. What cannot become JSON is written as Python shows it: the message is sent all the same."""
+    """A receipt as text. What has no JSON form is shown as Python does: the message is sent all the same."""
     if not isinstance(value, Mapping):
         return str(value)
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
-    except (TypeError, ValueError, RecursionError):  # keys that are none, lone surrogates, a ring
+    except (TypeError, ValueError, RecursionError):  # invalid keys, lone surrogates, circular references
         return ascii(value)
 
 
-def _said(error: BaseException) -> str:
-    """What an error says, after its class: many, as KeyError, say little without; and where it was raised."""
+def _error_text(error: BaseException) -> str:
+    """An error's class, text and place: many errors, such as KeyError, say little by their text alone."""
     return with_place(f"{type(error).__name__}: {error}".removesuffix(": "), raised_at(error))
 
 
 def takes_a_batch(function: Function) -> bool:
     """Whether the function's parameter is called ``messages``.
 
-    Raises `InvalidSetting` if it cannot be called with one argument, or is a generator, which a call does not run.
+    Raises `InvalidSetting` if it cannot be called with one argument, or is a generator, which a call would not run.
     """
     name = getattr(function, "__qualname__", repr(function))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidSetting(f"{name} is a generator: a call would not run it, so nothing would be sent; use no yield")
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some builtin functions do not say what they take
+    except ValueError:  # some builtin functions have no signature
         return False
     try:
         signature.bind(None)

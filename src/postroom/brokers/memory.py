@@ -1,4 +1,4 @@
-"""A broker in memory, for tests and for trying things out."""
+"""A broker in memory, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """How far those who read together have come."""
+    """How far a group of readers has come."""
 
     next: int = 0
-    """The index of the first message that none of them has seen."""
+    """The index of the first message that no member has seen."""
     returned: list[int] = field(default_factory=list)
-    """Indexes that were given back: a heap."""
+    """Indexes of messages that were given back: a heap."""
 
 
 class MemoryBroker:
-    """Keeps what it is given, in order, and wakes those who wait for more. Threads may share it."""
+    """Keeps messages in order, and wakes waiting readers. Threads may share it."""
 
     name = "memory"
     capabilities = Capabilities(ordered_prefix=True)
@@ -33,7 +33,7 @@ class MemoryBroker:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.lock = threading.Lock()
-        """To be held while `messages` or a `Reading` is looked at or changed."""
+        """Hold it to read or change `messages` or a `Reading`."""
         self._readings: dict[Hashable, Reading] = {}
         self._wakers: set[Callable[[], object]] = set()
 
@@ -46,26 +46,26 @@ class MemoryBroker:
         return [ACCEPTED] * len(messages)
 
     async def close(self) -> None:
-        """Nothing to close: what it keeps can still be read."""
+        """Do nothing: the messages can still be read."""
 
     def reading(self, group: Hashable) -> Reading:
-        """What all of this group share."""
+        """The position that all readers of this group share."""
         with self.lock:
             return self._readings.setdefault(group, Reading())
 
     def wake(self) -> None:
-        """Call all who wait."""
+        """Call all subscribers."""
         with self.lock:
             wakers = list(self._wakers)
         for waker in wakers:
             waker()
 
-    def call_on_news(self, waker: Callable[[], object]) -> None:
-        """Have this called, in whichever thread, when there may be something to read; until `call_no_more`."""
+    def subscribe(self, waker: Callable[[], object]) -> None:
+        """Call `waker`, in any thread, when there may be something to read."""
         with self.lock:
             self._wakers.add(waker)
 
-    def call_no_more(self, waker: Callable[[], object]) -> None:
-        """The end of `call_on_news`."""
+    def unsubscribe(self, waker: Callable[[], object]) -> None:
+        """Stop calling it."""
         with self.lock:
             self._wakers.discard(waker)

@@ -1,4 +1,4 @@
-"""NATS JetStream: whole batches are published, and their acknowledgements come back on one subscription."""
+"""NATS JetStream: publishes whole batches; acknowledgements come back on one subscription."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, Leaving, check_time, invalid_target, sealed, too_large
+from postroom.brokers.batch import Batch, encode_each
 from postroom.brokers.cloudevents import NATS
+from postroom.brokers.connecting import ClosingConnections, check_time_left
 from postroom.brokers.port import Capabilities, Outcome, Refused
+from postroom.brokers.refusals import invalid_target, too_large
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules import topics
 
@@ -24,7 +26,7 @@ try:
     import nats.js.errors
     from nats.aio.client import Client
 
-    from postroom.brokers.jetstream import Letter, Link
+    from postroom.brokers.nats_connection import NatsConnection, Outgoing
 except ImportError as error:
     raise urls.client_missing("nats", "nats", error) from error
 
@@ -36,70 +38,70 @@ if TYPE_CHECKING:
 PORTS = {"nats": 4222, "nats+tls": 4222}
 
 
-class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the URL's query may hold."""
+class NatsOptions(urls.UrlOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options in the URL's query."""
 
     stream: str | None = None
-    """Messages must go to this stream; with `declare` it is made if it is not there."""
+    """Messages must go to this stream; with `declare` it is created if missing."""
     subjects: str | None = None
-    """With `declare`: the new stream's subjects, with commas."""
+    """With `declare`: the new stream's subjects, separated by commas."""
     credentials: str | None = None
     """A file with the user's JWT and key."""
     durable: str | None = None
-    """Receiving: the stream's consumer."""
+    """Receiving: the stream's durable consumer."""
     ack_wait: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] = 30.0
-    """Receiving: seconds after which what a dead receiver had comes again; of a consumer that is made here."""
+    """Receiving: seconds until a dead receiver's messages are redelivered; applies to a consumer created here."""
 
 
 class NatsBroker:
-    """Publishes to JetStream, on one connection, which is made anew after any trouble."""
+    """Publishes to JetStream on one connection, and reconnects after any failure."""
 
     capabilities = Capabilities(ordered=True, dedup_seconds=120.0, places=True)
 
     def __init__(self, url: str) -> None:
-        self.address, self.options = urls.parse(url, PORTS, Options)
+        self.url, self.options = urls.parse(url, PORTS, NatsOptions)
         if self.options.declare and not (self.options.stream and self.options.subjects):
             raise InvalidSetting(
                 "nats: to declare a stream, give its name and its subjects too: ?stream=NAME&subjects=SUBJECTS"
             )
         if self.options.credentials and not Path(self.options.credentials).is_file():
             raise InvalidSetting(f"nats: the file of the option credentials, {self.options.credentials}, is not there")
-        self.name = self.address.name
-        self._tls = self.options.tls() if self.address.scheme == "nats+tls" else None
+        self.name = self.url.name
+        self._tls = self.options.tls() if self.url.scheme == "nats+tls" else None
         self._envelope = self.options.envelope(NATS)
-        self._hosts = deque(self.address.hosts)
+        self._hosts = deque(self.url.hosts)
         self._connecting = asyncio.Lock()
-        self._leaving = Leaving()
-        self._link: Link | None = None
+        self._closing = ClosingConnections()
+        self._connection: NatsConnection | None = None
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
-        """Publish all, then wait for their acknowledgements. Raises `BrokerUnavailable`."""
+        """Publish all messages, then wait for their acknowledgements. Raises `BrokerUnavailable`."""
         deadline = asyncio.get_running_loop().time() + timeout
-        link = await self._linked(timeout)
-        check_time(self.name, deadline, timeout)
+        connection = await self._connected(timeout)
+        check_time_left(self.name, deadline, timeout)
         batch = Batch(len(messages))
-        letters = sealed(messages, batch, partial(self._letter, link.client.max_payload))
+        outgoing = encode_each(messages, batch, partial(self._outgoing, connection.client.max_payload))
         try:
             async with asyncio.timeout_at(deadline):
-                await link.send(letters, batch)
+                await connection.send(outgoing, batch)
                 await batch.complete()
         except TimeoutError:
-            pass  # those without an answer are told apart by the batch
+            pass  # the batch knows which messages have no answer
         except (nats.errors.Error, OSError) as error:
             batch.lose(_why(error))
         finally:
-            link.forget(batch)
+            connection.forget(batch)
         if batch.lost or batch.silent:
-            self._drop(link)
+            self._drop(connection)
         return batch.outcomes(timeout)
 
     async def close(self) -> None:
         """End the connection."""
-        if self._link is not None:
-            self._drop(self._link)
-        await self._leaving.end()
+        if self._connection is not None:
+            self._drop(self._connection)
+        await self._closing.wait()
 
-    def _letter(self, limit: int, index: int, message: Message) -> Letter | Refused:
+    def _outgoing(self, limit: int, index: int, message: Message) -> Outgoing | Refused:
         if problem := topics.subject(message.topic):
             return invalid_target(message.topic, problem)
         headers, body = self._envelope.seal(message)
@@ -107,64 +109,64 @@ class NatsBroker:
         if expected := self.options.stream:
             headers["Nats-Expected-Stream"] = expected
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        letter = Letter(index, message.topic, lines, body or b"")
-        return too_large(letter.size, limit) if letter.size > limit else letter
+        one = Outgoing(index, message.topic, lines, body or b"")
+        return too_large(one.size, limit) if one.size > limit else one
 
-    async def _linked(self, timeout: float) -> Link:  # noqa: ASYNC109 - as publish
+    async def _connected(self, timeout: float) -> NatsConnection:  # noqa: ASYNC109 - as publish
         try:
             async with asyncio.timeout(timeout), self._connecting:
-                if self._link is None or self._link.lost:
-                    self._link = await self._connect()
-                return self._link
+                if self._connection is None or self._connection.lost:
+                    self._connection = await self._connect()
+                return self._connection
         except TimeoutError:
             raise BrokerUnavailable(f"{self.name} does not answer within {timeout:g} s") from None
         except (nats.errors.Error, OSError) as error:
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from error
 
-    async def _connect(self) -> Link:
-        """The client would try one host only, where it is not to reconnect by itself."""
+    async def _connect(self) -> NatsConnection:
+        """Try each host in turn: the client itself tries only one if it is not to reconnect by itself."""
         trouble: Exception | None = None
-        for _ in self.address.hosts:
+        for _ in self.url.hosts:
             place = self._hosts[0]
-            self._hosts.rotate(-1)  # one that does not even refuse takes all the time there is: the next comes next
+            self._hosts.rotate(-1)  # a host that never answers uses up the timeout: try another one next time
             try:
                 return await self._connect_to(*place)
             except (nats.errors.Error, OSError) as error:
                 trouble = error
         raise trouble or OSError("no host")
 
-    async def _connect_to(self, host: str, port: int) -> Link:
+    async def _connect_to(self, host: str, port: int) -> NatsConnection:
         client = Client()
-        link = Link(client, self.options.stream)
+        connection = NatsConnection(client, self.options.stream)
         reasons: list[str] = []
 
-        async def complain(error: Exception) -> None:
+        async def failed(error: Exception) -> None:
             reasons.append(_why(error))
-            link.complain(reasons[-1])
+            connection.server_error(reasons[-1])
 
         async def closed() -> None:
-            link.lose(f"{self.name}: {reasons[-1] if reasons else 'the connection is lost'}")
+            connection.lose(f"{self.name}: {reasons[-1] if reasons else 'the connection is lost'}")
 
         try:
-            await client.connect(**self.connection_settings(host, port), error_cb=complain, closed_cb=closed)
-            await link.listen()
+            await client.connect(**self.connection_settings(host, port), error_cb=failed, closed_cb=closed)
+            await connection.listen()
             if self.options.declare:
                 await self.declare(client)
         except nats.errors.NoServersError as error:
             raise nats.errors.Error(reasons[-1] if reasons else _why(error)) from error
         except BaseException:
-            self._leaving.begin(client.close())
+            self._closing.add(client.close())
             raise
-        return link
+        return connection
 
     def connection_settings(self, host: str, port: int) -> dict[str, Any]:
-        """What any connection to this host is made with."""
-        address = self.address
+        """The settings of any connection to this host."""
+        url = self.url
         return {
             "servers": [f"{'tls' if self._tls else 'nats'}://{host}:{port}"],
-            "user": address.user if address.password else None,
-            "password": address.password,
-            "token": None if address.password else address.user,
+            "user": url.user if url.password else None,
+            "password": url.password,
+            "token": None if url.password else url.user,
             "user_credentials": self.options.credentials,
             "tls": self._tls,
             "allow_reconnect": False,
@@ -174,7 +176,7 @@ class NatsBroker:
         }
 
     async def declare(self, client: Client) -> None:
-        """Make the stream if it is not there."""
+        """Create the stream if it is missing."""
         stream = self.options.stream or ""
         jetstream = client.jetstream()
         try:
@@ -183,12 +185,12 @@ class NatsBroker:
             subjects = (self.options.subjects or "").split(",")
             await jetstream.add_stream(name=stream, subjects=subjects, storage=nats.js.api.StorageType.FILE)
 
-    def _drop(self, link: Link) -> None:
-        """The next batch gets a new connection."""
-        if self._link is link:
-            self._link = None
-            link.lose(f"{self.name}: the connection was given up")
-            self._leaving.begin(link.client.close())
+    def _drop(self, connection: NatsConnection) -> None:
+        """Give up the connection; the next batch gets a new one."""
+        if self._connection is connection:
+            self._connection = None
+            connection.lose(f"{self.name}: the connection was given up")
+            self._closing.add(connection.client.close())
 
 
 def _why(error: Exception) -> str:

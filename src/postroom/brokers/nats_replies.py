@@ -1,7 +1,7 @@
-"""What comes back on a publisher's inbox: read by the lengths that the server gives, and judged.
+"""Replies on a publisher's inbox: parse them by the lengths that the server states, and turn them into outcomes.
 
-Whoever subscribes to a subject sees where the publisher waits for an answer, and may answer. So a reply may hold any
-bytes, and only one that says which stream has the message, and where, is JetStream's acknowledgement.
+Every subscriber of a subject sees the publisher's inbox and may reply to it. So a reply may hold any bytes, and only
+one that names the stream and the sequence of the message is JetStream's acknowledgement.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ TOO_LARGE = frozenset({10_054, 10_097})
 """More bytes than the stream takes; more bytes of headers than JetStream takes."""
 NOT_THE_EXPECTED_STREAM = 10_060
 _PLACE = re.compile(rb"(\d{1,9})\.(\d{1,9})")
-"""The numbers of a batch and of a message in it, by which an inbox's subjects end."""
+"""The numbers of a batch and of a message in it, at the end of an inbox's subjects."""
 LONGEST_NAME = 255
 
 
-Heard = Callable[[int, int, bytes, bytes], None]
-"""Is told of each reply: the numbers of its batch and message, its headers, its data."""
+Replied = Callable[[int, int, bytes, bytes], None]
+"""Called for each reply with the numbers of its batch and message, its headers and its data."""
 
 
 class _Client:
-    """The client as its parser knows it; but replies to the inbox that come among other lines are not its own."""
+    """The client as its parser sees it, except that replies to the inbox are handed to us."""
 
-    def __init__(self, client: Client, inbox: str, heard: Heard) -> None:
+    def __init__(self, client: Client, inbox: str, replied: Replied) -> None:
         self._client = client
         self._inbox = f"{inbox}.".encode()
-        self._heard = heard
+        self._replied = replied
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -50,24 +50,24 @@ class _Client:
         if not subject.startswith(self._inbox):
             await self._client._process_msg(sid, subject, reply, data, headers)  # noqa: SLF001 - the parser calls it so
         elif found := _PLACE.fullmatch(subject, len(self._inbox)):
-            self._heard(int(found[1]), int(found[2]), headers or b"", data)
+            self._replied(int(found[1]), int(found[2]), headers or b"", data)
 
 
 class ReplyParser(Parser):
-    """The client's parser, but for replies to one inbox, which it takes in runs and by their lengths."""
+    """The client's parser, except that replies to one inbox are parsed in runs and by their lengths."""
 
-    def __init__(self, client: Client, inbox: str, heard: Heard) -> None:
-        super().__init__(_Client(client, inbox, heard))
+    def __init__(self, client: Client, inbox: str, replied: Replied) -> None:
+        super().__init__(_Client(client, inbox, replied))
         place = re.escape(f"{inbox}.".encode()) + _PLACE.pattern + rb" \S+ (?:\S+ )?"
         self._plain = re.compile(rb"MSG " + place + rb"()(\d{1,9})\r\n").match
         self._headed = re.compile(rb"HMSG " + place + rb"(\d{1,9}) (\d{1,9})\r\n").match
         self._beginnings = (f"MSG {inbox}.".encode(), f"HMSG {inbox}.".encode())
-        self._heard = heard
+        self._replied = replied
         self._awaited = 0
-        """How many bytes a reply takes that has not fully arrived."""
+        """Bytes of a reply that has not arrived in full."""
 
     async def parse(self, data: bytes = b"") -> None:
-        """Take what has arrived."""
+        """Parse what has arrived."""
         if self.state != AWAITING_CONTROL_LINE:
             await super().parse(data)
             return
@@ -83,7 +83,7 @@ class ReplyParser(Parser):
             await super().parse(rest)
 
     def _take(self, data: bytes) -> int:
-        """Hear all replies at the beginning; returns where they end, and notes how much of the next is awaited."""
+        """Hand over all replies at the start. Returns where they end, and notes how much of the next one is missing."""
         start, here = 0, len(data)
         while found := self._plain(data, start) or self._headed(data, start):
             batch, number, headers, size = found.groups()
@@ -93,7 +93,7 @@ class ReplyParser(Parser):
                 self._awaited = end + len(END) - start
                 return start
             split = body + int(headers or 0)
-            self._heard(int(batch), int(number), data[body:split], data[split:end])
+            self._replied(int(batch), int(number), data[body:split], data[split:end])
             start = end + len(END)
         cut = data.startswith(self._beginnings, start) and data.find(END, start, start + MAX_CONTROL_LINE_SIZE) < 0
         self._awaited = min(here - start, MAX_CONTROL_LINE_SIZE) + 1 if cut else 0
@@ -115,8 +115,8 @@ class _Acknowledgement(msgspec.Struct, gc=False):
 _acknowledgement = msgspec.json.Decoder(_Acknowledgement).decode
 
 
-def outcome(data: bytes, expected: str | None = None) -> Outcome | None:
-    """What JetStream says of a message; None where it is not JetStream that answers, or not the expected stream."""
+def outcome_of(data: bytes, expected: str | None = None) -> Outcome | None:
+    """The outcome of a message; None if it is not JetStream that replies, or not the expected stream."""
     try:
         found = _acknowledgement(data)
     except (msgspec.DecodeError, RecursionError):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from postroom.brokers import urls
-from postroom.brokers.batches import Batch, invalid_target, sealed, too_large
+from postroom.brokers.batch import Batch, encode_each
 from postroom.brokers.cloudevents import REDIS
 from postroom.brokers.port import Accepted, Capabilities, Outcome, Refused, TargetUnavailable, Unreached
+from postroom.brokers.refusals import invalid_target, too_large
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules import topics
 
@@ -30,72 +31,72 @@ if TYPE_CHECKING:
     from postroom.message import Message
 
 PORTS = {"redis": 6379, "rediss": 6379}
-MOST_BYTES = 512 * 1024 * 1024
-"""What a server takes in one field, unless it is set up otherwise (`proto-max-bulk-len`)."""
+MAX_BYTES = 512 * 1024 * 1024
+"""What a server accepts in one field by default (`proto-max-bulk-len`)."""
 
 
-OF_THE_STREAM = re.compile(r"WRONGTYPE|(?i:no permissions to access a key|the keys used as arguments)")
-"""What the server says of one stream; all else that it refuses is a matter of the whole server."""
-PATIENCE = 0.8
-"""The part of the timeout that replicas have: the rest is for the answer's way back."""
+STREAM_ERROR = re.compile(r"WRONGTYPE|(?i:no permissions to access a key|the keys used as arguments)")
+"""Errors that concern one stream; every other refusal concerns the whole server."""
+REPLICAS_SHARE = 0.8
+"""The share of the timeout that replicas get; the rest is for the answer's way back."""
 
 
-class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the URL's query may hold."""
+class RedisOptions(urls.UrlOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options in the URL's query."""
 
     prefix: str = ""
-    """Before the topic, in the stream's name."""
+    """Prefix of the stream's name, before the topic."""
     maxlen: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """About how many entries a stream keeps."""
+    """Approximate number of entries that a stream keeps."""
     replicas: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    """How many replicas must have a message before it counts as sent."""
-    max_bytes: Annotated[int, msgspec.Meta(ge=1)] = MOST_BYTES
-    """The most bytes that a payload may have."""
+    """Replicas that must have a message before it counts as sent."""
+    max_bytes: Annotated[int, msgspec.Meta(ge=1)] = MAX_BYTES
+    """The largest payload, in bytes."""
     group: str | None = None
     """Receiving: the consumer group."""
     claim_idle_ms: Annotated[int, msgspec.Meta(ge=50, le=86_400_000)] = 60_000
-    """Receiving: after how long what a dead receiver had is taken over."""
+    """Receiving: how long until a dead receiver's messages are taken over."""
 
 
 class RedisBroker:
     """Adds each message to the stream that its topic names."""
 
     def __init__(self, url: str) -> None:
-        address, self.options = urls.parse(url, PORTS, Options)
-        if len(address.hosts) > 1:
-            raise InvalidSetting(f"{address.name}: give one host; clusters are not supported")
-        if address.path and not address.path.isdecimal():
-            raise InvalidSetting(f"{address.name}: after the slash comes the number of a database")
-        self.name = address.name
+        parsed, self.options = urls.parse(url, PORTS, RedisOptions)
+        if len(parsed.hosts) > 1:
+            raise InvalidSetting(f"{parsed.name}: give one host; clusters are not supported")
+        if parsed.path and not parsed.path.isdecimal():
+            raise InvalidSetting(f"{parsed.name}: after the slash comes the number of a database")
+        self.name = parsed.name
         self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self.options.max_bytes)
         self._envelope = self.options.envelope(REDIS)
-        [(host, port)] = address.hosts
+        [(host, port)] = parsed.hosts
         self.client = Redis(
             host=host.strip("[]"),
             port=port,
-            db=int(address.path or 0),
-            username=address.user,
-            password=address.password,
-            ssl=address.scheme == "rediss",
+            db=int(parsed.path or 0),
+            username=parsed.user,
+            password=parsed.password,
+            ssl=parsed.scheme == "rediss",
             ssl_ca_certs=self.options.ca,
             client_name="postroom",
-            retry=Retry(NoBackoff(), 0),  # the relay tries again, and knows what it has tried
+            retry=Retry(NoBackoff(), 0),  # the relay itself retries, and counts attempts
         )
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
-        """Add all in one round trip. Raises `BrokerUnavailable`."""
+        """Add all messages in one round trip. Raises `BrokerUnavailable`."""
         batch = Batch(len(messages))
-        entries = sealed(messages, batch, self._entry)
+        entries = encode_each(messages, batch, self._entry)
         connected = False
         try:
             async with asyncio.timeout(timeout), self.client.pipeline(transaction=False) as pipeline:
-                # The connection comes first: one that cannot be had was no attempt.
+                # Connect first: a failure to connect must not count as an attempt.
                 pipeline.connection = await self.client.connection_pool.get_connection()  # type: ignore[no-untyped-call]  # the client has no type here
                 connected = True
                 for _, command in entries:
                     pipeline.execute_command(*command)
                 if self.options.replicas:
-                    pipeline.execute_command("WAIT", self.options.replicas, int(timeout * 1000 * PATIENCE))
+                    pipeline.execute_command("WAIT", self.options.replicas, int(timeout * 1000 * REPLICAS_SHARE))
                 answers = await pipeline.execute(raise_on_error=False)
         except (TimeoutError, RedisTimeoutError):
             if not connected:
@@ -109,11 +110,11 @@ class RedisBroker:
         return batch.outcomes(timeout)
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self.client.aclose()
 
     def _entry(self, index: int, message: Message) -> Refused | tuple[int, list[Any]]:
-        """Place in the batch, and the command for a message; all text in it is encoded, which can fail."""
+        """Place in the batch, and the command for the message. All text in it is encoded here, which can fail."""
         if problem := topics.stream(message.topic):
             return invalid_target(message.topic, problem)
         headers, body = self._envelope.seal(message)
@@ -136,7 +137,7 @@ def _replicas(answer: object) -> int:
 
 
 def _outcome(answer: object, *, short: bool) -> Outcome:
-    """Whatever the server refuses is a matter of how it is set up or how it fares, and none of the message's."""
+    """The server never refuses a message for what it holds, only because of its own setup or state."""
     match answer:
         case bytes() | str():
             if short:
@@ -146,6 +147,6 @@ def _outcome(answer: object, *, short: bool) -> Outcome:
             return TargetUnavailable("there is no such stream; ?declare=true makes it")
         case ResponseError():
             text = str(answer)
-            return TargetUnavailable(text) if OF_THE_STREAM.search(text) else Unreached(text)
+            return TargetUnavailable(text) if STREAM_ERROR.search(text) else Unreached(text)
         case _:
             return Unreached(f"the answer is not that of Redis: {type(answer).__name__}")

@@ -1,4 +1,4 @@
-"""Standard output as a broker: one line of JSON a message."""
+"""Standard output as a broker: one line of JSON per message."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from postroom.brokers.batches import unsendable
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome
+from postroom.brokers.refusals import unsendable
 from postroom.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class StdoutBroker:
         self._stream: TextIO | None = stream or sys.stdout
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
-        """Write one line for each message. Raises `BrokerUnavailable` when nobody reads any more."""
+        """Write one line for each message. Raises `BrokerUnavailable` when the output cannot be written."""
         del timeout
         if self._stream is None:
             raise BrokerUnavailable("standard output cannot be written: it was closed before the program began")
@@ -38,7 +38,7 @@ class StdoutBroker:
         for message in messages:
             try:
                 lines.append(_line(message))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's; those behind it wait
+            except Exception as error:  # noqa: BLE001 - only this message is at fault; those behind it wait
                 rest = [unsendable(error), *[NOT_SENT] * (len(messages) - len(lines) - 1)]
                 break
         try:
@@ -49,7 +49,7 @@ class StdoutBroker:
         return [*[ACCEPTED] * len(lines), *rest]
 
     async def close(self) -> None:
-        """Leave the stream open: it is not ours."""
+        """Leave the stream open, because it is not ours."""
 
 
 def _line(message: Message) -> str:
@@ -69,11 +69,11 @@ def _line(message: Message) -> str:
 
 
 def _payload(message: Message) -> dict[str, Any]:
-    """JSON on one line, text as a string, all else in base64 under a name that says so."""
+    """JSON on one line, text as a string, anything else in base64 under another name."""
     if message.payload is None:
         return {}
     if "json" in message.content_type:
-        with suppress(msgspec.DecodeError):  # what only claims to be JSON is text
+        with suppress(msgspec.DecodeError):  # invalid JSON is shown as text
             return {"payload": msgspec.Raw(msgspec.json.format(message.payload, indent=-1))}
     try:
         return {"payload": message.payload.decode()}

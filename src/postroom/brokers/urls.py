@@ -1,4 +1,4 @@
-"""Broker URLs: where a broker is, who we are there, and the options of the query. Secrets stay out of every text."""
+"""Broker URLs: host, credentials, and the options in the query. Error messages never show secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from postroom.brokers.cloudevents import Envelope, Mode, Wire
+from postroom.brokers.cloudevents import Envelope, HeaderFormat, Mode
 from postroom.errors import DriverMissing, InvalidSetting
 from postroom.rules.naming import OURS
 
@@ -20,60 +20,60 @@ if TYPE_CHECKING:
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<place>[^/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(?P<port>[0-9]{1,5}))?")
 ENCRYPTED = ("amqps", "https", "kafka+ssl", "nats+tls", "rediss")
-"""The schemes under which connections are encrypted, and certificates checked."""
+"""The schemes with encrypted connections, whose certificates are checked."""
 _LIST = ", ".join(f"{scheme}://" for scheme in ENCRYPTED)
 _LAST_PORT = 65_535
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options that every broker has; a subclass adds its own."""
+class UrlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of every broker; subclasses add their own."""
 
     mode: Mode = "binary"
     source: str = OURS
     declare: bool = False
     ca: str | None = None
-    """A file with the certificate authorities to trust, instead of the system's."""
+    """A file with the certificate authorities to trust instead of the system's."""
 
-    def envelope(self, wire: Wire) -> Envelope:
-        """What puts messages in the protocol's form."""
-        return Envelope(wire, self.source, self.mode)
+    def envelope(self, protocol: HeaderFormat) -> Envelope:
+        """The encoder for messages in this protocol."""
+        return Envelope(protocol, self.source, self.mode)
 
     def tls(self) -> ssl.SSLContext:
-        """What checks the server's certificate. Raises `InvalidSetting` where the file of `ca` is not one."""
+        """The TLS context that checks the server's certificate. Raises `InvalidSetting` if the `ca` file is invalid."""
         try:
             return ssl.create_default_context(cafile=self.ca)
         except OSError as error:
             raise InvalidSetting(f"the file of the option ca, {self.ca}, cannot be read: {error}") from None
 
 
-O = TypeVar("O", bound=Options)  # noqa: E741 - an options class
+O = TypeVar("O", bound=UrlOptions)  # noqa: E741 - an options class
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """A broker URL, taken apart."""
+class BrokerUrl:
+    """A parsed broker URL."""
 
     scheme: str
     hosts: Sequence[tuple[str, int]]
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     path: str = ""
-    """Without the first slash, as it is written in the URL."""
+    """Without the leading slash, not decoded."""
 
     @property
     def name(self) -> str:
-        """What logs and errors call the broker."""
+        """The broker's name in logs and errors."""
         return f"{self.scheme}://{self.places()}"
 
     def places(self) -> str:
-        """Hosts and ports, with commas."""
+        """Hosts and ports, separated by commas."""
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
 
-def parse(url: str, ports: Mapping[str, int], options: type[O]) -> tuple[Address, O]:
-    """Address and options of a URL whose scheme is one of `ports`, which gives its usual port.
+def parse(url: str, ports: Mapping[str, int], options: type[O]) -> tuple[BrokerUrl, O]:
+    """Parse a URL whose scheme is one of `ports`, which maps schemes to default ports.
 
-    Raises `InvalidSetting`, which shows neither password nor values.
+    Raises `InvalidSetting`, which shows neither the password nor option values.
     """
     scheme = url.partition(":")[0]
     found = _URL.fullmatch(url)
@@ -82,7 +82,7 @@ def parse(url: str, ports: Mapping[str, int], options: type[O]) -> tuple[Address
     credentials, _, places = found["place"].rpartition("@")
     user, _, password = credentials.partition(":")
     hosts = [_host(scheme, place, ports[scheme]) for place in places.split(",")]
-    address = Address(
+    parsed = BrokerUrl(
         scheme=scheme,
         hosts=hosts,
         user=unquote(user) or None,
@@ -92,12 +92,12 @@ def parse(url: str, ports: Mapping[str, int], options: type[O]) -> tuple[Address
     given = _options(scheme, found["query"] or "", options)
     if given.ca is not None:
         _check_ca(scheme, given)
-    return address, given
+    return parsed, given
 
 
-def _host(scheme: str, place: str, usual_port: int) -> tuple[str, int]:
+def _host(scheme: str, place: str, default_port: int) -> tuple[str, int]:
     found = _HOST.fullmatch(place)
-    port = int(found["port"] or usual_port) if found else 0
+    port = int(found["port"] or default_port) if found else 0
     if found is None or not 0 < port <= _LAST_PORT:
         raise InvalidSetting(f"the {scheme} broker's URL has no proper host and port: write {scheme}://host:port")
     return found["host"], port
@@ -120,8 +120,8 @@ def _options(scheme: str, query: str, kind: type[O]) -> O:
     return msgspec.convert(given, kind, strict=False)
 
 
-def _check_ca(scheme: str, options: Options) -> None:
-    """The file is there, and is used: who names it means to have an encrypted connection."""
+def _check_ca(scheme: str, options: UrlOptions) -> None:
+    """Check that the file exists and applies: naming it means to expect an encrypted connection."""
     if scheme not in ENCRYPTED:
         raise InvalidSetting(
             f"the {scheme} broker's URL has the option ca, but {scheme}:// is not encrypted: use one of {_LIST}"

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from postroom.brokers.nowhere import Nowhere
+from postroom.brokers.no_broker import NoBroker
 from postroom.delivery.queue_worker import LEAVING
 from postroom.errors import PostroomError
 from postroom.store.connections.reconnecting import Outage
@@ -95,7 +95,7 @@ class Crew:
         if self._sorter is not None and await self._sorter.anything_to_sort():
             return True
         for shift in self._shifts:
-            if not isinstance(shift.office.broker, Nowhere) and await shift.anything_to_send():
+            if not isinstance(shift.office.broker, NoBroker) and await shift.anything_to_send():
                 return True
         return False
 

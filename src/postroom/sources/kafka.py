@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from postroom.brokers import kafka as publisher
+from postroom.brokers.kafka_producer import client_log
 from postroom.errors import BrokerUnavailable
 from postroom.sources import patterns
-from postroom.sources.kafka_link import Link
+from postroom.sources.kafka_member import GroupMember
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,63 +31,63 @@ class KafkaSource:
         self.name = self._publisher.name
         self._topics = patterns.check_topics(topics)
         self._group = self._options.group or consumer
-        self._link: Link | None = None
+        self._member: GroupMember | None = None
         self._suspect = False
         """Whether the servers were gone when last heard of."""
 
     @property
     def is_behind(self) -> bool:
         """Whether there may be more at hand than was received: until the group has let us in, nothing is."""
-        return self._link is None or self._link.is_behind
+        return self._member is None or self._member.partitions.is_behind
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
         """Up to `most` messages. Raises `BrokerUnavailable`; what is out comes again then."""
-        link = self._link or await self._open()
-        if link.ended is not None:
-            self._link = None
-            raise BrokerUnavailable(f"{self.name}: {link.ended}")
+        member = self._member or await self._open()
+        if member.ended is not None:
+            self._member = None
+            raise BrokerUnavailable(f"{self.name}: {member.ended}")
         if self._suspect:
             try:
-                await link.check()
+                await member.check()
             except BrokerUnavailable as error:
                 raise BrokerUnavailable(f"{self.name}: {error}") from None
-            self._suspect, link.trouble = False, None
-        found = await link.receive(most, seconds)
-        if link.trouble and not found:
+            self._suspect, member.trouble = False, None
+        found = await member.receive(most, seconds)
+        if member.trouble and not found:
             self._suspect = True
-            link.give_all_back()
-            raise BrokerUnavailable(f"{self.name}: {link.trouble}")
+            member.give_all_back()
+            raise BrokerUnavailable(f"{self.name}: {member.trouble}")
         return found
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
         """Commit as far as there is no gap in what is done. Raises `BrokerUnavailable`."""
-        if self._link is None:
+        if self._member is None:
             raise BrokerUnavailable(f"{self.name}: the connection is closed")
         try:
-            await self._link.acknowledge(received)
+            await self._member.acknowledge(received)
         except BrokerUnavailable as error:
             raise BrokerUnavailable(f"{self.name}: {error}") from None
 
     async def give_back(self, received: Sequence[Received]) -> None:
         """Read again from the first of these, in each partition: what came behind it comes again too."""
-        if self._link is not None:
-            self._link.give_back(received)
+        if self._member is not None:
+            self._member.give_back(received)
 
     async def close(self) -> None:
         """Leave the group."""
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        member, self._member = self._member, None
+        if member is not None:
+            await member.close()
 
-    async def _open(self) -> Link:
+    async def _open(self) -> GroupMember:
         try:
-            link = Link(self._settings(), self._topics, publisher.silence)
-            await link.open()
+            member = GroupMember(self._settings(), self._topics, client_log)
+            await member.open()
         except BrokerUnavailable as error:
             raise BrokerUnavailable(f"{self.name}: {error}") from None
-        self._link = link
+        self._member = member
         self._suspect = False
-        return link
+        return member
 
     def _settings(self) -> dict[str, Any]:
         session = self._options.session_timeout_ms

@@ -64,11 +64,11 @@ class MemorySource:
             with contextlib.suppress(RuntimeError):  # the loop may have ended in its thread
                 loop.call_soon_threadsafe(news.set)
 
-        self._broker.call_on_news(waker)
+        self._broker.subscribe(waker)
         try:
             yield
         finally:
-            self._broker.call_no_more(waker)
+            self._broker.unsubscribe(waker)
 
     def _take(self, most: int) -> list[Received]:
         found: list[int] = []

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from nats.js.api import ConsumerConfig
 
-PATIENCE = 5.0
+ANSWER_TIMEOUT = 5.0
 """Seconds that the server has for an answer, beside those that it is asked to wait."""
-FAREWELL = 2.0
-GLANCE = 0.1
+CLOSE_TIMEOUT = 2.0
+POLL_SECONDS = 0.1
 """Seconds between two looks at whether the connection is still there."""
 NANOSECONDS = 1_000_000_000
 NO_MESSAGES, EXPIRED, CONFLICT, NO_RESPONDERS = "404", "408", "409", "503"
@@ -48,7 +48,7 @@ class _Pull:
         self.trouble: str | None = None
 
 
-class _Link:
+class PullConnection:
     """One connection, for as long as it lasts, and what came by it."""
 
     def __init__(self, client: RawClient) -> None:
@@ -70,7 +70,7 @@ class _Link:
         """Be ready to pull."""
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
         await self.client.take(f"{self._inbox}.*", self._arrived)
-        patience = min([config.ack_wait or PATIENCE, *(config.backoff or [])])
+        patience = min([config.ack_wait or ANSWER_TIMEOUT, *(config.backoff or [])])
         self._tasks = [asyncio.create_task(self._keep(patience / 3)), asyncio.create_task(self._watch())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -80,7 +80,7 @@ class _Link:
         pull = self._pull = _Pull(f"{self._inbox}.{next(self._numbers)}", batch)
         terms = {"expires": max(1, int(seconds * NANOSECONDS))} if seconds else {"no_wait": True}
         try:
-            async with asyncio.timeout(seconds + PATIENCE):
+            async with asyncio.timeout(seconds + ANSWER_TIMEOUT):
                 await self.client.publish(self._next, msgspec.json.encode({"batch": batch, **terms}), pull.subject)
                 if not self.lost:
                     await pull.over.wait()
@@ -100,7 +100,7 @@ class _Link:
         for place in places:
             await self.client.publish(place, word)
             self.out.pop(place, None)
-        flushing = asyncio.create_task(self.client.flush(timeout=int(PATIENCE)))
+        flushing = asyncio.create_task(self.client.flush(timeout=int(ANSWER_TIMEOUT)))
         gone = asyncio.create_task(self._gone.wait())
         try:
             await asyncio.wait({flushing, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +125,7 @@ class _Link:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self.lost:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
-                async with asyncio.timeout(FAREWELL):
+                async with asyncio.timeout(CLOSE_TIMEOUT):
                     await self.say(NAK, list(self.out))
         self.lose("the connection is closed")
         await self.client.close()
@@ -147,7 +147,7 @@ class _Link:
     async def _watch(self) -> None:
         """Notice that the connection is gone: the client does not say so where it still had something to send."""
         while not self.client.is_closed:  # noqa: ASYNC110 - there is nothing else to wait for
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_SECONDS)
         self.lose(self.complaint or "the connection is lost")
 
     def _arrived(self, frame: Frame) -> None:
@@ -172,26 +172,26 @@ class NatsSource:
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
         self._publisher = publisher.NatsBroker(url)  # it knows how to connect, and how to declare a stream
         self._options = self._publisher.options
-        self._hosts = deque(self._publisher.address.hosts)
+        self._hosts = deque(self._publisher.url.hosts)
         self.name = self._publisher.name
         self._filters = filters_of(patterns.check_topics(topics))
         self._durable = self._options.durable or durable_name(consumer)
         if self._filters == [ALL] and self._options.stream is None:
             raise InvalidSetting("nats: to receive every topic, name the stream: ?stream=…")
-        self._link: _Link | None = None
+        self._connection: PullConnection | None = None
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
         """Up to `most` messages: those that are there, else the first that comes. Raises `BrokerUnavailable`."""
-        link = await self._linked()
+        connection = await self._connected()
         try:
-            if not link.waiting:
-                await link.pull(most)
-            if not link.waiting and seconds > 0:
-                await link.pull(1, seconds)
+            if not connection.waiting:
+                await connection.pull(most)
+            if not connection.waiting and seconds > 0:
+                await connection.pull(1, seconds)
         except (BrokerUnavailable, nats.errors.Error, OSError) as error:
-            await self._drop(link)
+            await self._drop(connection)
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
-        return [link.waiting.popleft() for _ in range(min(most, len(link.waiting)))]
+        return [connection.waiting.popleft() for _ in range(min(most, len(connection.waiting)))]
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
         """Acknowledge what came by this connection, and wait until the server has heard it.
@@ -199,72 +199,72 @@ class NatsSource:
         The rest comes again: a stream that was made anew meanwhile would take it for its own messages, of the same
         numbers. Raises `BrokerUnavailable`.
         """
-        link = self._link
-        if link is None or link.lost:
-            raise BrokerUnavailable(f"{self.name}: {link.lost if link else 'the connection is lost'}")
+        connection = self._connection
+        if connection is None or connection.lost:
+            raise BrokerUnavailable(f"{self.name}: {connection.lost if connection else 'the connection is lost'}")
         try:
-            await link.say(ACK, link.ours(received))
+            await connection.say(ACK, connection.ours(received))
         except (nats.errors.Error, OSError) as error:
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
 
     async def give_back(self, received: Sequence[Received]) -> None:
         """Have them sent again at once; where the server cannot be told, it finds out after `ack_wait`."""
-        link = self._link
-        if link is not None:
+        connection = self._connection
+        if connection is not None:
             with contextlib.suppress(nats.errors.Error, OSError):
-                await link.say(NAK, link.ours(received))
+                await connection.say(NAK, connection.ours(received))
 
     async def close(self) -> None:
         """Give back what is out, and end the connection."""
-        if self._link is not None:
-            await self._drop(self._link)
+        if self._connection is not None:
+            await self._drop(self._connection)
 
-    async def _linked(self) -> _Link:
-        if self._link is not None and not self._link.lost:
-            return self._link
-        if self._link is not None:
-            reason = self._link.lost
-            await self._drop(self._link)
+    async def _connected(self) -> PullConnection:
+        if self._connection is not None and not self._connection.lost:
+            return self._connection
+        if self._connection is not None:
+            reason = self._connection.lost
+            await self._drop(self._connection)
             raise BrokerUnavailable(f"{self.name}: {reason}")
-        link = _Link(RawClient())
+        connection = PullConnection(RawClient())
         reasons: list[str] = []
 
         async def complain(error: Exception) -> None:
             reasons.append(_why(error))
-            link.complaint = reasons[-1]
+            connection.complaint = reasons[-1]
 
         async def closed() -> None:
-            link.lose(reasons[-1] if reasons else "the connection is lost")
+            connection.lose(reasons[-1] if reasons else "the connection is lost")
 
         try:
-            async with asyncio.timeout(PATIENCE * 2):
+            async with asyncio.timeout(ANSWER_TIMEOUT * 2):
                 self._hosts.rotate(-1)  # after one that is not there, the next
                 settings = self._publisher.connection_settings(*self._hosts[-1])
-                await link.client.connect(**settings, error_cb=complain, closed_cb=closed)
-                await self._set_up(link)
+                await connection.client.connect(**settings, error_cb=complain, closed_cb=closed)
+                await self._set_up(connection)
         except (BrokerUnavailable, nats.errors.Error, OSError, TimeoutError) as error:
-            await link.close()
+            await connection.close()
             raise BrokerUnavailable(f"{self.name}: {reasons[-1] if reasons else _why(error)}") from None
         except BaseException:
-            await link.close()
+            await connection.close()
             raise
-        self._link = link
-        return link
+        self._connection = connection
+        return connection
 
-    async def _set_up(self, link: _Link) -> None:
+    async def _set_up(self, connection: PullConnection) -> None:
         options = self._options
         if options.declare:
-            await self._publisher.declare(link.client)
-        jetstream = link.client.jetstream(timeout=PATIENCE)
+            await self._publisher.declare(connection.client)
+        jetstream = connection.client.jetstream(timeout=ANSWER_TIMEOUT)
         stream = options.stream or await find_stream(jetstream, self._filters)
         config = await ensure_consumer(jetstream, stream, self._durable, self._filters, options)
-        await link.listen(stream, self._durable, config)
+        await connection.listen(stream, self._durable, config)
 
-    async def _drop(self, link: _Link) -> None:
+    async def _drop(self, connection: PullConnection) -> None:
         """The next call gets a new connection."""
-        if self._link is link:
-            self._link = None
-        await link.close()
+        if self._connection is connection:
+            self._connection = None
+        await connection.close()
 
 
 def _received(frame: Frame) -> Received:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nats.js import JetStreamContext
 
-    from postroom.brokers.nats import Options
+    from postroom.brokers.nats import NatsOptions
 
 MOST_OUT = 65_536
 """How many messages the receivers of a consumer may hold together."""
@@ -26,7 +26,7 @@ _TOPIC = re.compile(r"[^\s>.]+(?:\.[^\s>.]+)*")
 
 
 def durable_name(name: str) -> str:
-    """A consumer's name as NATS can have it: all but letters, digits, dash and underscore is an underscore."""
+    """A consumer's name as NATS can have it: all but outgoing, digits, dash and underscore is an underscore."""
     return _NOT_IN_NAMES.sub("_", name)
 
 
@@ -78,7 +78,7 @@ async def find_stream(jetstream: JetStreamContext, filters: Sequence[str]) -> st
 
 
 async def ensure_consumer(
-    jetstream: JetStreamContext, stream: str, durable: str, filters: Sequence[str], options: Options
+    jetstream: JetStreamContext, stream: str, durable: str, filters: Sequence[str], options: NatsOptions
 ) -> ConsumerConfig:
     """The durable as it is, or, where there is none, a new one. Raises `BrokerUnavailable` where it does not serve."""
     try:
@@ -111,7 +111,7 @@ async def _stream_there(jetstream: JetStreamContext, stream: str) -> None:
         raise BrokerUnavailable(f"there is no stream {stream}") from None
 
 
-def _new(durable: str, options: Options) -> ConsumerConfig:
+def _new(durable: str, options: NatsOptions) -> ConsumerConfig:
     return ConsumerConfig(
         durable_name=durable,
         deliver_policy=DeliverPolicy.ALL,

@@ -10,12 +10,12 @@ from uuid import uuid4
 
 from postroom.brokers import urls
 from postroom.brokers.cloudevents import AMQP, CONTENT_TYPE, incoming
-from postroom.brokers.rabbitmq import PORTS, Options
+from postroom.brokers.rabbitmq import PORTS, RabbitOptions
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.runtime.waiting import wait_for
 from postroom.sources import patterns
 from postroom.sources.port import Received
-from postroom.sources.rabbitmq_link import Delivery, Inbound
+from postroom.sources.rabbitmq_connection import Delivery, ReceivingConnection
 from postroom.sources.reading import text, undecodable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from postroom.incoming import Incoming
 
-PATIENCE = 10.0
+ANSWER_TIMEOUT = 10.0
 """Seconds that the server has to let us in, and for each answer."""
 
 
@@ -34,9 +34,9 @@ class RabbitSource:
     """
 
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
-        self._address, self._options = urls.parse(url, PORTS, Options)
-        self.name = self._address.name
-        self._tls = self._options.tls() if self._address.scheme == "amqps" else None
+        self._url, self._options = urls.parse(url, PORTS, RabbitOptions)
+        self.name = self._url.name
+        self._tls = self._options.tls() if self._url.scheme == "amqps" else None
         topics = patterns.check_topics(topics)
         if self._options.exchange or self._options.queue:
             self._queues: Sequence[str] = [self._options.queue or consumer]
@@ -45,94 +45,94 @@ class RabbitSource:
             for topic in topics:
                 patterns.no_pattern("amqp", topic, "give an exchange, with ?exchange=…, or name each queue")
             self._queues, self._keys = topics, []
-        self._link: Inbound | None = None
+        self._connection: ReceivingConnection | None = None
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
         """Up to `most` messages of those that the server has sent already. Raises `BrokerUnavailable`."""
-        link = await self._linked()
+        connection = await self._connected()
         try:
-            if not link.waiting:
-                async with asyncio.timeout(PATIENCE):
-                    await link.ask_for(self._queues, most)
-                await self._wait(link, seconds)
+            if not connection.waiting:
+                async with asyncio.timeout(ANSWER_TIMEOUT):
+                    await connection.ask_for(self._queues, most)
+                await self._wait(connection, seconds)
         except (OSError, TimeoutError) as error:
-            await self._drop(link)
+            await self._drop(connection)
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
-        if not link.waiting and (link.lost or link.silent):
-            reason = link.lost or "the server has gone silent"
-            await self._drop(link)
+        if not connection.waiting and (connection.lost or connection.silent):
+            reason = connection.lost or "the server has gone silent"
+            await self._drop(connection)
             raise BrokerUnavailable(f"{self.name}: {reason}")
-        found = [link.waiting.popleft() for _ in range(min(most, len(link.waiting)))]
-        return [_received(link, delivery) for delivery in found]
+        found = [connection.waiting.popleft() for _ in range(min(most, len(connection.waiting)))]
+        return [_received(connection, delivery) for delivery in found]
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
         """Acknowledge what came by this connection; the rest comes again by itself. Raises `BrokerUnavailable`."""
-        link = self._link
-        if link is not None and (tags := _tags(link, received)):
+        connection = self._connection
+        if connection is not None and (tags := _tags(connection, received)):
             try:
-                await link.acknowledge(tags)
+                await connection.acknowledge(tags)
             except OSError as error:
                 raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
 
     async def give_back(self, received: Sequence[Received]) -> None:
         """Put back what came by this connection; the rest is back already."""
-        link = self._link
-        if link is not None:
+        connection = self._connection
+        if connection is not None:
             with contextlib.suppress(OSError):
-                await link.requeue(_tags(link, received))
+                await connection.requeue(_tags(connection, received))
 
     async def close(self) -> None:
         """End the connection: the server puts back what is out."""
-        if self._link is not None:
-            await self._drop(self._link)
+        if self._connection is not None:
+            await self._drop(self._connection)
 
-    async def _wait(self, link: Inbound, seconds: float) -> None:
-        link.news.clear()
-        if not link.waiting and not link.lost:
-            await wait_for(link.news, seconds)
+    async def _wait(self, connection: ReceivingConnection, seconds: float) -> None:
+        connection.news.clear()
+        if not connection.waiting and not connection.lost:
+            await wait_for(connection.news, seconds)
 
-    async def _linked(self) -> Inbound:
-        if self._link is not None and not self._link.lost:
-            return self._link
-        if self._link is not None:
-            reason = self._link.lost
-            await self._drop(self._link)
+    async def _connected(self) -> ReceivingConnection:
+        if self._connection is not None and not self._connection.lost:
+            return self._connection
+        if self._connection is not None:
+            reason = self._connection.lost
+            await self._drop(self._connection)
             raise BrokerUnavailable(f"{self.name}: {reason}")
-        link: Inbound | None = None
+        connection: ReceivingConnection | None = None
         try:
-            async with asyncio.timeout(PATIENCE):
-                link = await self._connect()
-                await self._set_up(link)
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                connection = await self._connect()
+                await self._set_up(connection)
         except (OSError, TimeoutError) as error:
-            if link is not None:
-                await link.close()
+            if connection is not None:
+                await connection.close()
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
         except BaseException:
-            if link is not None:
-                await link.close()
+            if connection is not None:
+                await connection.close()
             raise
-        self._link = link
-        return link
+        self._connection = connection
+        return connection
 
-    async def _connect(self) -> Inbound:
-        address = self._address
-        user, password = address.user or "guest", address.password or "guest"
-        return await Inbound.connect(address.hosts, self._tls, user, password, unquote(address.path) or "/")
+    async def _connect(self) -> ReceivingConnection:
+        url = self._url
+        user, password = url.user or "guest", url.password or "guest"
+        return await ReceivingConnection.connect(url.hosts, self._tls, user, password, unquote(url.path) or "/")
 
-    async def _set_up(self, link: Inbound) -> None:
+    async def _set_up(self, connection: ReceivingConnection) -> None:
         options = self._options
         if options.declare and options.exchange:
-            await link.have_exchange(options.exchange, options.exchange_type)
+            await connection.have_exchange(options.exchange, options.exchange_type)
         for queue in self._queues:
-            await link.have_queue(queue, declare=options.declare)
+            await connection.have_queue(queue, declare=options.declare)
             for key in self._keys if options.declare and options.exchange else []:
-                await link.bind(queue, options.exchange, key)
+                await connection.bind(queue, options.exchange, key)
 
-    async def _drop(self, link: Inbound) -> None:
+    async def _drop(self, connection: ReceivingConnection) -> None:
         """The next call gets a new connection."""
-        if self._link is link:
-            self._link = None
-        await link.close()
+        if self._connection is connection:
+            self._connection = None
+        await connection.close()
 
 
 def _routing_key(topic: str, exchange_type: str) -> str:
@@ -145,16 +145,16 @@ def _routing_key(topic: str, exchange_type: str) -> str:
     return ".".join("*.#" if word == patterns.STAR else word for word in words) if len(words) > 1 else "#"
 
 
-def _tags(link: Inbound, received: Sequence[Received]) -> set[int]:
-    return {one.receipt[1] for one in received if one.receipt[0] is link}
+def _tags(connection: ReceivingConnection, received: Sequence[Received]) -> set[int]:
+    return {one.receipt[1] for one in received if one.receipt[0] is connection}
 
 
-def _received(link: Inbound, delivery: Delivery) -> Received:
+def _received(connection: ReceivingConnection, delivery: Delivery) -> Received:
     try:
         message = _read(delivery)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's fault alone
         message = _unread(delivery, f"it cannot be read: {type(error).__name__}")
-    return Received(message, (link, delivery.start.tag))
+    return Received(message, (connection, delivery.start.tag))
 
 
 def _read(delivery: Delivery) -> Incoming:

@@ -34,8 +34,8 @@ Place = tuple[str, bytes]
 
 RETURNED = "returned"
 LONG_AGO_MS = 86_400_000
-PATIENCE = 5.0
-LONGEST_BLOCK = 2.0
+ANSWER_TIMEOUT = 5.0
+MAX_BLOCK = 2.0
 """Seconds; the client takes a server for dead that says nothing for some more."""
 LOOK_EVERY = 5.0
 """Seconds after which it is looked again whether something was returned, or is of a dead member."""
@@ -94,7 +94,7 @@ class RedisSource:
         """Acknowledge all that is out in one round trip. Raises `BrokerUnavailable`."""
         places = self._places(received)
         try:
-            async with asyncio.timeout(PATIENCE), self._client.pipeline(transaction=False) as pipeline:
+            async with asyncio.timeout(ANSWER_TIMEOUT), self._client.pipeline(transaction=False) as pipeline:
                 for stream, entries in _by_stream(places):
                     pipeline.xack(stream, self._group, *entries)
                 await pipeline.execute()
@@ -109,7 +109,7 @@ class RedisSource:
         places = self._places(received)
         self._settle(places)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(ANSWER_TIMEOUT):
                 await self._claim(places, RETURNED, LONG_AGO_MS)
             self._look_at = 0.0
         except (RedisError, OSError, TimeoutError):
@@ -124,13 +124,13 @@ class RedisSource:
         self._forget()
         if self._joined:
             with contextlib.suppress(RedisError, OSError, TimeoutError):
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(ANSWER_TIMEOUT):
                     await self._leave()
         self._joined = False
         await self._publisher.close()
 
     async def _join(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(ANSWER_TIMEOUT):
             for stream in self._topics:
                 try:
                     await self._client.xgroup_create(stream, self._group, id="0", mkstream=True)
@@ -150,7 +150,7 @@ class RedisSource:
 
     async def _fill(self, most: int, seconds: float) -> None:
         """Put what there is to `waiting`. Until it has ended well, entries may be ours that we have not seen."""
-        async with asyncio.timeout(seconds + PATIENCE):
+        async with asyncio.timeout(seconds + ANSWER_TIMEOUT):
             if self._unsure:
                 await self._recover()
             self._unsure = True
@@ -190,7 +190,7 @@ class RedisSource:
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()
-            block = max(1, int(min(left, LONGEST_BLOCK) * 1000)) if left > 0 else None
+            block = max(1, int(min(left, MAX_BLOCK) * 1000)) if left > 0 else None
             found = await self._client.xreadgroup(self._group, self._me, streams, count=most, block=block)
             for stream, entries in found or ():
                 await self._arrived(stream.decode(), entries)
@@ -212,7 +212,7 @@ class RedisSource:
         """Touch all that is out, again and again, so that nobody takes it over."""
         while not self._leaving.is_set():
             with contextlib.suppress(RedisError, OSError, TimeoutError):
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(ANSWER_TIMEOUT):
                     await self._claim(list(self._out), self._me, 0)
             await wait_for(self._leaving, self._idle_ms / 3000)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from postroom.message import Message
 
 DATABASE = "database"
-NOWHERE = "nowhere"
+NO_BROKER = "nowhere"
 """The name of the broker of messages that have none."""
 UNREACHED = "UNREACHED"
 """Of a message that was not sent: the broker cannot be reached."""

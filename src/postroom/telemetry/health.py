@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from postroom.telemetry.events import DATABASE, NOWHERE, Beat, Lifecycle, Reachability, adapter
+from postroom.telemetry.events import DATABASE, NO_BROKER, Beat, Lifecycle, Reachability, adapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ class Health:
         return [*self.not_live(), *([] if self._at_work else ["not started"]), *sorted(self._away.values())]
 
     def _reached(self, what: str, queue: str, *, reachable: bool) -> None:
-        if what == NOWHERE:  # for messages that have no broker: the others have theirs
+        if what == NO_BROKER:  # for messages that have no broker: the others have theirs
             return
         if reachable:
             self._away.pop((what, queue), None)

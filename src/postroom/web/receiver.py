@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from postroom.brokers import signatures
+from postroom.brokers import webhook_signatures as signatures
 from postroom.brokers.cloudevents import HTTP, incoming, is_structured
 from postroom.consumer.outcomes import Fate
 from postroom.errors import PostroomError

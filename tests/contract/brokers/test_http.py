@@ -16,7 +16,7 @@ import pytest
 from postroom import Message
 from postroom.brokers.http import LONGEST_PAUSE, HttpBroker, _pause
 from postroom.brokers.port import NOT_SENT, Accepted, Outcome, Refused, Unreached
-from postroom.brokers.signatures import signature
+from postroom.brokers.webhook_signatures import signature
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import Failure, Reason
 from tests.services.databases import need

@@ -171,7 +171,7 @@ async def test_after_a_refusal_comes_a_new_connection_and_what_is_under_way_is_n
     await channel.declare_queue("room", durable=True)
     broker = RabbitBroker(f"amqp://{place}")
     assert await broker.publish([Message.new("room", "a")], 20.0) == [ACCEPTED]
-    before = broker._link
+    before = broker._connection
     many = [Message.new("room", {"n": n}) for n in range(2000)]
     fine, [refused] = await asyncio.gather(
         broker.publish(many, 20.0), broker.publish([Message.new("no room", "a")], 20.0)
@@ -179,7 +179,7 @@ async def test_after_a_refusal_comes_a_new_connection_and_what_is_under_way_is_n
     assert set(fine) == {ACCEPTED}
     assert isinstance(refused, TargetUnavailable)
     assert await broker.publish([Message.new("room", "b")], 20.0) == [ACCEPTED]
-    assert broker._link is not before
+    assert broker._connection is not before
     assert before is not None
     assert before.lost
     tasks = before._tasks

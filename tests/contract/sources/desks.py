@@ -158,12 +158,12 @@ class KafkaDesk(ServerDesk):
         assert producer.flush(10) == 0
 
     async def settled(self, *sources: Source) -> None:
-        links = []
+        members = []
         for source in sources:
             await source.receive(1, 0)
             assert isinstance(source, KafkaSource)
-            links.append(source._link)
-        while not all(link and link._partitions for link in links):  # noqa: ASYNC110 - its thread tells nobody
+            members.append(source._member)
+        while not all(member and member.partitions for member in members):  # noqa: ASYNC110 - its thread notifies nobody
             await asyncio.sleep(0.02)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import redis.asyncio as redis
 from pamqp import commands, frame
 
-from postroom.brokers.amqp import Link
+from postroom.brokers.rabbitmq_connection import RabbitConnection
 from tests.contract.sources.desks import KafkaDesk, NatsDesk, RabbitDesk, RedisDesk
 from tests.services.kafka_program import library
 
@@ -102,7 +102,7 @@ KAFKA = [
 ]
 
 
-class Deaf(Link):
+class Deaf(RabbitConnection):
     def _settled(self, *_: object, **__: object) -> None:
         """What is sent here, no batch waits for."""
 

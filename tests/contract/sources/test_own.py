@@ -278,13 +278,13 @@ async def test_a_thread_or_task_of_a_source_that_ends_is_said_and_begins_anew(
     expected: list[str] = []
     match desk:
         case KafkaDesk():
-            source._link._seek = flaw
+            source._member._run_commands = flaw
         case NatsDesk():
-            source._link.out = Broken()
+            source._connection.out = Broken()
         case RedisDesk():
             source._claim = flaw
         case _:
-            source._link._arrived = flaw
+            source._connection._arrived = flaw
             expected = await sent(desk, topic)
     with pytest.raises(BrokerUnavailable, match="flaw"):
         await until_it_raises(source)

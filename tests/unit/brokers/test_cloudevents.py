@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Envelope, Mode, Wire, decode, incoming
+from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Envelope, HeaderFormat, Mode, decode, incoming
 from postroom.errors import InvalidMessage
 from postroom.incoming import Incoming
 from postroom.message import Message
@@ -64,18 +64,20 @@ def as_received(message: Message, source: str, headers: Mapping[str, str]) -> In
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
-@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
+@pytest.mark.parametrize("protocol", WIRES.values(), ids=WIRES)
 @given(message=messages(), source=TEXT)
-def test_R_3_what_is_sealed_is_what_is_opened(wire: Wire, mode: Mode, message: Message, source: str) -> None:
-    headers, body = Envelope(wire, source, mode).seal(message)
-    sent = {name.lower() if wire.any_case else name: value for name, value in message.headers.items()}
-    assert decode(wire, headers, body) == as_received(message, source, sent)
+def test_R_3_what_is_sealed_is_what_is_opened(
+    protocol: HeaderFormat, mode: Mode, message: Message, source: str
+) -> None:
+    headers, body = Envelope(protocol, source, mode).seal(message)
+    sent = {name.lower() if protocol.any_case else name: value for name, value in message.headers.items()}
+    assert decode(protocol, headers, body) == as_received(message, source, sent)
 
 
-@pytest.mark.parametrize("wire", [NATS, HTTP], ids=["nats", "http"])
+@pytest.mark.parametrize("protocol", [NATS, HTTP], ids=["nats", "http"])
 @given(message=messages(), source=TEXT)
-def test_headers_are_what_the_protocol_can_hold(wire: Wire, message: Message, source: str) -> None:
-    headers, _ = Envelope(wire, source).seal(message)
+def test_headers_are_what_the_protocol_can_hold(protocol: HeaderFormat, message: Message, source: str) -> None:
+    headers, _ = Envelope(protocol, source).seal(message)
     for name, value in headers.items():
         assert name.isascii()
         assert name.isprintable()

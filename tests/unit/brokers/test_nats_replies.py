@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.brokers.nats_replies import ReplyParser, outcome
+from postroom.brokers.nats_replies import ReplyParser, outcome_of
 from postroom.brokers.port import Accepted, Refused, TargetUnavailable
 from postroom.rules.failures import Failure, Reason
 
@@ -129,9 +129,9 @@ def error(code: int, number: int | None, description: str = "no") -> bytes:
     ],
 )
 def test_only_a_stream_and_a_sequence_are_an_acknowledgement(data: bytes, expected: str | None, meaning: Any) -> None:
-    assert outcome(data, expected) == meaning
+    assert outcome_of(data, expected) == meaning
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_the_judge_fail(data: bytes) -> None:
-    outcome(data)
+    outcome_of(data)

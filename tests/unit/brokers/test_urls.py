@@ -12,7 +12,7 @@ from postroom.errors import InvalidSetting
 PORTS = {"nats": 4222, "nats+tls": 4223}
 
 
-class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Options(urls.UrlOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1)] = 5
     secret: str | None = None
 
@@ -20,14 +20,14 @@ class Options(urls.Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def test_a_url_is_taken_apart() -> None:
     url = "nats://shop:p%40ss@one,[::1]:5000/a%2Fb?mode=structured&source=/shop&limit=7&declare=true"
     address, options = urls.parse(url, PORTS, Options)
-    assert address == urls.Address("nats", [("one", 4222), ("[::1]", 5000)], "shop", "p@ss", "a%2Fb")
+    assert address == urls.BrokerUrl("nats", [("one", 4222), ("[::1]", 5000)], "shop", "p@ss", "a%2Fb")
     assert address.name == "nats://one:4222,[::1]:5000"
     assert options == Options(mode="structured", source="/shop", limit=7, declare=True)
     assert options.envelope(NATS) == Envelope(NATS, "/shop", "structured")
 
 
 def test_what_is_left_out_has_its_usual_value() -> None:
-    assert urls.parse("nats+tls://host", PORTS, Options) == (urls.Address("nats+tls", [("host", 4223)]), Options())
+    assert urls.parse("nats+tls://host", PORTS, Options) == (urls.BrokerUrl("nats+tls", [("host", 4223)]), Options())
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_missing_client_names_the_extra() -> None:
 @pytest.mark.parametrize("scheme", urls.ENCRYPTED)
 def test_a_file_of_certificate_authorities_that_is_none_is_an_error(scheme: str) -> None:
     with pytest.raises(InvalidSetting, match="the option ca, /nonexistent, cannot be read"):
-        urls.parse(f"{scheme}://host?ca=/nonexistent", {scheme: 1}, urls.Options)
+        urls.parse(f"{scheme}://host?ca=/nonexistent", {scheme: 1}, urls.UrlOptions)
 
 
 def test_certificate_authorities_are_of_no_use_to_a_connection_that_is_not_encrypted() -> None:

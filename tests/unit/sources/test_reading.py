@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, exceptions, frame
 
-from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Wire, incoming
+from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, HeaderFormat, incoming
 from postroom.consumer.parked import as_parked, hash_of
 from postroom.sources.nats_frames import head_of
 from postroom.sources.rabbitmq_frames import Properties, Start, unmarshal
@@ -38,27 +38,27 @@ def test_fingerprints_tell_what_differs(one: list[bytes | str | None], other: li
 NAMES = st.sampled_from(["id", "source", "type", "specversion", "time", "partitionkey", "topic", "sequence"])
 
 
-@pytest.mark.parametrize("wire", [AMQP, HTTP, KAFKA, NATS, REDIS], ids=["amqp", "http", "kafka", "nats", "redis"])
+@pytest.mark.parametrize("protocol", [AMQP, HTTP, KAFKA, NATS, REDIS], ids=["amqp", "http", "kafka", "nats", "redis"])
 @given(attributes=st.dictionaries(NAMES, RAW), users=st.dictionaries(st.text(max_size=5), RAW), body=st.none() | RAW)
 def test_B_3_whatever_headers_hold_becomes_a_message_that_can_be_parked(
-    wire: Wire, attributes: dict[str, bytes], users: dict[str, bytes], body: bytes | None
+    protocol: HeaderFormat, attributes: dict[str, bytes], users: dict[str, bytes], body: bytes | None
 ) -> None:
-    headers = {wire.prefix + name: text(value) for name, value in attributes.items()}
+    headers = {protocol.prefix + name: text(value) for name, value in attributes.items()}
     headers |= {name: text(value) for name, value in users.items()}
-    message = incoming(wire, headers, body, id=lambda: "place", topic="t")
+    message = incoming(protocol, headers, body, id=lambda: "place", topic="t")
     for told in (message.id, message.content_type, message.key or "", *message.headers, *message.headers.values()):
         told.encode()
     hash_of(message.key or "")
     as_parked("c", message)
 
 
-@pytest.mark.parametrize("wire", [KAFKA, NATS], ids=["bytes", "percent-encoded"])
-def test_I_5_ids_that_are_no_text_do_not_become_the_same(wire: Wire) -> None:
+@pytest.mark.parametrize("protocol", [KAFKA, NATS], ids=["bytes", "percent-encoded"])
+def test_I_5_ids_that_are_no_text_do_not_become_the_same(protocol: HeaderFormat) -> None:
     event = {"specversion": "1.0", "source": "a", "type": "b"}
-    value = text(b"\xff") if wire is KAFKA else "%ff"
-    headers = {f"{wire.prefix}{name}": value for name, value in {**event, "id": value}.items()}
-    message = incoming(wire, headers, None, id="place", topic="t")
-    assert message.problem == f"this is not a CloudEvent: {wire.prefix}id is not UTF-8"
+    value = text(b"\xff") if protocol is KAFKA else "%ff"
+    headers = {f"{protocol.prefix}{name}": value for name, value in {**event, "id": value}.items()}
+    message = incoming(protocol, headers, None, id="place", topic="t")
+    assert message.problem == f"this is not a CloudEvent: {protocol.prefix}id is not UTF-8"
 
 
 def test_nats_headers_are_read_as_the_server_sends_them() -> None:

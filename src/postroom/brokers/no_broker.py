@@ -1,4 +1,4 @@
-"""Nowhere: stands where no broker is given. Whatever comes here stays in the outbox, and counts as not tried."""
+"""Stands in for a missing broker: its messages stay in the outbox and count as not tried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from postroom.brokers.port import Capabilities, Outcome
 from postroom.errors import BrokerUnavailable
-from postroom.telemetry.events import NOWHERE
+from postroom.telemetry.events import NO_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from postroom.message import Message
 
 
-class Nowhere:
-    """A broker that is never there."""
+class NoBroker:
+    """A broker that is never available."""
 
-    name = NOWHERE
+    name = NO_BROKER
     capabilities = Capabilities(ordered_prefix=True)
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
@@ -29,4 +29,4 @@ class Nowhere:
         )
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing."""

@@ -1,7 +1,7 @@
-"""Signatures of webhooks, as Standard Webhooks 1.0 has them: made by who sends, checked by who receives.
+"""Webhook signatures according to Standard Webhooks 1.0: made by the sender, checked by the receiver.
 
-The standard signs the body alone. In binary mode what decides on a message, its type, topic, source and key, is in
-headers: these have a signature of their own, with a key of its own, lest one pass for the other.
+The standard signs only the body. In binary mode, a message's type, topic, source and key are in headers. These get a
+signature and a signing key of their own, so that neither signature can pass for the other.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 ATTRIBUTES_SIGNATURE = "webhook-attributes-signature"
 ATTRIBUTE = "ce-"
-"""What the headers begin with that hold an event's attributes."""
+"""Prefix of the headers that hold an event's attributes."""
 
 
 def key_of(secret: str) -> bytes:
-    """The key in a secret: ``whsec_`` and base64. Raises `InvalidSetting`, which does not show it."""
+    """Extract the key from a secret: ``whsec_`` and base64. Raises `InvalidSetting`, which does not show the secret."""
     try:
         key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except (binascii.Error, ValueError):
@@ -35,12 +35,12 @@ def key_of(secret: str) -> bytes:
 
 
 def attributes_key(key: bytes) -> bytes:
-    """The key with which attributes are signed."""
+    """The key that signs attributes."""
     return hmac.digest(key, b"attributes", hashlib.sha256)
 
 
 def attributes(headers: Mapping[str, str]) -> bytes:
-    """What is signed of headers, whose names are in lower case: the event's attributes and the content type, sorted."""
+    """The signed part of headers with names in lower case: event attributes and content type, sorted."""
     found = sorted(one for one in headers.items() if one[0].startswith(ATTRIBUTE) or one[0] == "content-type")
     return "".join(f"{name}:{value}\n" for name, value in found).encode()
 
@@ -52,7 +52,7 @@ def signature(key: bytes, name: str, timestamp: int, body: bytes) -> str:
 
 
 def is_signed(keys: Iterable[bytes], name: str, timestamp: int, body: bytes, signatures: str) -> bool:
-    """Whether one of the signatures, which are parted by spaces, was made with one of the keys."""
-    wanted = [signature(key, name, timestamp, body).encode() for key in keys]
+    """Whether one of the signatures, separated by spaces, was made with one of the keys."""
+    expected = [signature(key, name, timestamp, body).encode() for key in keys]
     given = [one.encode() for one in signatures.split()]
-    return any([hmac.compare_digest(one, other) for one in wanted for other in given])  # noqa: C419 - all, in equal time
+    return any([hmac.compare_digest(one, other) for one in expected for other in given])  # noqa: C419 - compare all, in constant time

@@ -1,7 +1,7 @@
-"""A connection to RabbitMQ that does one thing: publish whole batches, and hear what became of them.
+"""A connection to RabbitMQ that publishes whole batches and collects their confirmations.
 
-Client libraries wait for each message to be written before they write the next; here a batch is one write, and a
-confirmation for many is one frame.
+Client libraries wait for each message to be written before they write the next. Here a batch is one write, and one
+frame can confirm many messages.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pamqp import body, commands, frame, header, heartbeat
 from pamqp.base import Frame
 
-from postroom.brokers.batches import too_large
 from postroom.brokers.port import ACCEPTED, Outcome, TargetUnavailable
+from postroom.brokers.refusals import too_large
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
 
-    from postroom.brokers.batches import Batch
+    from postroom.brokers.batch import Batch
 
 PUBLISHING = 1
 DECLARING = 2
@@ -30,7 +30,7 @@ HEARTBEAT = 30
 CHUNK = 256 * 1024
 FRAME_HEAD = 7
 FRAME_MARGIN = 8
-FAREWELL = 1.0
+CLOSE_TIMEOUT = 1.0
 CAPABILITIES = {"publisher_confirms": True, "authentication_failure_close": True, "connection.blocked": True}
 
 R = TypeVar("R", bound=Frame)
@@ -40,7 +40,7 @@ Rejected = TargetUnavailable("a queue has refused it: it is full, or not availab
 
 
 class Closed(ConnectionError):
-    """The server has closed the connection or a channel, or the connection broke."""
+    """The server closed the connection or a channel, or the connection broke."""
 
     def __init__(self, reason: str, code: int = 0) -> None:
         super().__init__(reason)
@@ -48,34 +48,34 @@ class Closed(ConnectionError):
 
 
 class _AnyName:
-    """A frame with whatever names it is given: the server takes more of them than the library would let pass."""
+    """A frame that accepts any names: the server allows more than the library does."""
 
     def validate(self) -> None:
-        """The server is the judge."""
+        """Leave validation to the server."""
 
 
 class QueueDeclare(_AnyName, commands.Queue.Declare):
-    """A queue is to be there."""
+    """Declares a queue."""
 
 
 class QueueBind(_AnyName, commands.Queue.Bind):
-    """An exchange is to put messages to a queue."""
+    """Binds a queue to an exchange."""
 
 
 class ExchangeDeclare(_AnyName, commands.Exchange.Declare):
-    """An exchange is to be there."""
+    """Declares an exchange."""
 
 
 class Publish(_AnyName, commands.Basic.Publish):
-    """A message comes."""
+    """Publishes a message."""
 
 
 class Consume(_AnyName, commands.Basic.Consume):
-    """A queue's messages are wanted."""
+    """Subscribes to a queue."""
 
 
-class Letter:
-    """A message as it goes out."""
+class Outgoing:
+    """A message, encoded."""
 
     __slots__ = ("content", "id", "index", "payload", "publish", "topic")
 
@@ -90,41 +90,40 @@ class Letter:
         self.payload = payload
 
 
-class Link:
-    """One connection, for as long as it lasts, with a channel that confirms."""
+class RabbitConnection:
+    """One connection, for as long as it lasts, with a channel in confirm mode."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self.unroutable: Outcome = TargetUnavailable("there is no queue of this name; ?declare=true makes it")
-        """What becomes of messages that are returned."""
+        """The outcome of messages that the server returns."""
         self._answer: asyncio.Future[Frame] | None = None
         self._tag = 0
-        self._unconfirmed: dict[int, tuple[Batch, Letter]] = {}
-        self._by_id: dict[str | None, tuple[Batch, Letter]] = {}
+        self._unconfirmed: dict[int, tuple[Batch, Outgoing]] = {}
+        self._by_id: dict[str | None, tuple[Batch, Outgoing]] = {}
         self.frame_max = CHUNK
-        """The most bytes of a frame. A message's properties, headers among them, are one; its payload may be many."""
+        """The largest frame, in bytes. A message's properties and headers are one frame; its payload may be many."""
         self.lost: str | None = None
         self.nacked = False
-        """Whether the server has refused something. It may be one that has lost its queue's leader, and others not."""
-        self.batches = 0
-        """How many are under way."""
-        self.leaving = False
+        """Whether the server has refused a message: it may have lost a queue's leader that other nodes still reach."""
+        self.batches_in_flight = 0
+        self.closing = False
         self.blocked: str | None = None
-        """Why the server takes no messages for now."""
+        """Why the server accepts no messages for now."""
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._beat())]
 
     @classmethod
-    async def open(cls, host: str, port: int, tls: ssl.SSLContext | None, user: str, password: str, vhost: str) -> Link:
-        """Connect, log in, and have a channel that confirms. Raises `Closed` or `OSError`."""
-        link = cls(*await asyncio.open_connection(host, port, ssl=tls))
+    async def open(cls, host: str, port: int, tls: ssl.SSLContext | None, user: str, password: str, vhost: str) -> Self:
+        """Connect, log in, and open a channel in confirm mode. Raises `Closed` or `OSError`."""
+        connection = cls(*await asyncio.open_connection(host, port, ssl=tls))
         try:
-            await link._log_in(user, password, vhost)
+            await connection._log_in(user, password, vhost)
         except BaseException:
-            link.lose("the login failed")  # there is nobody to say goodbye to
-            await link.close()
+            connection.lose("the login failed")  # then `close` does not wait for the server
+            await connection.close()
             raise
-        return link
+        return connection
 
     async def _log_in(self, user: str, password: str, vhost: str) -> None:
         self._writer.write(header.ProtocolHeader().marshal())
@@ -141,7 +140,7 @@ class Link:
         await self._ask(commands.Confirm.Select(), PUBLISHING, commands.Confirm.SelectOk)
 
     async def declare(self, question: Frame, declaration: Frame, answer: type[Frame]) -> None:
-        """Make what `question`, a passive declaration, does not find."""
+        """Send `declaration` if `question`, a passive declaration, finds nothing."""
         await self._ask(commands.Channel.Open(), DECLARING, commands.Channel.OpenOk)
         try:
             await self._ask(question, DECLARING, answer)
@@ -152,26 +151,26 @@ class Link:
             await self._ask(declaration, DECLARING, answer)
         await self._ask(commands.Channel.Close(200, "", 0, 0), DECLARING, commands.Channel.CloseOk)
 
-    async def send(self, letters: Sequence[Letter], batch: Batch) -> None:
-        """Write a batch; what becomes of each message, the batch is told."""
+    async def send(self, outgoing: Sequence[Outgoing], batch: Batch) -> None:
+        """Write a batch. The outcome of each message is recorded in `batch` when it arrives."""
         if self.lost:
             raise Closed(self.lost)
         frames: list[bytes] = []
         limit = self.frame_max - FRAME_MARGIN
-        for letter in letters:
+        for one in outgoing:
             self._tag += 1
-            self._unconfirmed[self._tag] = (batch, letter)
-            self._by_id[letter.id] = (batch, letter)
-            frames += (letter.publish, letter.content)
-            for start in range(0, len(letter.payload), limit):
-                frames.append(frame.marshal(body.ContentBody(letter.payload[start : start + limit]), PUBLISHING))
+            self._unconfirmed[self._tag] = (batch, one)
+            self._by_id[one.id] = (batch, one)
+            frames += (one.publish, one.content)
+            for start in range(0, len(one.payload), limit):
+                frames.append(frame.marshal(body.ContentBody(one.payload[start : start + limit]), PUBLISHING))
         self._writer.write(b"".join(frames))
         await self._writer.drain()
 
     async def close(self) -> None:
-        """Say goodbye, if the server still listens, and leave nothing behind."""
+        """Close the connection in order if the server still answers, and release everything."""
         with contextlib.suppress(Closed, OSError, TimeoutError):
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 if not self.lost:
                     await self._ask(commands.Connection.Close(200, "", 0, 0), 0, commands.Connection.CloseOk)
         for task in self._tasks:
@@ -202,7 +201,7 @@ class Link:
         return found
 
     async def _beat(self) -> None:
-        """A server that hears nothing for long takes us for dead."""
+        """Send heartbeats: a server that hears nothing for long closes the connection."""
         while True:
             await asyncio.sleep(HEARTBEAT / 3)
             self._writer.write(heartbeat.Heartbeat().marshal())
@@ -222,7 +221,7 @@ class Link:
                     start = end
                 del buffer[:start]
             self.lose("the connection is lost")
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing more is heard
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing more can be read
             self.lose(str(error) or type(error).__name__)
 
     def _unmarshal(self, raw: bytes) -> tuple[int, Any]:
@@ -239,7 +238,7 @@ class Link:
                 self._settled(found.delivery_tag, Rejected, multiple=found.multiple)
             case commands.Basic.Return() | body.ContentBody() | heartbeat.Heartbeat():
                 pass
-            case header.ContentHeader():  # of a message that is returned: its confirmation follows
+            case header.ContentHeader():  # of a returned message, whose confirmation follows
                 self._returned(found.properties.message_id)
             case commands.Connection.Blocked():
                 self.blocked = f"it takes no messages for now: {found.reason}"
@@ -259,23 +258,23 @@ class Link:
 
     def _returned(self, message_id: str | None) -> None:
         if message_id in self._by_id:
-            batch, letter = self._by_id[message_id]
-            batch.answer(letter.index, self.unroutable)
+            batch, one = self._by_id[message_id]
+            batch.answer(one.index, self.unroutable)
 
     def _settled(self, tag: int, outcome: Outcome, *, multiple: bool) -> None:
         if not multiple:
             tags = [tag]
         else:
             tags = []
-            for one in self._unconfirmed:  # in the order in which they were sent
-                if one > tag:
+            for sent in self._unconfirmed:  # in the order in which they were sent
+                if sent > tag:
                     break
-                tags.append(one)
-        for one in tags:
-            batch, letter = self._unconfirmed.pop(one)
-            if self._by_id.get(letter.id) == (batch, letter):  # and not its next attempt, when this one ran out of time
-                del self._by_id[letter.id]
-            batch.answer(letter.index, outcome)
+                tags.append(sent)
+        for confirmed in tags:
+            batch, one = self._unconfirmed.pop(confirmed)
+            if self._by_id.get(one.id) == (batch, one):  # else it is the next attempt: this one ran out of time
+                del self._by_id[one.id]
+            batch.answer(one.index, outcome)
 
     def _reply(self, found: Frame | Closed) -> None:
         if self._answer is not None and not self._answer.done():
@@ -285,7 +284,7 @@ class Link:
                 self._answer.set_result(found)
 
     def lose(self, reason: str, code: int = 0) -> None:
-        """The connection is gone, or not to be used any more: those without an answer were not reached."""
+        """Mark the connection as unusable: messages without an answer did not reach the broker."""
         self.lost = self.lost or reason
         self._reply(Closed(self.lost, code))
         self._refuse_too_large(reason)
@@ -296,18 +295,18 @@ class Link:
         self._by_id.clear()
 
     def _refuse_too_large(self, reason: str) -> None:
-        """For one that is too large the server closes the channel: it is that one's fault, and none of the others'."""
+        """Refuse a message that is too large: the server closes the channel for it, but the others are not at fault."""
         found = TOO_LARGE.search(reason)
         if found is not None:
             limit = int(found[1])
-            for batch, letter in self._unconfirmed.values():
-                if len(letter.payload) > limit:
-                    batch.answer(letter.index, too_large(len(letter.payload), limit))
+            for batch, one in self._unconfirmed.values():
+                if len(one.payload) > limit:
+                    batch.answer(one.index, too_large(len(one.payload), limit))
 
     def _refuse_forbidden(self, reason: str) -> None:
-        """Nor is it the fault of others that we may not publish under one routing key."""
+        """Refuse messages under a routing key that we may not publish to; the others are not at fault."""
         found = FORBIDDEN.search(reason)
         if found is not None:
-            for batch, letter in self._unconfirmed.values():
-                if letter.topic == found[1]:
-                    batch.answer(letter.index, TargetUnavailable(reason))
+            for batch, one in self._unconfirmed.values():
+                if one.topic == found[1]:
+                    batch.answer(one.index, TargetUnavailable(reason))

@@ -1,8 +1,8 @@
-"""A connection to NATS on which whole batches are published, and their acknowledgements heard.
+"""A connection to NATS that publishes whole batches and collects their acknowledgements.
 
-The client connects, logs in and keeps the connection alive. It would make a round of its own for each message and an
-object, a queue and a task's turn for each acknowledgement; here a batch is one write, and a run of acknowledgements one
-read.
+The client connects, logs in and keeps the connection alive. But it would need a round trip for each message, and an
+object, a queue and a task switch for each acknowledgement. Here a batch is one write, and a run of acknowledgements is
+one read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from postroom.brokers.nats_replies import NO_RESPONDERS, ReplyParser, outcome
+from postroom.brokers.nats_replies import NO_RESPONDERS, ReplyParser, outcome_of
 from postroom.brokers.port import TargetUnavailable
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from postroom.brokers.batches import Batch
+    from postroom.brokers.batch import Batch
 
 VERSION = "NATS/1.0\r\n"
 AROUND = len(VERSION) + len("\r\n")
@@ -31,8 +31,8 @@ NOT_JETSTREAM = TargetUnavailable(
 _FORBIDDEN = re.compile(r'permissions violation for publish to "(.*)"', re.DOTALL)
 
 
-class Letter(NamedTuple):
-    """A message as it goes out; its header lines are ASCII. `number` is its place in the batch."""
+class Outgoing(NamedTuple):
+    """A message, encoded; its header lines are ASCII. `number` is its place in the batch."""
 
     number: int
     subject: str
@@ -41,36 +41,36 @@ class Letter(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes, as the server counts them."""
+        """Bytes as the server counts them."""
         return AROUND + len(self.lines) + len(self.body)
 
 
-class Link:
-    """One connection, for as long as it lasts; nothing is replayed on another."""
+class NatsConnection:
+    """One connection, for as long as it lasts; nothing is sent again on another one."""
 
     def __init__(self, client: Client, stream: str | None = None) -> None:
         self.client = client
         self._stream = stream
         self._inbox = client.new_inbox()
         self._numbers = count()
-        self._batches: dict[int, tuple[Batch, Sequence[Letter]]] = {}
+        self._batches: dict[int, tuple[Batch, Sequence[Outgoing]]] = {}
         self.lost: str | None = None
 
     async def listen(self) -> None:
-        """Subscribe to all acknowledgements at once."""
+        """Subscribe to all acknowledgements with one subscription."""
         await self.client.subscribe(f"{self._inbox}.*.*")
-        self.client._ps = ReplyParser(self.client, self._inbox, self._heard)  # noqa: SLF001 - it has no other place for one
+        self.client._ps = ReplyParser(self.client, self._inbox, self._replied)  # noqa: SLF001 - it has no other place for one
 
-    async def send(self, letters: Sequence[Letter], batch: Batch) -> None:
-        """Write a batch; until it is forgotten, it is told what becomes of each message."""
+    async def send(self, outgoing: Sequence[Outgoing], batch: Batch) -> None:
+        """Write a batch. Until `forget`, the outcome of each message is recorded in `batch` when it arrives."""
         if self.lost or not self.client.is_connected:
             batch.lose(self.lost or "the connection is closed")
             return
         name = next(self._numbers)
-        self._batches[name] = (batch, letters)
+        self._batches[name] = (batch, outgoing)
         reply = f"{self._inbox}.{name}."
         pieces: list[bytes] = []
-        for number, subject, lines, body in letters:
+        for number, subject, lines, body in outgoing:
             head = len(lines) + AROUND
             pieces += (
                 f"HPUB {subject} {reply}{number} {head} {head + len(body)}\r\n{VERSION}{lines}\r\n".encode(),
@@ -81,30 +81,30 @@ class Link:
         await self.client._flush_pending()  # noqa: SLF001 - as above
 
     def forget(self, batch: Batch) -> None:
-        """What is acknowledged later is of no interest."""
+        """Ignore later acknowledgements of this batch."""
         self._batches = {name: found for name, found in self._batches.items() if found[0] is not batch}
 
     def lose(self, reason: str) -> None:
-        """The connection is gone."""
+        """Mark the connection as lost."""
         self.lost = self.lost or reason
         for batch, _ in self._batches.values():
             batch.lose(self.lost)
 
-    def complain(self, complaint: str) -> None:
-        """The server has said something. A message that it does not permit, it does not answer otherwise."""
-        found = _FORBIDDEN.search(complaint)
+    def server_error(self, text: str) -> None:
+        """Handle an error from the server. It gives no other answer to a message that it does not permit."""
+        found = _FORBIDDEN.search(text)
         if found is not None:
-            for batch, letters in self._batches.values():
-                for letter in letters:
-                    if letter.subject.lower() == found[1].lower():
-                        batch.answer(letter.number, TargetUnavailable(complaint))
+            for batch, outgoing in self._batches.values():
+                for one in outgoing:
+                    if one.subject.lower() == found[1].lower():
+                        batch.answer(one.number, TargetUnavailable(text))
 
-    def _heard(self, name: int, number: int, headers: bytes, data: bytes) -> None:
+    def _replied(self, name: int, number: int, headers: bytes, data: bytes) -> None:
         found = self._batches.get(name)
         if found is None or number >= found[0].size:
             return
-        said = NO_STREAM if headers.startswith(NO_RESPONDERS) else outcome(data, self._stream)
-        if said is None:
+        outcome = NO_STREAM if headers.startswith(NO_RESPONDERS) else outcome_of(data, self._stream)
+        if outcome is None:
             found[0].presume(number, NOT_JETSTREAM)  # JetStream's own answer may still come
         else:
-            found[0].answer(number, said)
+            found[0].answer(number, outcome)

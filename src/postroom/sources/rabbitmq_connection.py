@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pamqp import body, commands, frame, header
 
-from postroom.brokers.amqp import (
+from postroom.brokers.rabbitmq_connection import (
     CAPABILITIES,
-    FAREWELL,
+    CLOSE_TIMEOUT,
     HEARTBEAT,
     PUBLISHING,
     Closed,
     Consume,
     ExchangeDeclare,
-    Link,
     QueueBind,
     QueueDeclare,
+    RabbitConnection,
 )
 from postroom.sources.rabbitmq_frames import Properties, Start, unmarshal
 
@@ -42,7 +42,7 @@ class Delivery(NamedTuple):
     payload: bytes
 
 
-class Inbound(Link):
+class ReceivingConnection(RabbitConnection):
     """One connection, for as long as it lasts, and what came by it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,17 +62,17 @@ class Inbound(Link):
     @classmethod
     async def connect(
         cls, hosts: Sequence[tuple[str, int]], tls: ssl.SSLContext | None, user: str, password: str, vhost: str
-    ) -> Inbound:
+    ) -> ReceivingConnection:
         """Connect to the first that answers. Raises `Closed` or `OSError`."""
         trouble: OSError | None = None
         for host, port in hosts:
             try:
-                link = await cls.open(host.strip("[]"), port, tls, user, password, vhost)
+                connection = await cls.open(host.strip("[]"), port, tls, user, password, vhost)
             except OSError as error:
                 trouble = error
             else:
-                assert isinstance(link, cls)  # noqa: S101 - `open` makes what it is called on
-                return link
+                assert isinstance(connection, cls)  # noqa: S101 - `open` makes what it is called on
+                return connection
         raise trouble or OSError("no host")
 
     async def have_queue(self, name: str, *, declare: bool) -> None:
@@ -126,7 +126,7 @@ class Inbound(Link):
         """End the channel, by which the server has heard all that was acknowledged; then the connection."""
         if not self.lost:
             with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(FAREWELL):
+                async with asyncio.timeout(CLOSE_TIMEOUT):
                     await self._ask(commands.Channel.Close(200, "", 0, 0), RECEIVING, commands.Channel.CloseOk)
         await super().close()
 

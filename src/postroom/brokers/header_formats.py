@@ -1,4 +1,4 @@
-"""Wires: what the headers of each protocol can hold, and what they call a CloudEvent's attributes."""
+"""Header formats: what headers each protocol can carry, and how it names a CloudEvent's attributes."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from urllib.parse import quote, unquote
 
 CONTENT_TYPE = "content-type"
 
-_TOKEN = r"[!#$&'*+\-.^_`|~0-9A-Za-z]"  # noqa: S105 - a header's name as HTTP has it, but for the percent sign
-_TEXT = "[^%\0\ud800-\udfff]"  # where a name may be any text, but for clients that take it to end at a NUL
+_TOKEN = r"[!#$&'*+\-.^_`|~0-9A-Za-z]"  # noqa: S105 - a header name in HTTP, without the percent sign
+_TEXT = "[^%\0\ud800-\udfff]"  # any text, except that some clients end a name at a NUL
 _PLAIN = re.compile(r"[!#$&-~]*", re.ASCII)
 _ATTRIBUTE_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _PRINTABLE = re.compile(r"[!-~](?:[ -~]*[!-~])?|", re.ASCII)
 _ENCODED = "UTF-8''"
-"""How RFC 8187 marks text that is percent-encoded because a header cannot hold it."""
+"""RFC 8187's mark for percent-encoded text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
-    """What a protocol's headers are like."""
+class HeaderFormat:
+    """What headers a protocol can carry."""
 
     prefix: str
-    """Before the name of each attribute."""
+    """Prefix of each attribute's name."""
     reserved: tuple[str, ...] = ()
-    """Names that user headers must not have, in lower case; those with a dash at their end are beginnings of names."""
+    """Names that user headers must not have, in lower case; one that ends with a dash is a prefix."""
     ascii_only: bool = False
-    """Headers hold printable ASCII, and their names are tokens."""
+    """Header values are printable ASCII, and their names are tokens."""
     any_case: bool = False
-    """Names are told apart without regard to case, and arrive in lower case."""
+    """Names ignore case, and arrive in lower case."""
     tombstones: bool = False
-    """A message without a body deletes its key, so that a tombstone has none in structured mode either."""
+    """A message without a body deletes its key, so a tombstone has no body in structured mode either."""
     _beginnings: tuple[str, ...] = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _name: re.Pattern[str] = field(init=False, repr=False)
@@ -41,7 +41,7 @@ class Wire:
         object.__setattr__(self, "_name", re.compile(f"{_TOKEN}+" if self.ascii_only else f"{_TEXT}+"))
 
     def header_name(self, name: str) -> str:
-        """A user header's name: percent-encoded where the protocol cannot hold it, or uses it itself."""
+        """A user header's name, percent-encoded if the protocol cannot carry it or reserves it."""
         if self.any_case:
             name = name.lower()
         fits = self._name.fullmatch(name) is not None
@@ -55,43 +55,43 @@ class Wire:
         return character if self._name.fullmatch(character) else "".join(f"%{byte:02X}" for byte in character.encode())
 
     def header_value(self, value: str) -> str:
-        """A user header's value: as it is, or as RFC 8187 writes what headers cannot hold."""
+        """A user header's value, as is or in the form of RFC 8187."""
         if not self.ascii_only or (_PRINTABLE.fullmatch(value) and not value.startswith(_ENCODED)):
             return value
         return _ENCODED + quote(value, safe="")
 
     def attribute_value(self, value: str) -> str:
-        """An attribute's value, percent-encoded as the HTTP binding says."""
+        """An attribute's value, percent-encoded as in the HTTP binding."""
         if not self.ascii_only or _PLAIN.fullmatch(value):
             return value
         return quote(value, safe=_ATTRIBUTE_SAFE)
 
     def is_reserved(self, name: str) -> bool:
-        """Whether a header is the protocol's or ours, and not one of the user's."""
+        """Whether a header belongs to the protocol or to us, not to the user."""
         lower = name.lower()
         return lower.startswith(self._beginnings) or lower in self._names
 
     def user_header(self, name: str, value: str) -> tuple[str, str]:
-        """A header as the user gave it."""
+        """Decode a header to the user's name and value."""
         if self.ascii_only and value.startswith(_ENCODED):
             value = unquote(value.removeprefix(_ENCODED))
         return unquote(name), value
 
 
-PLAIN = Wire("")
-KAFKA = Wire("ce_", tombstones=True)
-REDIS = Wire("ce_", reserved=("data",))
-AMQP = Wire(
+PLAIN = HeaderFormat("")
+KAFKA = HeaderFormat("ce_", tombstones=True)
+REDIS = HeaderFormat("ce_", reserved=("data",))
+AMQP = HeaderFormat(
     "ce-",
     reserved=(
-        *("cc", "bcc"),  # further routing keys: they would take a message where its topic does not
+        *("cc", "bcc"),  # additional routing keys: they would send a message beyond its topic
         *("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-stream-offset"),
         *("x-received-from", "x-shovelled"),
     ),
 )
-"""RabbitMQ's own headers; all others that begin with x- are the user's."""
-NATS = Wire("ce-", reserved=("nats-",), ascii_only=True)
-HTTP = Wire(
+"""Reserves RabbitMQ's own headers; any other header that starts with x- is the user's."""
+NATS = HeaderFormat("ce-", reserved=("nats-",), ascii_only=True)
+HTTP = HeaderFormat(
     "ce-",
     reserved=(
         *("webhook-", "content-", "transfer-encoding", "connection", "host", "te", "trailer", "upgrade", "expect"),

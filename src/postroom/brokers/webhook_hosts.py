@@ -1,4 +1,4 @@
-"""The guard of webhooks: a URL that somebody else chose must not reach into the own network."""
+"""Resolve the host of a webhook: a URL that somebody else chose must not reach the internal network."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 async def lookup(host: str, port: int, timeout: float, *, private: bool) -> Sequence[str]:  # noqa: ASYNC109 - as publish
-    """The addresses of a host; unless `private`, all of them are public.
+    """The addresses of a host. Unless `private`, all of them are public.
 
-    Connect to one of these and not to the name, which may say something else a moment later. Raises
+    Connect to one of these, not to the name, which may resolve differently a moment later. Raises
     `BrokerUnavailable`.
     """
     try:
