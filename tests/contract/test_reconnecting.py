@@ -44,7 +44,7 @@ async def test_R_5_what_cannot_be_written_as_a_parameter_is_no_outage(
     url = make_url(fresh_database(kind)).set(drivername=driver).render_as_string(hide_password=False)
     store: ConnectionFactory = ThreadStore(Store(url)) if kind == "sqlite" else AsyncStore(url)
     told: list[Event] = []
-    line = Database(store, told.append).line()
+    line = Database(store, told.append).connect()
     for _ in range(2):
         with pytest.raises(Outage):
             await line.attempt(half_a_character())

@@ -19,18 +19,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from postroom import unsent
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome, Refused
 from postroom.delivery import settler as settling
-from postroom.delivery.lane_reader import Lanes
-from postroom.delivery.options import Options
-from postroom.delivery.publisher import Courier
-from postroom.delivery.queue_state import Office
-from postroom.delivery.queue_worker import Shift
+from postroom.delivery.destination import PublishToBroker
+from postroom.delivery.queue import EngineOptions, Queue
+from postroom.delivery.queue_worker import QueueWorker
 from postroom.message import Message
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.lifecycle import ClaimLimits
 from postroom.rules.ordering import Order
 from postroom.store.admin.dead_letters import Choice, DeadLetters
-from postroom.store.connections.reconnecting import Database, Outage, ShiftLines
+from postroom.store.connections.reconnecting import ConnectionSet, Database, Outage
 from postroom.store.outbox.workers import Workers
+from postroom.store.sql.operations import DEFAULT_QUEUE
 from tests.contract.store_drivers import Room, keys_of_lane, moment, only_on
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from postroom.brokers.port import Broker
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.delivery.lane_reader import LaneReader
     from postroom.store.connections.stores import ConnectionFactory, Run
     from postroom.store.sql.steps import Steps
 
@@ -126,32 +125,35 @@ class Worker:
         room = machine.room
         self.store = Store(room)
         self.broker = Postbox(machine, ordered_prefix=machine.ordered_prefix)
-        options = Options(
-            worker=name,
+        self.queue = Queue(
+            name=DEFAULT_QUEUE,
+            destination=PublishToBroker(cast("Broker", self.broker)),
             batch=16,
-            poll_interval=HOUR,
-            lease=LEASE,
-            lane_lease=LEASE,
             most_bytes=machine.most_bytes,
             policy=RetryPolicy.table((HOUR,), max_attempts=3),
         )
-        protocol = room.on(order=machine.order, limits=FOREVER)
-        self.office = Office(options, cast("Broker", self.broker), protocol, lambda _: None)
         database = Database(cast("ConnectionFactory", self.store), lambda _: None)
-        self.shift = Shift(self.office, ShiftLines.all_its_own(database), Workers(room.names))
-        self.readers = [one for one in self.shift.collectors if isinstance(one, Lanes)]
-        self.lines: list[ReconnectingConnection] = database.lines
+        self.parts = QueueWorker(
+            queue=self.queue,
+            options=EngineOptions(worker=name, poll_interval=HOUR, lease=LEASE, lane_lease=LEASE),
+            deliveries=room.on(order=machine.order, limits=FOREVER),
+            workers=Workers(room.names),
+            connections=ConnectionSet.full(database),
+            stopping=asyncio.Event(),
+            moved_to=lambda _: None,
+        )
+        self.readers = self.parts.pollers[2:]
 
     async def beat(self) -> None:
         with suppress(Outage):
-            await self.shift._heart.beat()
+            await self.parts.lease_keeper.beat()
 
     async def collect(self, *, due: bool, sweep: bool) -> None:
-        office = self.office
+        in_flight = self.parts.in_flight
         for reader in self.readers:
-            if office.flight.messages and office.flight.room < office.options.batch:
+            if len(in_flight) and in_flight.room < self.queue.batch:
                 return  # it would wait for room
-            reader._ask_at = 0.0
+            cast("LaneReader", reader._source)._ask_at = 0.0
             if due:
                 reader._due_at = 0.0
             if sweep:
@@ -160,13 +162,12 @@ class Worker:
                 await reader.collect()
 
     async def carry(self) -> None:
-        for courier in [part for part in self.shift.parts if isinstance(part, Courier)]:
-            batches = courier._batches
+        for batches in [self.parts.unordered] * self.queue.concurrency + self.parts.ordered:
             if not batches.empty():
-                await courier.carry(batches.get_nowait())
+                await self.parts.attempt.run(batches.get_nowait())
 
     async def settle(self) -> None:
-        await self.shift._settler.flush()
+        await self.parts.settler.flush()
 
 
 class Search(RuleBasedStateMachine):
@@ -228,7 +229,7 @@ class Search(RuleBasedStateMachine):
 
     def some_worker(self, data: st.DataObject) -> Worker:
         """Mostly the one who has the lane: the other has nothing to do."""
-        holding = [worker for worker in self.workers if 0 in worker.office.flight.lanes]
+        holding = [worker for worker in self.workers if 0 in worker.parts.in_flight.lanes]
         return data.draw(st.sampled_from([*holding * 4, *self.workers]))
 
     def work(self, data: st.DataObject) -> None:

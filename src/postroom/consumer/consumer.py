@@ -209,7 +209,7 @@ class Consumer(Background):
             if source is not None and is_ours:
                 stack.push_async_callback(source.close)
             stack.push_async_callback(self._transactions.close)
-            connection = Database(store, hook).line()
+            connection = Database(store, hook).connect()
             stack.push_async_callback(connection.close)
             runner = self._runner(connection, hook)
             stack.callback(runner.close)

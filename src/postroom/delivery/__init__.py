@@ -1,1 +1,1 @@
-"""The engine: claim → attempt → settle, for any number of queues, each with its destination."""
+"""The delivery engine: claims what is due in any number of queues, delivers it, and settles the outcome."""

@@ -1,47 +1,51 @@
-"""Continuity: whether the database that answers now is still the one that what is in flight came from."""
+"""Continuity: check that the database that answers now is still the one that the claims in flight came from."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from postroom.delivery.queue_state import Office
+    from postroom.delivery.in_flight import InFlight
+    from postroom.delivery.settlements import Settlements
     from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.outbox.deliveries import Deliveries
 
 FIRST = 1
-"""A line's first connection: there is nothing yet that could be from another one."""
+"""The number of a first connection: nothing can be in flight yet that came from another one."""
 
 
 class Continuity:
-    """Looks at what is in flight before a new connection is used.
+    """Checks what is in flight before a new connection is used.
 
-    A standby that lagged when it was promoted, or a backup, lacks the newest messages and gives their positions out
-    again. But it has the lanes' leases, and messages in lanes are settled by position: what was sent would be written
-    down for a message that never was. So of a lane in which anything is not what we took it for, nothing is kept.
+    A standby that lagged when it was promoted, or a restored backup, lacks the newest messages and assigns their
+    positions again. But it has the lanes' leases, and messages in lanes are settled by position: a receipt would be
+    written for a message that was never sent. So if anything in a lane is not what was claimed, the whole lane is
+    abandoned.
     """
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
-        self._known: dict[ReconnectingConnection, int] = {}
+    def __init__(self, deliveries: Deliveries, in_flight: InFlight, settlements: Settlements) -> None:
+        self._deliveries = deliveries
+        self._in_flight = in_flight
+        self._lanes = in_flight.lanes
+        self._settlements = settlements
+        self._checked: dict[ReconnectingConnection, int] = {}
 
-    async def on(self, line: ReconnectingConnection) -> int:
-        """The number of the line's connection, on which what is in flight can be trusted. Raises `Outage`."""
-        number = line.connections
-        if self._known.get(line, FIRST) != number:
-            await self._look(line, number)
-            self._known[line] = number
+    async def on(self, connection: ReconnectingConnection) -> int:
+        """The number of the connection that is open, on which what is in flight can be trusted. Raises `Outage`."""
+        number = connection.connections
+        if self._checked.get(connection, FIRST) != number:
+            await self._check(connection, number)
+            self._checked[connection] = number
         return number
 
-    async def _look(self, line: ReconnectingConnection, number: int) -> None:
-        office = self._office
-        flying = [one for one in office.flight.messages.values() if one.ordered]
-        if not flying:
+    async def _check(self, connection: ReconnectingConnection, number: int) -> None:
+        ordered = self._in_flight.ordered
+        if not ordered:
             return
-        strangers = await line.attempt(office.deliveries.strangers(flying), number)
+        strangers = await connection.attempt(self._deliveries.strangers(ordered), number)
         leases = {(one.lane, one.token) for one in strangers}
-        lanes = [held.lane for held in office.flight.lanes.values() if held.lane.lease in leases]
+        lanes = [self._lanes.abandon(held.lane.number) for held in self._lanes if held.lane.lease in leases]
         if not lanes:
             return
-        dropped = [one for lane in lanes for one in office.flight.forsake_lane(lane.number)]
-        office.lost(dropped, len(lanes))
-        await line.attempt(office.deliveries.release(lanes), number)
+        self._settlements.lose([one for lane in lanes for one in self._in_flight.of_lane(lane)], len(lanes))
+        await connection.attempt(self._deliveries.release(lanes), number)

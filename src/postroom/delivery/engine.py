@@ -1,4 +1,4 @@
-"""The crew: a relay's shifts, one for each broker, and the sorter that brings them their messages, at work as one."""
+"""The engine: runs any number of queues in one process, on one set of connections and one heartbeat."""
 
 from __future__ import annotations
 
@@ -6,143 +6,210 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from postroom.brokers.no_broker import NoBroker
-from postroom.delivery.queue_worker import LEAVING
+from postroom.delivery.heartbeat import Heartbeat
+from postroom.delivery.listener import Listener
+from postroom.delivery.queue_router import QueueRouter
+from postroom.delivery.queue_worker import LEAVING, QueueWorker
 from postroom.errors import PostroomError
-from postroom.store.connections.reconnecting import Outage
-from postroom.telemetry.events import Lifecycle
+from postroom.runtime.waiting import wait_for
+from postroom.store.connections.reconnecting import ConnectionSet, Outage
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.workers import Workers
+from postroom.store.sql.names import channel
+from postroom.store.sql.operations import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
-    from postroom.delivery.queue_router import Sorter
-    from postroom.delivery.queue_worker import Part, Shift
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.delivery.queue import EngineOptions, Queue
+    from postroom.delivery.queue_worker import Part
+    from postroom.rules.routing import Routing
+    from postroom.store.connections.reconnecting import Database
+    from postroom.store.outbox.deliveries import Deliveries
 
 
-class Crew:
-    """What a run of a relay consists of."""
+class Engine:
+    """Delivers what is due in its queues. It is used for one run, on one event loop.
 
-    def __init__(
+    ``connections`` are shared by all queues; by default they are a full set (`ConnectionSet.full`). With ``routing``,
+    messages of the default queue are moved into the queues of their topics first; ``notify`` wakes whoever serves
+    these. ``listen`` is a database URL on which to listen for commits, where the database can tell. ``others`` work as
+    long as the engine does; ``lifecycle`` is called with ``started`` and ``stopped``. Closing ``database``, and the
+    destinations, is left to the caller.
+    """
+
+    def __init__(  # noqa: PLR0913 - what is optional comes by its name
         self,
-        shifts: Sequence[Shift],
-        sorter: Sorter | None,
-        lines: Sequence[ReconnectingConnection],
-        others: Sequence[Part],
+        database: Database,
+        queues: Sequence[Queue],
+        options: EngineOptions,
+        *,
+        connections: ConnectionSet | None = None,
+        routing: Routing | None = None,
+        notify: bool = False,
+        listen: str | None = None,
+        others: Sequence[Part] = (),
+        lifecycle: Callable[[str], None] | None = None,
     ) -> None:
-        self._shifts = shifts
-        self._sorter = sorter
-        self._lines = lines
-        self._others = others
-        self._first = shifts[0].office
+        self._lifecycle = lifecycle or (lambda _what: None)
+        self._database = database
+        self._options = options
         self._stopping = asyncio.Event()
+        names, connections = database.store.names, connections or ConnectionSet.full(database)
+        self._workers = {
+            queue.name: QueueWorker(
+                queue=queue,
+                options=options,
+                deliveries=_deliveries_of(queue, database),
+                workers=Workers(names, queue.name),
+                connections=connections,
+                stopping=self._stopping,
+                moved_to=self._moved_to,
+            )
+            for queue in queues
+        }
+        self._heartbeat = Heartbeat([one.lease_keeper for one in self._workers.values()], options.heartbeat)
+        self._router: QueueRouter | None = None
+        if routing is not None or DEFAULT_QUEUE in self._workers:
+            # Without patterns there is little to do: the heartbeat's connection serves.
+            connection = connections.heartbeats if routing is None else database.connect()
+            self._router = QueueRouter(
+                options=options,
+                names=names,
+                connection=connection,
+                routing=routing,
+                queues=self._workers.keys(),
+                moved_to=self._moved_to,
+                notify=notify,
+            )
+        self._others = [*others] if listen is None else [*others, self._listener(listen)]
 
-    async def work(self) -> None:
-        """Deliver until the relay stops."""
-        async with self._at_work():
-            await self._while_wanted(*self._work())
+    def _listener(self, url: str) -> Listener:
+        names = self._database.store.names
+        channels = {channel(names, queue): worker.signals.wake for queue, worker in self._workers.items()}
+        if self._router is not None:
+            channels.setdefault(channel(names, DEFAULT_QUEUE), self._router.wake)
+        return Listener(url, channels)
 
-    async def work_once(self) -> None:
-        """Deliver what could be sent now."""
-        async with self._at_work():
-            await self._while_wanted(self._once())
+    async def run(self) -> None:
+        """Deliver until `stop` is called; then finish or give back what is in flight.
 
-    async def work_until_empty(self) -> None:
-        """Deliver until nothing is left that could be sent."""
+        An outage of the database or of a destination does not end it.
+        """
         async with self._at_work():
-            await self._while_wanted(*self._work(), self._stop_when_empty())
+            await self._until_done(*self._work())
+
+    async def run_once(self) -> None:
+        """Deliver what could be sent now, and return. Raises `Outage`."""
+        async with self._at_work():
+            await self._until_done(self._once())
+
+    async def run_until_empty(self) -> None:
+        """Deliver until nothing is left that could be sent, by this or by another worker."""
+        async with self._at_work():
+            await self._until_done(*self._work(), self._stop_when_empty())
 
     def wake(self) -> None:
-        """Something was committed."""
-        if self._sorter is not None:
-            self._sorter.wake()
-        for shift in self._shifts:
-            shift.office.wake()
+        """Look for work now: something was committed."""
+        if self._router is not None:
+            self._router.wake()
+        for worker in self._workers.values():
+            worker.signals.wake()
 
     def stop(self) -> None:
         """Claim no more."""
         self._stopping.set()
-        if self._sorter is not None:
-            self._sorter.stop()
-        for shift in self._shifts:
-            shift.office.stop()
+        if self._router is not None:
+            self._router.stop()
+        for worker in self._workers.values():
+            worker.stop()
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await asyncio.gather(*(line.close() for line in self._lines))
+    def _moved_to(self, queue: str) -> None:
+        """Messages were moved into a queue, which may be one of ours."""
+        if queue in self._workers:
+            self._workers[queue].moved_in()
 
     def _work(self) -> list[Coroutine[Any, Any, None]]:
-        sorting = [] if self._sorter is None else [self._sorter.run()]
-        return [*sorting, *(collector.run() for shift in self._shifts for collector in shift.collectors)]
+        routing = [] if self._router is None else [self._router.run()]
+        return [*routing, *(poller.run() for worker in self._workers.values() for poller in worker.pollers)]
 
     async def _once(self) -> None:
-        if self._sorter is not None:
-            await self._sorter.sort_all()
+        if self._router is not None:
+            await self._router.route_all()
         async with asyncio.TaskGroup() as group:
-            for shift in self._shifts:
-                group.create_task(shift.collect_once())
+            for worker in self._workers.values():
+                group.create_task(worker.collect_once())
 
     async def _stop_when_empty(self) -> None:
-        """Stop when nothing is left that could be sent. What has no broker could not."""
         while not self._stopping.is_set() and await self._anything_left():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(self._first.options.poll_interval, 0.1)):
-                    await self._stopping.wait()
+            await wait_for(self._stopping, min(self._options.poll_interval, 0.1))
         self.stop()
 
     async def _anything_left(self) -> bool:
-        """Asked in the order in which messages go: what moves on meanwhile is found twice, and not nowhere."""
-        if self._sorter is not None and await self._sorter.anything_to_sort():
+        """Ask in the order in which messages move: what moves on meanwhile is found twice rather than not at all."""
+        if self._router is not None and await self._router.anything_to_route():
             return True
-        for shift in self._shifts:
-            if not isinstance(shift.office.broker, NoBroker) and await shift.anything_to_send():
+        for worker in self._workers.values():
+            if worker.queue.has_destination and await worker.anything_to_send():
                 return True
         return False
 
-    async def _while_wanted(self, *work: Coroutine[Any, Any, None]) -> None:
-        """Do this until it ends. When the relay stops it ends soon, unless the database is away: then it is ended."""
+    async def _until_done(self, *work: Coroutine[Any, Any, None]) -> None:
+        """Do this until it ends. After `stop` it ends soon, unless the database is away: then it is cancelled."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
-            watch = group.create_task(self._end_when_overdue(tasks))
+            watch = group.create_task(self._cancel_when_overdue(tasks))
             await asyncio.wait(tasks)
             watch.cancel()
 
-    async def _end_when_overdue(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+    async def _cancel_when_overdue(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         await self._stopping.wait()
-        await asyncio.sleep(self._shifts[0].patience)
+        await asyncio.sleep(max(worker.patience for worker in self._workers.values()))
         for task in tasks:
             task.cancel()
 
     @asynccontextmanager
     async def _at_work(self) -> AsyncIterator[None]:
-        """All parts but the collectors at work; afterwards nothing is left in flight, and no lane held."""
-        office = self._first
-        await asyncio.gather(*(line.answers() for line in self._lines))  # all connections are open before it starts
+        """All parts but the pollers are at work; afterwards nothing is in flight, and no lane is held."""
+        workers = self._workers.values()
+        await self._database.open_all()
         await self._begin()
-        office.hook(Lifecycle(office.options.worker, "started"))
+        self._lifecycle("started")
         try:
             async with asyncio.TaskGroup() as group:
-                parts = [*(part for shift in self._shifts for part in shift.parts), *self._others]
+                parts = [*(part for worker in workers for part in worker.parts), self._heartbeat, *self._others]
                 tasks = [group.create_task(part.run()) for part in parts]
                 try:
                     yield
                 finally:
-                    await asyncio.gather(*(shift.land() for shift in self._shifts))
+                    await self._finish()
                     for task in tasks:
                         task.cancel()
         finally:
-            await asyncio.gather(*(shift.leave() for shift in self._shifts))
-            await self._sort_no_more()
-            office.hook(Lifecycle(office.options.worker, "stopped"))
+            await asyncio.gather(*(worker.leave() for worker in workers), self._stop_routing())
+            self._lifecycle("stopped")
 
     async def _begin(self) -> None:
-        if self._sorter is not None:
+        if self._router is not None:
             with suppress(Outage):
-                await self._sorter.begin()
-        await asyncio.gather(*(shift.begin() for shift in self._shifts))
+                await self._router.begin()
+        await asyncio.gather(*(worker.begin() for worker in self._workers.values()))
 
-    async def _sort_no_more(self) -> None:
-        if self._sorter is not None:
+    async def _finish(self) -> None:
+        """Wait for what is in flight; afterwards no lane is taken any more."""
+        await asyncio.gather(*(worker.finish() for worker in self._workers.values()))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVING):
+                await self._heartbeat.finish()
+
+    async def _stop_routing(self) -> None:
+        if self._router is not None:
             with suppress(TimeoutError, PostroomError):
                 async with asyncio.timeout(LEAVING):
-                    await self._sorter.leave()
+                    await self._router.leave()
+
+
+def _deliveries_of(queue: Queue, database: Database) -> Deliveries:
+    found = deliveries(database.store.names, queue.name, queue.order, queue.claim_limits)
+    found.ledger_keep = queue.ledger_keep
+    return found

@@ -10,7 +10,7 @@ from postroom.store.outbox.leases import UNKNOWN_AGES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from postroom.delivery.in_flight import HeldLane
+    from postroom.delivery.held_lanes import HeldLane
     from postroom.store.outbox.leases import Ages
 
 MOST = 64

@@ -1,6 +1,6 @@
-"""Listening: PostgreSQL says when messages were committed, so that the relay need not wait for its next look.
+"""Listens on PostgreSQL for commits, so that the engine need not wait for its next poll.
 
-It is a convenience: whatever does not work here, the relay finds its messages by looking.
+It only saves time: whatever does not work here, the engine finds its messages by polling.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from postroom.errors import PostroomError
+from postroom.runtime.backoff import Backoff
 from postroom.store.connections.pooled import ONE_ROW, same_session
 from postroom.store.connections.urls import dialect_of_url, resolve
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 KEEPALIVE: Final = 15.0
-"""Seconds between two questions to the server: a connection that died without a word is found out by them."""
-PATIENCE: Final = 10.0
+"""Seconds between two queries that check whether the connection is still alive."""
+TIME_LIMIT: Final = 10.0
 """Seconds for the server to answer."""
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
@@ -31,7 +32,7 @@ Wake = Callable[[str], None]
 
 
 class Listener:
-    """Calls a channel's function with what is said there, and with nothing after each connect, for what was missed."""
+    """Calls a channel's function with each payload; and with none after each connect, for what was missed."""
 
     def __init__(self, url: str, channels: Mapping[str, Wake], *, keepalive: float = KEEPALIVE) -> None:
         self._url = url
@@ -39,24 +40,25 @@ class Listener:
         self._keepalive = keepalive
 
     async def run(self) -> None:
-        """Listen until cancelled. Connects again after every failure, and raises none.
+        """Listen until cancelled. Reconnects after every failure, and raises none.
 
-        Returns at once where one cannot listen: another database, no async driver, a pooler in between.
+        Returns at once if it cannot listen: another database, no async driver, a pooler in between.
         """
         listen = self._way()
         if listen is None:
             return
-        pause = FIRST_PAUSE / 2
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             connected = _Connected()
             try:
                 await listen(connected)
             except _PoolerBetween:
                 return
-            except Exception as error:  # noqa: BLE001 - whatever it is, the relay looks by itself meanwhile
+            except Exception as error:  # noqa: BLE001 - whatever it is, the engine polls meanwhile
                 del error
-            pause = FIRST_PAUSE if connected.once else min(pause * 2, LONGEST_PAUSE)
-            await _pause(pause)
+            if connected.once:
+                backoff.reset()
+            await _pause(backoff.next())
 
     def _way(self) -> Callable[[_Connected], Awaitable[None]] | None:
         try:
@@ -72,7 +74,7 @@ class Listener:
     async def _with_asyncpg(self, options: dict[str, Any], connected: _Connected) -> None:
         import asyncpg
 
-        connection = await asyncpg.connect(**options | {"timeout": PATIENCE, "command_timeout": PATIENCE})
+        connection = await asyncpg.connect(**options | {"timeout": TIME_LIMIT, "command_timeout": TIME_LIMIT})
         try:
             if await connection.execute(same_session(connection.get_server_pid())) != ONE_ROW:
                 raise _PoolerBetween
@@ -94,10 +96,10 @@ class Listener:
         import psycopg
         from psycopg import sql
 
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIME_LIMIT):
             connection = await psycopg.AsyncConnection.connect(**options, autocommit=True)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIME_LIMIT):
                 found = await connection.execute(same_session(connection.info.backend_pid).encode())
                 if await found.fetchone() is None:
                     raise _PoolerBetween
@@ -107,7 +109,7 @@ class Listener:
             while True:
                 async for notice in connection.notifies(timeout=self._keepalive):
                     self._wake(notice.channel, notice.payload)
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIME_LIMIT):
                     await connection.execute("SELECT 1")
         finally:
             connection.pgconn.finish()  # at once: an orderly end could wait for a server that is gone
@@ -125,13 +127,13 @@ _pause = asyncio.sleep
 
 
 class _Connected:
-    """Whether an attempt got as far as to listen."""
+    """Whether an attempt got as far as listening."""
 
     once = False
 
 
 class _PoolerBetween(Exception):
-    """`LISTEN` would be heard by whoever gets the session next, and not by us."""
+    """A pooler would give the session that listens to another client."""
 
 
 def _options(url: URL) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A shift: the parts at work for one queue and its broker, from the first claim to the last settlement."""
+"""A queue worker: the parts at work for one queue, from the first claim to the last settlement."""
 
 from __future__ import annotations
 
@@ -6,115 +6,249 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from postroom.delivery.claimer import Collector, HelpingRows, Rows
+from postroom.delivery.admission import Admission
+from postroom.delivery.attempt import GRACE, Attempt
+from postroom.delivery.circuit import Circuit
+from postroom.delivery.continuity import Continuity
+from postroom.delivery.failed_keys import FailedKeys
 from postroom.delivery.freeing import Freeing
-from postroom.delivery.heartbeat import Heart
-from postroom.delivery.lane_reader import Lanes
-from postroom.delivery.publisher import GRACE, Batches, Courier
+from postroom.delivery.held_lanes import HeldLanes
+from postroom.delivery.in_flight import InFlight
+from postroom.delivery.lane_reader import LaneReader
+from postroom.delivery.lease_keeper import LeaseKeeper
+from postroom.delivery.row_claimer import RowClaimer
+from postroom.delivery.settlements import Settlements
 from postroom.delivery.settler import Settler
+from postroom.delivery.signals import Signals
+from postroom.delivery.suspects import Suspects
+from postroom.delivery.targets import Targets
+from postroom.delivery.verdicts import Health
+from postroom.delivery.work_source import Handover, Poller
 from postroom.errors import PostroomError
-from postroom.store.connections.reconnecting import ConnectionReplaced, Outage
+from postroom.store.connections.reconnecting import Outage
 from postroom.store.outbox.holding import Holding
+from postroom.telemetry.events import Reachability, TargetChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from postroom.delivery.queue_state import Office
-    from postroom.store.connections.reconnecting import ShiftLines
+    from postroom.delivery.attempt import Batches
+    from postroom.delivery.queue import EngineOptions, Queue
+    from postroom.delivery.work_source import WorkSource
+    from postroom.store.connections.reconnecting import ConnectionSet
+    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.workers import Workers
 
-
-_REPLACEMENTS = 5
-"""How many times one may come in the way of what a single run collects."""
 LEAVING = 5.0
-"""Seconds for the heart to finish its beat, and again to free what is held."""
+"""Seconds to release what is held."""
 
 
 class Part(Protocol):
-    """What works until it is cancelled."""
+    """Something that works until it is cancelled."""
 
     async def run(self) -> None:
         """Work."""
         ...
 
 
-class Shift:
-    """One queue's parts. They share an office, and lines to the database."""
+class QueueWorker:
+    """Puts the parts of one queue together, and starts and ends their work."""
 
-    def __init__(self, office: Office, lines: ShiftLines, workers: Workers) -> None:
-        self.office = office
-        office.questions = lines.settlements
-        self._questions = lines.beats
-        self._settler = Settler(office, lines.settlements)
-        self._heart = Heart(office, lines.beats, workers)
-        concurrency = office.options.concurrency
-        self._queues: list[Batches] = [asyncio.Queue() for _ in range(1 + concurrency)]
-        unordered, *ordered = self._queues
-        couriers = [Courier(office, unordered) for _ in range(concurrency)]
-        couriers += [Courier(office, queue) for queue in ordered]
-        claims, more_claims = lines.claims
-        self._claimers = [
-            Rows(office, claims, self._settler, unordered),
-            HelpingRows(office, more_claims, self._settler, unordered),
-        ]
-        self.collectors: list[Collector] = [*self._claimers]
-        self.collectors += [Lanes(office, line, self._settler, ordered, n) for n, line in enumerate(lines.reads)]
-        self._freeing = Freeing(office, more_claims, Holding(office.deliveries.names, office.deliveries.queue))
-        self.parts: Sequence[Part] = (*couriers, self._settler, self._heart, self._freeing)
+    def __init__(
+        self,
+        queue: Queue,
+        options: EngineOptions,
+        deliveries: Deliveries,
+        workers: Workers,
+        connections: ConnectionSet,
+        stopping: asyncio.Event,
+        moved_to: Callable[[str], None],
+    ) -> None:
+        self.queue = queue
+        self._deliveries = deliveries
+        self._connections = connections
+        self._stopping = stopping
+        self.signals = Signals()
+        self.in_flight = InFlight(HeldLanes(), queue.most_messages, queue.most_bytes)
+        self.settlements = Settlements(self.in_flight, queue.hook)
+        self._failed_keys = FailedKeys()
+        self._health = _health(queue, options)
+        self._continuity = Continuity(deliveries, self.in_flight, self.settlements)
+        self.settler = Settler(
+            queue=queue,
+            worker=options.worker,
+            deliveries=deliveries,
+            connection=connections.settlements,
+            settlements=self.settlements,
+            in_flight=self.in_flight,
+            failed_keys=self._failed_keys,
+            continuity=self._continuity,
+            signals=self.signals,
+            moved_to=moved_to,
+        )
+        self.lease_keeper = LeaseKeeper(
+            queue=queue,
+            options=options,
+            deliveries=deliveries,
+            workers=workers,
+            connection=connections.heartbeats,
+            in_flight=self.in_flight,
+            health=self._health,
+            settlements=self.settlements,
+            signals=self.signals,
+        )
+        self.attempt = Attempt(
+            queue=queue,
+            deliveries=deliveries,
+            connection=connections.settlements,
+            in_flight=self.in_flight,
+            failed_keys=self._failed_keys,
+            health=self._health,
+            settlements=self.settlements,
+            stopping=stopping,
+        )
+        self._freeing = Freeing(
+            connections.claims[1], Holding(deliveries.names, queue.name), self._health.targets, self.signals
+        )
+        self.unordered: Batches = asyncio.Queue()
+        self.ordered: list[Batches] = [asyncio.Queue() for _ in range(queue.concurrency)] if queue.keyed else []
+        """One for each share of the lanes; batches of one are attempted one after another."""
+        self._admission = Admission(self.in_flight, self._health.circuit, queue.batch, stopping)
+        handover = Handover(
+            queue=queue,
+            deliveries=deliveries,
+            in_flight=self.in_flight,
+            admission=self._admission,
+            signals=self.signals,
+            settlements=self.settlements,
+            settler=self.settler,
+        )
+        self._row_claimers = [self._row_claimer(options, handover, helps=helps) for helps in (False, True)]
+        self._lane_readers = [self._lane_reader(options, handover, n) for n in range(LaneReader.READERS) if queue.keyed]
+        sources: list[WorkSource] = [*self._row_claimers, *self._lane_readers]
+        self.pollers = [self._poller(source, options) for source in sources]
+
+    def _row_claimer(self, options: EngineOptions, handover: Handover, *, helps: bool) -> RowClaimer:
+        return RowClaimer(
+            queue=self.queue,
+            options=options,
+            deliveries=self._deliveries,
+            connection=self._connections.claims[helps],
+            circuit=self._health.circuit,
+            signals=self.signals,
+            handover=handover,
+            batches=self.unordered,
+            helps=helps,
+        )
+
+    def _lane_reader(self, options: EngineOptions, handover: Handover, number: int) -> LaneReader:
+        return LaneReader(
+            queue=self.queue,
+            options=options,
+            deliveries=self._deliveries,
+            connection=self._connections.reads[number],
+            continuity=self._continuity,
+            in_flight=self.in_flight,
+            failed_keys=self._failed_keys,
+            circuit=self._health.circuit,
+            settlements=self.settlements,
+            handover=handover,
+            batches=self.ordered,
+            reader=number,
+        )
+
+    def _poller(self, source: WorkSource, options: EngineOptions) -> Poller:
+        return Poller(
+            source=source,
+            admission=self._admission,
+            circuit=self._health.circuit,
+            targets=self._health.targets,
+            signals=self.signals,
+            poll_interval=options.poll_interval,
+            stopping=self._stopping,
+        )
+
+    @property
+    def parts(self) -> Sequence[Part]:
         """What must be at work before anything is collected."""
+        unordered = [_Attempts(self.attempt, self.unordered) for _ in range(self.queue.concurrency)]
+        ordered = [_Attempts(self.attempt, batches) for batches in self.ordered]
+        return [*unordered, *ordered, self.settler, self._freeing]
 
     @property
     def patience(self) -> float:
-        """Seconds for what is in flight to be sent and settled."""
-        return self.office.options.broker_timeout + 2 * GRACE
+        """Seconds for what is in flight to be delivered and settled."""
+        return self.queue.timeout + 2 * GRACE
 
     async def begin(self) -> None:
-        """Say that this relay is alive, and take lanes."""
+        """Learn which topics wait, say that this worker is alive, and take lanes."""
         with suppress(Outage):
             await self._freeing.look()
-            await self._heart.beat()
+            await self.lease_keeper.beat()
 
     async def collect_once(self) -> None:
-        """Deliver what could be sent now."""
-        office = self.office
-        while not office.stopping.is_set():
+        """Deliver what could be sent now. Raises `Outage`."""
+        while not self._stopping.is_set():
             found = 0
-            for collector in self.collectors:
-                found += await _collected(collector)
-            await office.flight.wait_until_empty()
+            for poller in self.pollers:
+                found += await poller.collect_all()
+            await self.in_flight.wait_until_empty()
             found += await self._freeing.free()
-            if not found or office.circuit.down is not None:
+            if not found or self._health.circuit.down is not None:
                 return
 
     async def anything_to_send(self) -> bool:
-        """Whether anything is left that could be sent, now that nothing is in flight. Waits for that first."""
-        await self.office.flight.wait_until_empty()
-        return await self._questions.run(self.office.deliveries.anything_to_send)
+        """Whether anything is left that could be sent. Waits first until nothing is in flight."""
+        await self.in_flight.wait_until_empty()
+        return await self._connections.heartbeats.run(self._deliveries.anything_to_send)
 
-    async def land(self) -> None:
-        """Give back what no courier has begun with, and wait for the rest; afterwards no lane is taken any more."""
-        office = self.office
-        for queue in self._queues:
-            while not queue.empty():
-                office.give_back(queue.get_nowait().claimed)
+    def moved_in(self) -> None:
+        """Messages came into the queue at positions that may have been passed by."""
+        self.signals.rows_behind()
+        self.in_flight.lanes.read_all_again()
+        self.signals.wake()
+
+    def stop(self) -> None:
+        """Claim no more."""
+        self.in_flight.stop_waiting()
+        self.signals.wake()
+
+    async def finish(self) -> None:
+        """Give back what no attempt has begun with, and wait for the rest to be settled."""
+        for batches in (self.unordered, *self.ordered):
+            while not batches.empty():
+                self.settlements.give_back(batches.get_nowait().claimed)
         with suppress(TimeoutError):
             async with asyncio.timeout(self.patience):
-                await office.flight.wait_until_empty()
-                await self._settler.wait_until_written()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LEAVING):
-                await self._heart.rest()
+                await self.in_flight.wait_until_empty()
+                await self.settler.wait_until_written()
 
     async def leave(self) -> None:
-        """Free what is held. Where the database is away, leases end by themselves."""
+        """Release what is held. While the database is away, leases end by themselves."""
+        unresolved = [token for claimer in self._row_claimers for token in claimer.unresolved]
         with suppress(TimeoutError, PostroomError):
             async with asyncio.timeout(LEAVING):
-                await self._heart.leave([token for claimer in self._claimers for token in claimer.unknown])
+                await self.lease_keeper.release(unresolved)
 
 
-async def _collected(collector: Collector) -> int:
-    """Collect; once more where a connection was replaced on the way, because an operation of another one failed."""
-    for _ in range(_REPLACEMENTS):
-        with suppress(ConnectionReplaced):
-            return await collector.collect(everything=True)
-    return await collector.collect(everything=True)
+class _Attempts:
+    """Attempts batches one after another."""
+
+    def __init__(self, attempt: Attempt, batches: Batches) -> None:
+        self._attempt = attempt
+        self._batches = batches
+
+    async def run(self) -> None:
+        while True:
+            await self._attempt.run(await self._batches.get())
+
+
+def _health(queue: Queue, options: EngineOptions) -> Health:
+    name, patience = queue.destination.name, 3 * queue.timeout + options.lane_lease
+    return Health(
+        Circuit(lambda down: queue.hook(Reachability(name, down is None, down or "", queue.name)), patience),
+        Targets(
+            lambda topic, down: queue.hook(TargetChanged(name, topic, down is None, down or "", queue.name)), patience
+        ),
+        Suspects(),
+    )

@@ -1,4 +1,4 @@
-"""The settler: writes what became of messages, gathered into few statements."""
+"""The settler: writes settlements to the database, many in one statement, and reports what was written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from postroom.delivery.settlements import unsent_keys
 from postroom.rules.lifecycle import Outcome
+from postroom.runtime.backoff import Backoff
 from postroom.store.admin.conflicts import Conflicts
 from postroom.store.connections.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from postroom.store.outbox.leases import (
@@ -28,38 +30,59 @@ from postroom.telemetry.events import Postponed as PostponedEvent
 from postroom.telemetry.tracebacks import raised_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from postroom.delivery.queue_state import Office
+    from postroom.delivery.continuity import Continuity
+    from postroom.delivery.failed_keys import FailedKeys
+    from postroom.delivery.in_flight import InFlight
+    from postroom.delivery.queue import Queue
+    from postroom.delivery.settlements import Settlements
+    from postroom.delivery.signals import Signals
     from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.outbox.deliveries import Deliveries
 
 MOST = 5000
 """Settlements of one statement."""
 TRIES = 3
-"""Of a single settlement that the database refuses though it answers."""
-
-
-def unsent_keys(settlements: Sequence[Settlement]) -> list[str]:
-    """Keys of what was not sent, one for each message."""
-    return [
-        one.claimed.message.key for one in settlements if type(one) is not Sent and one.claimed.message.key is not None
-    ]
+"""Of a single settlement that the database refuses although it answers."""
 
 
 class Settler:
-    """Takes what couriers hand over while it is writing, and writes that next."""
+    """Writes what was handed over; what is handed over meanwhile is written next."""
 
-    def __init__(self, office: Office, line: ReconnectingConnection) -> None:
-        self._office = office
-        self._line = line
-        self._operating = Conflicts(office.deliveries)
+    def __init__(  # noqa: PLR0913 - what a settlement changes, and who learns of it
+        self,
+        *,
+        queue: Queue,
+        worker: str,
+        deliveries: Deliveries,
+        connection: ReconnectingConnection,
+        settlements: Settlements,
+        in_flight: InFlight,
+        failed_keys: FailedKeys,
+        continuity: Continuity,
+        signals: Signals,
+        moved_to: Callable[[str], None],
+    ) -> None:
+        self._queue = queue
+        self._worker = worker
+        self._deliveries = deliveries
+        self._connection = connection
+        self._settlements = settlements
+        self._in_flight = in_flight
+        self._lanes = in_flight.lanes
+        self._failed_keys = failed_keys
+        self._continuity = continuity
+        self._signals = signals
+        self._moved_to = moved_to
+        self._conflicts = Conflicts(deliveries)
         self._writing = False
         self._wrote = asyncio.Event()
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            await self._office.to_settle.wait()
+            await self._settlements.waiting.wait()
             self._writing = True
             await self.flush()
             self._writing = False
@@ -67,31 +90,29 @@ class Settler:
 
     async def wait_until_written(self) -> None:
         """Return when nothing is waiting to be written."""
-        while self._writing or self._office.to_settle.is_set():
+        while self._writing or self._settlements.waiting.is_set():
             self._wrote.clear()
             await self._wrote.wait()
 
     async def flush(self) -> None:
         """Write all that is waiting to be written."""
-        office = self._office
-        office.to_settle.clear()
-        settlements, office.settlements = office.settlements, []
-        while settlements:
-            chunk, settlements = settlements[:MOST], settlements[MOST:]
-            await self._settle(chunk, settlements)
-        conflicts, office.conflicts = office.conflicts, []
+        pending = self._settlements.take_pending()
+        while pending:
+            chunk, pending = pending[:MOST], pending[MOST:]
+            await self._settle(chunk, pending)
+        conflicts = self._settlements.take_conflicts()
         if conflicts:
             await self.audit(conflicts)
 
     async def _settle(self, settlements: list[Settlement], rest: list[Settlement]) -> None:
         """Write settlements until the database has them; the rest comes after them."""
-        pause, refused = FIRST_PAUSE, 0
+        backoff, refused = Backoff(FIRST_PAUSE, LONGEST_PAUSE), 0
         while True:
             try:
                 await self._write(settlements, rest)
                 return
             except Outage as outage:
-                if await self._line.answers():
+                if await self._connection.answers():
                     if len(settlements) > 1:  # it is the statement: find out which settlement is at fault
                         middle = len(settlements) // 2
                         await self._settle(settlements[:middle], [*settlements[middle:], *rest])
@@ -101,104 +122,97 @@ class Settler:
                     if refused == TRIES:
                         self._give_up(settlements[0], outage)
                         return
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                await asyncio.sleep(backoff.next())
 
     async def _write(self, settlements: list[Settlement], rest: list[Settlement]) -> None:
-        office = self._office
         started = time.monotonic()
-        connection = await office.continuity.on(self._line)
-        if forsaken := office.flight.forsaken:
-            settlements = [one for one in settlements if (one.claimed.lane, one.claimed.token) not in forsaken]
+        connection = await self._continuity.on(self._connection)
+        if self._lanes.any_abandoned:
+            settlements = [one for one in settlements if self._lanes.may_settle(one.claimed)]
         # A message in a lane has no lease of its own to give back: it is read again.
         dropped = [one.claimed for one in settlements if type(one) is GivenBack and one.claimed.ordered]
         written = settlements
         if dropped:
             # Where the lane's lease has ended by our clock, the database is asked whether somebody else has it.
-            held = {one.lease for one in office.flight.held(dropped, started)}
+            held = {one.lease for one in self._in_flight.held(dropped, started)}
             written = [one for one in settlements if type(one) is not GivenBack or one.claimed.lease not in held]
-        lost, instead = await self._line.attempt(office.deliveries.write(written), connection)
+        lost, instead = await self._connection.attempt(self._deliveries.write(written), connection)
         if instead:
             self._hold_back(instead.values())
             written = [instead.get(one.claimed.lease, one) for one in written]
             settlements = [instead.get(one.claimed.lease, one) for one in settlements]
-        if office.failed_keys:
-            unwritten = {*unsent_keys(rest), *unsent_keys(office.settlements)}
-            office.failed_keys.settled([key for key in unsent_keys(settlements) if key not in unwritten])
+        if self._failed_keys:
+            unwritten = {*unsent_keys(rest), *self._settlements.unsent_keys()}
+            self._failed_keys.settled([key for key in unsent_keys(settlements) if key not in unwritten])
         for one in dropped:
-            office.flight.read_again(one.lane, one.position)
-        office.conflicts.extend([one for one in lost if office.flight.messages.get(one.position) is one])
-        office.flight.land([one.claimed for one in settlements])
+            self._lanes.read_again(one.lane, one.position)
+        if lost:
+            self._settlements.add_conflicts(self._in_flight.remaining(lost))
+        self._in_flight.land([one.claimed for one in settlements])
         gone = {one.lease for one in lost}
         settled = [one for one in written if one.claimed.lease not in gone] if gone else written
-        office.hook(Phase("commit", len(written), time.monotonic() - started))
+        self._queue.hook(Phase("commit", len(written), time.monotonic() - started))
         self.report(settled)
 
     def _hold_back(self, instead: Iterable[Settlement]) -> None:
-        """What comes behind messages that are dead after all must wait."""
+        """Messages are dead after all: what comes behind them must wait."""
         for one in instead:
             if isinstance(one, Dead) and one.claimed.message.key is not None:
-                self._office.failed_keys.fail(one.claimed.message.key, one.claimed.position)
+                self._failed_keys.fail(one.claimed.message.key, one.claimed.position)
 
     def _give_up(self, settlement: Settlement, outage: Outage) -> None:
         """The database refuses this one: its lease runs out, and it is sent again."""
-        office = self._office
-        office.flight.land([settlement.claimed])
+        self._in_flight.land([settlement.claimed])
         is_late = isinstance(outage.__cause__, TimeoutError) or is_lock_timeout(outage.__cause__ or outage)
         outcome = Outcome.DB_TIMEOUT if is_late else Outcome.DB_ERROR
-        office.hook(NotSettled(settlement.claimed.message, str(outage), outcome))
+        self._queue.hook(NotSettled(settlement.claimed.message, str(outage), outcome))
 
     async def audit(self, conflicts: Sequence[Claimed]) -> None:
-        """Write down leases that were lost, with what was found instead."""
-        worker = self._office.options.worker
-        await self._line.run(lambda: self._operating.record(worker, conflicts))
+        """Record leases that were lost, with what was found instead. Retries until the database has them."""
+        await self._connection.run(lambda: self._conflicts.record(self._worker, conflicts))
         messages = [one.message for one in conflicts]
-        self._office.hook(Settled(Outcome.CONFLICT, messages, broker=self._office.broker.name))
+        self._queue.hook(Settled(Outcome.CONFLICT, messages, broker=self._queue.destination.name))
 
     def report(self, settled: Sequence[Settlement]) -> None:
-        """Tell the hook, in one event for all that were sent and one for each that failed."""
-        office = self._office
+        """Emit one event for all that were sent, and one for each that failed; wake who can work on that."""
         sent = [one.claimed.message for one in settled if type(one) is Sent]
         if sent:
-            office.hook(Settled(Outcome.SUCCESS, sent, broker=office.broker.name))
+            self._queue.hook(Settled(Outcome.SUCCESS, sent, broker=self._queue.destination.name))
         if len(sent) < len(settled):
             waiting = sum(type(one) is Postponed for one in settled)
             if waiting:
-                office.hook(PostponedEvent(waiting))
+                self._queue.hook(PostponedEvent(waiting))
             for one in settled:
                 self._report_unsent(one)
-            office.wake()
+            self._signals.wake()
 
     def _report_unsent(self, one: Settlement) -> None:
-        office = self._office
-        message, broker = one.claimed.message, office.broker.name
-        seconds = office.seconds.pop(one.claimed.position, 0.0)
+        hook, broker = self._queue.hook, self._queue.destination.name
+        message, seconds = one.claimed.message, self._settlements.seconds_of(one.claimed)
         match one:
             case Sent() | Postponed():
                 pass
             case GivenBack():
-                office.rows_given_back = True
+                self._signals.rows_behind()
             case Refiled():
-                if one.queue in office.neighbours:
-                    office.neighbours[one.queue].moved_in()
+                self._moved_to(one.queue)
             case Expired():
-                office.hook(ExpiredEvent([message]))
+                hook(ExpiredEvent([message]))
             case Duplicate():
-                office.hook(Settled(Outcome.DEDUP_HIT, [message], one.claimed.attempts, broker=broker))
+                hook(Settled(Outcome.DEDUP_HIT, [message], one.claimed.attempts, broker=broker))
             case Retry():
                 attempts = one.claimed.attempts + 1
-                office.hook(Settled(Outcome.RETRY, [message], attempts, one.code, one.message, broker, seconds))
+                hook(Settled(Outcome.RETRY, [message], attempts, one.code, one.message, broker, seconds))
             case Dead():
                 attempts = one.claimed.attempts + int(one.attempted)
-                office.hook(Settled(Outcome.DEAD, [message], attempts, one.code, one.message, broker, seconds))
-                self._tell(one)
+                hook(Settled(Outcome.DEAD, [message], attempts, one.code, one.message, broker, seconds))
+                self._call_on_dead(one)
 
-    def _tell(self, dead: Dead) -> None:
-        """Call the user's `on_dead`, which must not be able to stop the relay."""
-        on_dead = self._office.options.on_dead
-        if on_dead is None:
+    def _call_on_dead(self, dead: Dead) -> None:
+        """Call the user's `on_dead`, which must not be able to stop the engine."""
+        if self._queue.on_dead is None:
             return
         try:
-            on_dead(dead.claimed.message, dead.code, dead.message)
+            self._queue.on_dead(dead.claimed.message, dead.code, dead.message)
         except Exception as error:  # noqa: BLE001 - reported, and nothing else can be done
-            self._office.hook(HookFailed("on_dead", type(error).__name__, raised_at(error)))
+            self._queue.hook(HookFailed("on_dead", type(error).__name__, raised_at(error)))

@@ -1,6 +1,6 @@
-"""Suspects: messages that the broker could not be reached with. Each time fewer of them are sent together.
+"""Suspects: messages with which the destination could not be reached. Each time fewer of them are sent together.
 
-So the one that always breaks the connection is found, and what was only sent beside it gets through.
+This finds the one that always breaks the connection, while what was only sent beside it gets through.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from postroom.store.outbox.leases import Claimed
 
 MOST = 10_000
-"""Messages that are remembered: more than are in flight at a time. The oldest are forgotten, and are no suspects."""
+"""Messages that are remembered: more than are in flight at a time. The oldest are forgotten."""
 TOGETHER = (32, 4)
-"""How many are sent together that failed once, and twice; then each goes alone. After an outage that is soon done."""
+"""How many are sent together that failed once, and twice. From the third time on each goes alone."""
 
 
 class Strike:
-    """How often a message could not be handed over, and what the broker has taken since the last time."""
+    """How often a message could not be handed over, and what the destination has taken since the last time."""
 
     __slots__ = ("at", "broker_worked", "count", "target_worked", "topic")
 
@@ -46,7 +46,7 @@ class Suspects:
         return bool(self._strikes)
 
     def of(self, one: Claimed) -> Strike:
-        """What there is against a message."""
+        """How often this message failed to get through."""
         return self._strikes.get(one.position, INNOCENT)
 
     def strike(self, claimed: Iterable[Claimed]) -> None:
@@ -59,19 +59,19 @@ class Suspects:
             del self._strikes[next(iter(self._strikes))]
 
     def worked(self, started: float, topics: Collection[str]) -> None:
-        """A call of the broker that began then has brought answers, and messages of these topics through."""
+        """A call that began then was answered, and brought messages of these topics through."""
         for strike in self._strikes.values():
             if strike.at < started:
                 strike.broker_worked = True
                 strike.target_worked = strike.target_worked or strike.topic in topics
 
     def clear(self, claimed: Iterable[Claimed]) -> None:
-        """These got through, or are done with."""
+        """These got through, or were refused."""
         for one in claimed:
             self._strikes.pop(one.position, None)
 
     def first_part(self, wave: Sequence[Claimed]) -> Sequence[Claimed]:
-        """What of these, from the first on, is sent together."""
+        """The first of these that are sent together."""
         if not self._strikes:
             return wave
         count = self.of(wave[0]).count

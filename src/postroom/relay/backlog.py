@@ -1,4 +1,4 @@
-"""The census: has the backlog counted now and then, where somebody listens."""
+"""Counts the backlog now and then, if a hook wants to know."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from postroom.telemetry.events import Hook
 
 EVERY = 5.0
-"""Seconds between two counts at the least."""
+"""Seconds between two counts, at least."""
 SHARE = 50
-"""A count that takes long is followed by a pause that is so many times as long."""
+"""A count that takes long is followed by a pause this many times as long."""
 
 
-class Counting:
-    """Counts on a line of its own, and takes no more than a small share of the database's time."""
+class BacklogCounter:
+    """Counts on its own connection, and takes only a small share of the database's time."""
 
-    def __init__(self, line: ReconnectingConnection, census: BacklogCount, hook: Hook) -> None:
-        self._line = line
-        self._census = census
+    def __init__(self, connection: ReconnectingConnection, count: BacklogCount, hook: Hook) -> None:
+        self._connection = connection
+        self._count = count
         self._hook = hook
 
     async def run(self) -> None:
-        """Count until cancelled. While the database is away, nothing is told."""
+        """Count until cancelled. Reports nothing while the database is away."""
         while True:
             started = time.monotonic()
             with suppress(Outage):
-                self._hook(Counted(await self._line.attempt(self._census.backlog())))
+                self._hook(Counted(await self._connection.attempt(self._count.backlog())))
             await asyncio.sleep(max(EVERY, SHARE * (time.monotonic() - started)))

@@ -1,4 +1,4 @@
-"""Cleaning: a relay removes what is old and done now and then, where it was asked to."""
+"""Removes what is old and done now and then, if the relay is asked to."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
     from postroom.telemetry.events import Hook
 
-PATIENCE = 3600.0
-"""Seconds for a whole cleaning, which is many small transactions."""
+TIME_LIMIT = 3600.0
+"""Seconds for a whole cleanup, which is many small transactions."""
 
 
 class Cleaning:
-    """Cleans on a line of its own, at the start and then again and again. Several relays may do it at once."""
+    """Cleans up on its own connection, at the start and then at intervals. Several relays may do it at once."""
 
     def __init__(
-        self, line: ReconnectingConnection, names: Names, settings: Settings, every: float, hook: Hook
+        self, connection: ReconnectingConnection, names: Names, settings: Settings, every: float, hook: Hook
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._names = names
         self._settings = settings
         self._every = every
         self._hook = hook
 
     async def run(self) -> None:
-        """Clean until cancelled. What an outage interrupts is done the next time."""
+        """Clean up until cancelled. What an outage interrupts is done the next time."""
         days, inbox_days = self._settings.retention_days, self._settings.inbox_retention_days
         while True:
             with suppress(Outage):
-                self._hook(await self._line.attempt(clean(self._names, days=days, inbox_days=inbox_days)))
+                self._hook(await self._connection.attempt(clean(self._names, days=days, inbox_days=inbox_days)))
             await asyncio.sleep(self._every)

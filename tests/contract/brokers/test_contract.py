@@ -13,7 +13,7 @@ import psutil
 
 from postroom import Message, Relay, RetryPolicy
 from postroom.brokers.port import Accepted, Outcome, Refused, Unreached
-from postroom.delivery.publisher import GRACE
+from postroom.delivery.attempt import GRACE
 from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Reason
 from postroom.telemetry.events import Reachability, Settled, TargetChanged

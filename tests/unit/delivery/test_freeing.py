@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from postroom.delivery import freeing
 from postroom.delivery.freeing import GLANCE, Freeing
+from postroom.delivery.signals import Signals
 from postroom.delivery.targets import Targets
 from postroom.store.outbox.holding import MOST_TARGETS, Freed, HeldTarget
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Waiting:
-    """A database with one message for each topic, and the line to it."""
+    """A database with one message for each topic, and the connection to it."""
 
     def __init__(self, topics: Sequence[str]) -> None:
         self.topics = dict.fromkeys(topics)
@@ -48,8 +49,7 @@ def test_more_topics_than_a_look_tells_are_freed_soon(monkeypatch: pytest.Monkey
     monkeypatch.setattr(freeing, "time", SimpleNamespace(monotonic=lambda: clock.now))
     waiting = Waiting([f"t{n}" for n in range(3500)])
     targets = Targets(lambda *_: None, 5.0, lambda: clock.now)
-    office = SimpleNamespace(targets=targets, freed=0, wake=lambda: None)
-    part = Freeing(cast("Any", office), cast("Any", waiting), cast("Any", waiting))
+    part = Freeing(cast("Any", waiting), cast("Any", waiting), targets, Signals())
 
     async def until_all_are_free() -> None:
         while waiting.topics:
@@ -62,4 +62,4 @@ def test_more_topics_than_a_look_tells_are_freed_soon(monkeypatch: pytest.Monkey
     asyncio.run(until_all_are_free())
     assert clock.now - 1000 < 10
     assert waiting.walks < 20
-    assert office.freed == 3500
+    assert targets.freed == 3500

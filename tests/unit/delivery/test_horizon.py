@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from postroom.delivery.held_lanes import HeldLane
 from postroom.delivery.horizon import MOST, Horizon
-from postroom.delivery.in_flight import HeldLane
 from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES, Ages, Lane
 
 

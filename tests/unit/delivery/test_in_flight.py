@@ -1,129 +1,200 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
-from postroom.delivery.in_flight import Flight
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from postroom.delivery.held_lanes import HeldLanes
+from postroom.delivery.in_flight import InFlight
+from postroom.delivery.settlements import Settlements
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
-from postroom.store.outbox.leases import Claimed, Lane
+from postroom.store.outbox.leases import Claimed, GivenBack, Lane
 
 
 def claimed(position: int, lane: int = NO_LANE, token: int = 1) -> Claimed:
     return Claimed(position, lane, token, 0, 1, Message.new("t", b"x" * 10), 10)
 
 
+def in_flight_with(*, most_messages: int = 9, most_bytes: int = 1000) -> InFlight:
+    return InFlight(HeldLanes(), most_messages, most_bytes)
+
+
 def test_room_is_bounded_in_number_and_in_bytes() -> None:
-    flight = Flight(most_messages=3, most_bytes=25)
-    flight.take_off([claimed(1)], 100.0)
-    assert flight.room == 2
-    flight.take_off([claimed(2), claimed(3)], 100.0)
-    assert flight.room == 0
-    assert Flight(most_messages=9, most_bytes=25).room == 9
-    full = Flight(most_messages=9, most_bytes=25)
-    full.take_off([claimed(1), claimed(2), claimed(3)], 100.0)
+    in_flight = in_flight_with(most_messages=3, most_bytes=25)
+    in_flight.take([claimed(1)], 100.0)
+    assert in_flight.room == 2
+    in_flight.take([claimed(2), claimed(3)], 100.0)
+    assert in_flight.room == 0
+    assert in_flight_with(most_bytes=25).room == 9
+    full = in_flight_with(most_bytes=25)
+    full.take([claimed(1), claimed(2), claimed(3)], 100.0)
     assert full.room == 0
 
 
 def test_a_message_is_held_until_its_deadline_and_longer_when_renewed() -> None:
-    flight = Flight(9, 1000)
+    in_flight = in_flight_with()
     one = claimed(1, token=7)
-    flight.take_off([one], deadline=10.0)
-    assert flight.held([one], 9.9) == [one]
-    assert flight.held([one], 10.0) == []
-    flight.extend([(NO_LANE, 7)], 20.0)
-    assert flight.held([one], 19.9) == [one]
-    flight.lose([one])
-    assert flight.held([one], 11.0) == []
+    in_flight.take([one], deadline=10.0)
+    assert in_flight.held([one], 9.9) == [one]
+    assert in_flight.held([one], 10.0) == []
+    in_flight.extend([7], 20.0)
+    assert in_flight.held([one], 19.9) == [one]
+    in_flight.land([one])
+    assert in_flight.held([one], 11.0) == []
 
 
 def test_what_lands_leaves_nothing_behind() -> None:
-    flight = Flight(9, 1000)
+    in_flight = in_flight_with()
     batch = [claimed(1, token=7), claimed(2, token=7)]
-    flight.take_off(batch, 10.0)
-    flight.land(batch)
-    assert (flight.messages, flight.bytes) == ({}, 0)
-    flight.forget_landed()
-    assert flight.held(batch, 0.0) == []
-    flight.land(batch)
-    assert flight.bytes == 0
+    in_flight.take(batch, 10.0)
+    in_flight.land(batch)
+    assert (len(in_flight), in_flight.bytes) == (0, 0)
+    in_flight.forget_deadlines()
+    assert in_flight.held(batch, 0.0) == []
+    in_flight.land(batch)
+    assert in_flight.bytes == 0
 
 
-def test_a_lane_that_is_dropped_takes_its_messages_along() -> None:
-    flight = Flight(9, 1000)
-    flight.hold_lane(Lane(3, 5), 10.0)
+def test_a_message_is_not_held_once_its_lane_is_dropped() -> None:
+    in_flight = in_flight_with()
+    in_flight.lanes.hold(Lane(3, 5), 10.0)
     one = claimed(1, lane=3, token=5)
-    flight.take_off([one], 10.0)
-    assert flight.held([one], 5.0) == [one]
-    assert flight.drop_lane(3) == [one]
-    assert flight.held([one], 5.0) == []
-
-
-def test_a_lane_is_read_again_from_where_something_was_passed_by() -> None:
-    flight = Flight(9, 1000)
-    flight.hold_lane(Lane(3, 5), 10.0)
-    flight.lanes[3].cursor = 50
-    flight.read_again(3, 20)
-    flight.read_again(3, 40)
-    flight.read_again(4, 1)
-    assert flight.lanes[3].cursor == 19
-
-
-def test_what_is_dropped_while_a_read_is_under_way_is_read_again_all_the_same() -> None:
-    flight = Flight(9, 1000)
-    flight.hold_lane(Lane(3, 5), 10.0)
-    lane = flight.lanes[3]
-    lane.begin_read()
-    flight.read_again(3, 20)
-    lane.end_read(60, safe=60)
-    assert (lane.cursor, lane.furthest) == (19, 60)
-    lane.begin_read()
-    lane.end_read(70, safe=70)
-    assert (lane.cursor, lane.furthest) == (70, 70)
+    in_flight.take([one], 10.0)
+    assert in_flight.held([one], 5.0) == [one]
+    assert in_flight.of_lane(in_flight.lanes.drop(3)) == [one]
+    assert in_flight.held([one], 5.0) == []
 
 
 def test_what_is_in_flight_behind_a_cursor_that_was_set_back_is_named() -> None:
-    flight = Flight(9, 1000)
-    flight.hold_lane(Lane(3, 5), 10.0)
-    flight.lanes[3].end_read(12, safe=12)
-    flight.take_off([claimed(11, lane=3, token=5), claimed(12, lane=3, token=5), claimed(13)], 10.0)
-    assert flight.behind_cursors() == []
-    flight.read_again(3, 12)
-    assert flight.behind_cursors() == [12]
+    in_flight = in_flight_with()
+    lanes = in_flight.lanes
+    lanes.hold(Lane(3, 5), 10.0)
+    for held in lanes:
+        held.end_read(12, safe=12)
+    in_flight.take([claimed(11, lane=3, token=5), claimed(12, lane=3, token=5), claimed(13)], 10.0)
+    assert in_flight.behind_cursors() == []
+    lanes.read_again(3, 12)
+    assert in_flight.behind_cursors() == [12]
 
 
-def test_a_message_that_was_lost_is_not_settled_by_who_carries_it() -> None:
-    flight = Flight(9, 1000)
+def test_a_message_that_was_lost_is_not_settled_by_the_attempt_that_has_it() -> None:
+    in_flight = in_flight_with()
+    settlements = Settlements(in_flight, lambda _: None)
     lost, kept = claimed(1), claimed(2)
-    flight.take_off([lost, kept], 10.0)
-    flight.lose([lost])
-    assert flight.flying([lost, kept]) == [kept]
-    assert flight.flying([lost]) == [lost], "asked once only: a later claim of the same is another one"
+    in_flight.take([lost, kept], 10.0)
+    settlements.lose([lost])
+    assert in_flight.remaining([lost, kept]) == [kept]
+    settlements.give_back([lost, kept])
+    assert settlements.take_pending() == [GivenBack(kept)]
+    assert settlements.take_conflicts() == [lost]
 
 
 async def test_waiting_for_room_ends_when_messages_land() -> None:
-    flight = Flight(2, 1000)
+    in_flight = in_flight_with(most_messages=2)
     batch = [claimed(1), claimed(2)]
-    flight.take_off(batch, 10.0)
-    waiting = asyncio.create_task(flight.wait_for_room(1))
+    in_flight.take(batch, 10.0)
+    waiting = asyncio.create_task(in_flight.wait_for_room(1))
     await asyncio.sleep(0)
     assert not waiting.done()
-    flight.land(batch[:1])
+    in_flight.land(batch[:1])
     await waiting
-    emptying = asyncio.create_task(flight.wait_until_empty())
+    emptying = asyncio.create_task(in_flight.wait_until_empty())
     await asyncio.sleep(0)
-    flight.land(batch[1:])
+    in_flight.land(batch[1:])
     await emptying
-    assert flight.messages == {}
+    assert len(in_flight) == 0
 
 
 def test_what_we_claim_again_ourselves_counts_once() -> None:
     """Its lease had ended before it was settled, as in an outage: it is still in flight, and due again."""
-    flight = Flight(9, 1000)
+    in_flight = in_flight_with()
     before, now = claimed(1, token=1), claimed(1, token=2)
-    flight.take_off([before], 100.0)
-    flight.take_off([now, claimed(2, token=2)], 200.0)
-    assert flight.bytes == 20
-    flight.land([before])
-    assert flight.messages[1] is now
-    flight.land([now])
-    assert flight.bytes == 10
+    in_flight.take([before], 100.0)
+    in_flight.take([now, claimed(2, token=2)], 200.0)
+    assert in_flight.bytes == 20
+    in_flight.land([before])
+    assert now in in_flight
+    in_flight.land([now])
+    assert in_flight.bytes == 10
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=12, unique=True))
+def test_there_is_one_claim_at_most_for_each_position(claims: list[tuple[int, int]]) -> None:
+    in_flight = in_flight_with()
+    taken = [claimed(position, token=token) for position, token in claims]
+    for one in taken:
+        in_flight.take([one], 1.0)
+    newest = {one.position: one for one in taken}
+    assert in_flight.remaining(taken) == [one for one in taken if newest[one.position] is one]
+
+
+class EveryClaimLandsOnce(RuleBasedStateMachine):
+    """Whatever happens to claims, in whatever order: each leaves flight once, and counts and bytes are right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_flight = in_flight_with()
+        self.settlements = Settlements(self.in_flight, lambda _: None)
+        self.taken: list[Claimed] = []
+        self.expected: dict[int, Claimed] = {}
+        self.landed: Counter[tuple[int, int]] = Counter()
+
+    def some(self, data: st.DataObject) -> list[Claimed]:
+        return data.draw(st.lists(st.sampled_from(self.taken), max_size=4)) if self.taken else []
+
+    def note(self, claims: list[Claimed]) -> None:
+        for one in claims:
+            if self.expected.get(one.position) is one:
+                del self.expected[one.position]
+                self.landed[one.lease] += 1
+
+    @rule(
+        positions=st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True), lane=st.sampled_from([NO_LANE, 3])
+    )
+    def take(self, positions: list[int], lane: int) -> None:
+        claims = [claimed(position, lane, token=len(self.taken) + 1) for position in positions]
+        self.note([self.expected[position] for position in positions if position in self.expected])
+        self.in_flight.take(claims, 10.0)
+        self.taken += claims
+        self.expected.update({one.position: one for one in claims})
+
+    @rule(data=st.data())
+    def land(self, data: st.DataObject) -> None:
+        claims = self.some(data)
+        self.in_flight.land(claims)
+        self.note(claims)
+
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        claims = self.some(data)
+        self.settlements.lose(claims)
+        self.note(claims)
+
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        claims = list({one.lease: one for one in self.some(data)}.values())
+        remaining = [one for one in claims if self.expected.get(one.position) is one]
+        self.settlements.take_pending()
+        self.settlements.give_back(claims)
+        assert self.settlements.take_pending() == [GivenBack(one) for one in remaining], "they stay until it is written"
+        self.in_flight.land(remaining)
+        self.note(remaining)
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert len(self.in_flight) == len(self.expected)
+        assert self.in_flight.bytes == 10 * len(self.expected)
+        assert all(one in self.in_flight for one in self.expected.values())
+        assert len(self.in_flight.rows) + len(self.in_flight.ordered) == len(self.expected)
+
+    @invariant()
+    def each_claim_landed_once_or_is_in_flight(self) -> None:
+        for one in self.taken:
+            assert self.landed[one.lease] + (one in self.in_flight) == 1
+
+
+TestEveryClaimLandsOnce = EveryClaimLandsOnce.TestCase

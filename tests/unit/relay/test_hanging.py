@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from postroom.brokers.memory import MemoryBroker
-from postroom.delivery import heartbeat as heart
-from postroom.delivery.heartbeat import Heart
-from postroom.delivery.options import Options
-from postroom.delivery.queue_state import Office
+from postroom.delivery import heartbeat
+from postroom.delivery.destination import PublishToBroker
+from postroom.delivery.heartbeat import Heartbeat
+from postroom.delivery.queue import EngineOptions, Queue
+from postroom.delivery.queue_worker import QueueWorker
 from postroom.runtime import time_limits as limits
 from postroom.runtime.time_limits import within
-from postroom.store.connections import reconnecting as lines
-from postroom.store.connections.reconnecting import Database, Outage
+from postroom.store.connections import reconnecting
+from postroom.store.connections.reconnecting import ConnectionSet, Database, Outage
 from postroom.store.outbox.deliveries import Deliveries
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names
@@ -87,8 +88,8 @@ class Server:
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "GRACE", SOON)
-    monkeypatch.setattr(lines, "CLOSING", SOON)
-    monkeypatch.setattr(lines, "A_MOMENT", SOON)
+    monkeypatch.setattr(reconnecting, "CLOSING", SOON)
+    monkeypatch.setattr(reconnecting, "A_MOMENT", SOON)
 
 
 @pytest.fixture
@@ -110,17 +111,17 @@ def slow() -> Steps[None]:
 
 
 async def test_R_5_a_database_that_hangs_is_an_outage_and_is_not_waited_for(server: Server, database: Database) -> None:
-    line = database.line(SOON)
-    await line.attempt(quick())
+    connection = database.connect(SOON)
+    await connection.attempt(quick())
     server.goes_on.clear()
     for _ in range(2):  # with the connection that was open, and with one that does not open
         with pytest.raises(Outage, match=f"no answer within {SOON:g} s"):
-            await asyncio.wait_for(line.attempt(quick()), PATIENCE)
+            await asyncio.wait_for(connection.attempt(quick()), PATIENCE)
     assert (server.told, server.closed) == ([False], [])
     server.goes_on.set()
-    await line.attempt(quick())
+    await connection.attempt(quick())
     assert server.told == [False, True]
-    await line.close()
+    await connection.close()
     await server.end()
     assert set(server.closed) == {asyncio.CancelledError, Outage}
 
@@ -128,23 +129,23 @@ async def test_R_5_a_database_that_hangs_is_an_outage_and_is_not_waited_for(serv
 async def test_R_5_a_statement_that_takes_too_long_is_no_outage_where_the_database_answers(
     server: Server, database: Database
 ) -> None:
-    line = database.line(SOON)
+    connection = database.connect(SOON)
     with pytest.raises(Outage):
-        await asyncio.wait_for(line.attempt(slow()), PATIENCE)
+        await asyncio.wait_for(connection.attempt(slow()), PATIENCE)
     assert server.told == []
     assert server.closed == [asyncio.CancelledError]
-    await line.attempt(quick())
+    await connection.attempt(quick())
     assert server.opened == 2
 
 
 async def test_R_4_a_part_that_is_cancelled_does_not_wait_for_a_database_that_hangs(
     server: Server, database: Database
 ) -> None:
-    line = database.line()
-    await line.attempt(quick())
+    connection = database.connect()
+    await connection.attempt(quick())
     server.goes_on.clear()
     server.asked.clear()
-    work = asyncio.create_task(line.attempt(quick()))
+    work = asyncio.create_task(connection.attempt(quick()))
     await server.asked.wait()
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -153,39 +154,47 @@ async def test_R_4_a_part_that_is_cancelled_does_not_wait_for_a_database_that_ha
     assert (server.told, server.closed) == ([], [asyncio.CancelledError])
 
 
-async def test_R_4_a_line_is_closed_without_waiting_for_a_database_that_hangs(
+async def test_R_4_a_connection_is_closed_without_waiting_for_a_database_that_hangs(
     server: Server, database: Database
 ) -> None:
-    line = database.line()
-    await line.attempt(quick())
+    connection = database.connect()
+    await connection.attempt(quick())
     server.goes_on.clear()
-    await asyncio.wait_for(line.close(), PATIENCE)
+    await asyncio.wait_for(connection.close(), PATIENCE)
     await server.end()
 
 
 async def test_R_5_sqlite_gives_up_by_itself_and_has_no_limit_of_ours() -> None:
     """What runs in a thread goes on whether or not somebody waits for it."""
     server = Server("sqlite")
-    line = Database(cast("ConnectionFactory", server), server.listen).line(0.0)
-    await line.attempt(quick())
+    connection = Database(cast("ConnectionFactory", server), server.listen).connect(0.0)
+    await connection.attempt(quick())
     assert server.told == []
 
 
-async def test_V_4_a_heart_that_waits_for_its_line_tells_so(
+async def test_V_4_a_heartbeat_that_waits_for_its_connection_tells_so(
     server: Server, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many share one: while the database hangs, the last would have its turn too late to count as alive."""
-    monkeypatch.setattr(heart, "LONGEST_BEAT", SOON)
+    monkeypatch.setattr(heartbeat, "LONGEST_BEAT", SOON)
     told: asyncio.Queue[Beat] = asyncio.Queue()
 
     def listen(event: Event) -> None:
         if isinstance(event, Beat):
             told.put_nowait(event)
 
-    office = Office(Options("w", lane_lease=SOON), MemoryBroker(), Deliveries(server.names), listen)
-    line = database.line()
-    other = asyncio.create_task(line.attempt(slow()))
-    beating = asyncio.create_task(Heart(office, line, Workers(server.names, "default")).run())
+    connection = database.connect()
+    worker = QueueWorker(
+        queue=Queue(name="default", destination=PublishToBroker(MemoryBroker()), hook=listen),
+        options=EngineOptions(worker="w", lane_lease=SOON),
+        deliveries=Deliveries(server.names),
+        workers=Workers(server.names, "default"),
+        connections=ConnectionSet(connection, connection, (connection, connection), (connection, connection)),
+        stopping=asyncio.Event(),
+        moved_to=lambda _: None,
+    )
+    other = asyncio.create_task(connection.attempt(slow()))
+    beating = asyncio.create_task(Heartbeat([worker.lease_keeper], SOON / 4).run())
     for _ in range(2):
         assert not (await asyncio.wait_for(told.get(), PATIENCE)).reached
     for task in (other, beating):

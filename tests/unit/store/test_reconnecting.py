@@ -64,9 +64,9 @@ class Server:
         self.told.append(event.reachable)
 
 
-async def fails(line: ReconnectingConnection) -> bool:
+async def fails(connection: ReconnectingConnection) -> bool:
     try:
-        await line.attempt(nothing())
+        await connection.attempt(nothing())
     except Outage:
         return True
     return False
@@ -85,20 +85,20 @@ def database(server: Server) -> Database:
 async def test_R_5_a_connection_that_was_idle_during_an_outage_does_not_report_it_again(
     server: Server, database: Database
 ) -> None:
-    busy, idle = database.line(), database.line()
-    assert [await fails(line) for line in (busy, idle)] == [False, False]
+    busy, idle = database.connect(), database.connect()
+    assert [await fails(connection) for connection in (busy, idle)] == [False, False]
     server.up = False
     assert [await fails(busy) for _ in range(3)] == [True, True, True]
     server.restart()
-    assert [await fails(line) for line in (busy, idle)] == [False, False]
+    assert [await fails(connection) for connection in (busy, idle)] == [False, False]
     assert server.told == [False, True]
 
 
 async def test_R_5_a_statement_that_learns_of_an_outage_late_does_not_report_it_again(
     server: Server, database: Database
 ) -> None:
-    busy, slow = database.line(), database.line()
-    assert [await fails(line) for line in (busy, slow)] == [False, False]
+    busy, slow = database.connect(), database.connect()
+    assert [await fails(connection) for connection in (busy, slow)] == [False, False]
     server.pace = asyncio.Event()
     late = asyncio.create_task(fails(slow))
     await asyncio.sleep(0)
@@ -120,34 +120,34 @@ async def test_R_5_an_error_of_our_own_is_no_outage_and_is_logged_once(
         msgspec.json.decode(b"{")
         yield from ()
 
-    line = database.line()
+    connection = database.connect()
     for _ in range(3):
         with pytest.raises(Outage):
-            await line.attempt(undecodable())
-    assert not await fails(line)
+            await connection.attempt(undecodable())
+    assert not await fails(connection)
     assert server.told == []
     logged = [record.getMessage() for record in caplog.records]
     assert logged == ["an operation on the database has failed with DecodeError"]
 
 
 async def test_what_is_for_one_connection_is_not_done_on_another(server: Server, database: Database) -> None:
-    """Whoever remembers something of a connection is told that it is gone, also where another line found out."""
-    line, other = database.line(), database.line()
-    number = line.connections
-    await line.attempt(nothing(), number)
+    """Whoever remembers something of a connection is told that it is gone, also where another connection found out."""
+    connection, other = database.connect(), database.connect()
+    number = connection.connections
+    await connection.attempt(nothing(), number)
     await other.attempt(nothing())
     server.restart()
     assert await fails(other)
     with pytest.raises(Outage, match="is gone"):
-        await line.attempt(nothing(), number)
-    assert line.connections > number
-    await line.attempt(nothing(), line.connections)
+        await connection.attempt(nothing(), number)
+    assert connection.connections > number
+    await connection.attempt(nothing(), connection.connections)
 
 
 async def test_a_connection_that_failed_is_counted_at_once(server: Server, database: Database) -> None:
-    line = database.line()
-    number = line.connections
-    await line.attempt(nothing(), number)
+    connection = database.connect()
+    number = connection.connections
+    await connection.attempt(nothing(), number)
     server.restart()
-    assert await fails(line)
-    assert line.connections > number
+    assert await fails(connection)
+    assert connection.connections > number

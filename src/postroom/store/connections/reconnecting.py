@@ -1,4 +1,4 @@
-"""The relay's connections: one for each part of the work, opened again by themselves after an outage."""
+"""Connections that reconnect: one for each part of the work, opened again by themselves after an outage."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from postroom.errors import PostroomError, PrivilegeMissing, SchemaError
+from postroom.runtime.backoff import Backoff
 from postroom.runtime.time_limits import within
 from postroom.store.sql.db_errors import is_of_database, reason
 from postroom.store.sql.steps import Query
@@ -25,14 +26,14 @@ T = TypeVar("T")
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
-PATIENCE = 30.0
-"""Seconds for an operation, with opening its connection: a server that hangs does not answer, and does not refuse."""
+TIME_LIMIT = 30.0
+"""Seconds for an operation, including opening its connection: a server that hangs neither answers nor refuses."""
 QUICK = 5.0
-"""The same for what must not take long, as the heart's beats: by them it is found out."""
+"""The same for what must not take long, such as heartbeats: they find out that a server hangs."""
 A_MOMENT = 2.0
-"""Seconds for a server that did not answer to answer at all: else it is away."""
+"""Seconds for a server that did not answer to answer at all: otherwise it is away."""
 CLOSING = 3.0
-"""Seconds for a connection to end: drivers wait for their server first, those that wait at all for two."""
+"""Seconds for a connection to close: drivers that wait for their server at all wait for two."""
 
 
 class Outage(PostroomError):
@@ -40,28 +41,35 @@ class Outage(PostroomError):
 
 
 class ConnectionReplaced(Outage):
-    """The operation was for a connection that there is no more, and was not begun: the database may be there."""
+    """The operation was for a connection that no longer exists, and was not begun: the database may be there."""
 
 
 class Database:
-    """A store that may go away. Says once that it did, and once that it is back."""
+    """A store that may go away. Reports once that it did, and once that it is back."""
 
     def __init__(self, store: ConnectionFactory, hook: Hook) -> None:
         self.store = store
-        self.lines: list[ReconnectingConnection] = []
-        """All that were made."""
         self.reachable = True
         self.outages = 0
         """How often it went away: a connection that was opened before the last time says nothing of it now."""
+        self._connections: list[ReconnectingConnection] = []
         self._hook = hook
         self._flaws: set[str] = set()
         self._denials: set[str] = set()
 
-    def line(self, patience: float = PATIENCE) -> ReconnectingConnection:
-        """A connection of its own for one part of the work, of which none takes longer."""
-        line = ReconnectingConnection(self, patience)
-        self.lines.append(line)
-        return line
+    def connect(self, time_limit: float = TIME_LIMIT) -> ReconnectingConnection:
+        """A connection for one part of the work, opened when it is first used. No operation may take longer."""
+        connection = ReconnectingConnection(self, time_limit)
+        self._connections.append(connection)
+        return connection
+
+    async def open_all(self) -> None:
+        """Open all connections, if the database answers."""
+        await asyncio.gather(*(connection.answers() for connection in self._connections))
+
+    async def close(self) -> None:
+        """Close all connections. Does not wait for long if the server hangs."""
+        await asyncio.gather(*(connection.close() for connection in self._connections))
 
     def report(self, down: str | None) -> None:
         """Tell the hook when it goes away, for a reason, or comes back (None)."""
@@ -71,13 +79,13 @@ class Database:
             self._hook(Reachability(DATABASE, self.reachable, down or ""))
 
     def note_denial(self, error: PrivilegeMissing) -> None:
-        """Tell the hook what the database's user may not do: once, as it comes again with every try."""
+        """Tell the hook what the database's user may not do: once, because it fails again with every try."""
         if str(error) not in self._denials:
             self._denials.add(str(error))
             self._hook(Denied(str(error)))
 
     def note_flaw(self, error: Exception) -> None:
-        """Log an error of our own code, or of what it was given: each kind once, as it comes again with every try."""
+        """Log an error of our own code, or of its input: each kind once, because it fails again with every try."""
         name = type(error).__name__
         if name not in self._flaws:
             self._flaws.add(name)
@@ -85,36 +93,36 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
-class ShiftLines:
-    """The lines of one shift. Some may be the same: a line does one thing at a time."""
+class ConnectionSet:
+    """The connections that all queues of an engine share. Some may be the same: each does one thing at a time."""
 
     settlements: ReconnectingConnection
-    beats: ReconnectingConnection
+    heartbeats: ReconnectingConnection
     claims: tuple[ReconnectingConnection, ReconnectingConnection]
     reads: tuple[ReconnectingConnection, ReconnectingConnection]
 
     @classmethod
-    def all_its_own(cls, database: Database) -> ShiftLines:
-        """As fast as it can be: for a relay with one shift."""
-        settlements, *others = (database.line() for _ in range(5))
-        return cls(settlements, database.line(QUICK), (others[0], others[1]), (others[2], others[3]))
+    def full(cls, database: Database) -> ConnectionSet:
+        """Six connections: as fast as it can be."""
+        settlements, *others = (database.connect() for _ in range(5))
+        return cls(settlements, database.connect(QUICK), (others[0], others[1]), (others[2], others[3]))
 
     @classmethod
-    def sparing(cls, database: Database, beats: ReconnectingConnection) -> ShiftLines:
-        """Three of its own: for a relay with many shifts, whose hearts share one."""
-        claims, reads = database.line(), database.line()
-        return cls(database.line(), beats, (claims, claims), (reads, reads))
+    def small(cls, database: Database) -> ConnectionSet:
+        """Three connections, for queues with little to do: to find work, to settle, and for heartbeats."""
+        work = database.connect()
+        return cls(database.connect(), database.connect(QUICK), (work, work), (work, work))
 
 
 class OpenConnection:
-    """One connection: opened when it is first needed, and closed for good by itself when an operation fails."""
+    """One connection: opened when it is first needed, and closed for good when an operation fails."""
 
     def __init__(self, store: ConnectionFactory) -> None:
         self._store = store
         self._stack = AsyncExitStack()
         self._run: Run | None = None
         self.is_free = True
-        """Not at work; and not closed, nor about to be because it failed."""
+        """Idle: not at work, not closed, and not about to be closed because it failed."""
 
     async def work(self, steps: Steps[T]) -> T:
         """Run an operation."""
@@ -130,39 +138,39 @@ class OpenConnection:
         return result
 
     async def close(self, error: BaseException) -> None:
-        """Close it for good, for this reason: a pool that gets it back may wait for the server when it is closed."""
+        """Close it for good, for this reason, so that a pool does not wait for the server to get it back."""
         try:
             await self._stack.__aexit__(type(error), error, None)
-        except Exception as again:  # noqa: BLE001 - it is the error we came with, or the connection is gone anyway
+        except Exception as again:  # noqa: BLE001 - it is the same error, or the connection is gone anyway
             del again
 
 
 class ReconnectingConnection:
-    """One connection, kept open between operations. One that failed is left to itself, and another takes its place."""
+    """One connection, kept open between operations. One that failed is abandoned, and another takes its place."""
 
-    def __init__(self, database: Database, patience: float) -> None:
+    def __init__(self, database: Database, time_limit: float) -> None:
         self._database = database
-        self._patience = patience
+        self._time_limit = time_limit
         self._connection = OpenConnection(database.store)
         self.connections = 1
-        """How many there were: a number for the one that is open, or the next to be opened."""
+        """How many there were: the number of the one that is open, or the next to be opened."""
         self._outages = 0
         self._one_at_a_time = asyncio.Lock()
 
     async def attempt(self, steps: Steps[T], on: int | None = None) -> T:
-        """Run an operation once, `on` this connection if it is given. Raises `Outage`: its outcome may be unknown."""
+        """Run an operation once, only `on` this connection if one is given. Raises `Outage`: it may have been done."""
         async with self._one_at_a_time:
-            return await self._attempt(steps, self._patience, on)
+            return await self._attempt(steps, self._time_limit, on)
 
-    async def _attempt(self, steps: Steps[T], patience: float, on: int | None = None) -> T:
+    async def _attempt(self, steps: Steps[T], time_limit: float, on: int | None = None) -> T:
         database = self._database
         if self._outages < database.outages:
-            await self.close()  # as old as an outage
+            await self.close()  # it dates from before the outage
             self._outages = database.outages
         if on not in {None, self.connections}:
-            raise ConnectionReplaced("the connection that it was for is gone")
+            raise ConnectionReplaced("its connection is gone")
         try:
-            result = await self._work(steps, patience)
+            result = await self._work(steps, time_limit)
         except SchemaError:
             raise
         except Exception as error:
@@ -171,10 +179,10 @@ class ReconnectingConnection:
         self._answered()
         return result
 
-    async def _work(self, steps: Steps[T], patience: float) -> T:
+    async def _work(self, steps: Steps[T], time_limit: float) -> T:
         store = self._database.store
-        # SQLite has limits of its own, and what runs in a thread cannot be ended: it would only be disowned.
-        limit = None if store.names.dialect == "sqlite" else patience
+        # SQLite has limits of its own, and what runs in a thread cannot be cancelled.
+        limit = None if store.names.dialect == "sqlite" else time_limit
         try:
             return await within(limit, self._connection.work(steps))
         except BaseException:
@@ -182,7 +190,7 @@ class ReconnectingConnection:
             raise
 
     async def _report(self, error: Exception) -> None:
-        """Say that the database is away, where this error means that."""
+        """Report that the database is away, if that is what the error means."""
         database = self._database
         if isinstance(error, PrivilegeMissing):
             database.note_denial(error)
@@ -207,14 +215,13 @@ class ReconnectingConnection:
             self._database.report(None)
 
     async def run(self, operation: Callable[[], Steps[T]]) -> T:
-        """Run an operation, again and again until the database has done it."""
-        pause = FIRST_PAUSE
+        """Run an operation until the database has done it."""
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             try:
                 return await self.attempt(operation())
             except Outage:
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                await asyncio.sleep(backoff.next())
 
     async def answers(self) -> bool:
         """Whether the database answers at all."""
@@ -229,7 +236,7 @@ class ReconnectingConnection:
         connection = self._replace()
         if connection.is_free:
             with suppress(TimeoutError):
-                await within(CLOSING, connection.close(Outage("the line is closed")))
+                await within(CLOSING, connection.close(Outage("the connection is closed")))
 
     def _replace(self) -> OpenConnection:
         connection, self._connection = self._connection, OpenConnection(self._database.store)

@@ -1,0 +1,270 @@
+"""One attempt: what happens to a batch of claimed deliveries, from the ledger check to the settlements.
+
+not done before → in waves → lease held, key not failed, target available → deliver → judge → settle
+
+It is the same for a broker and for a handler in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+from postroom.brokers.port import Accepted, NotSent, Refused, TargetUnavailable, Unreached
+from postroom.delivery.destination import AlreadySettled, LeaseLost
+from postroom.delivery.verdicts import Call, Verdicts
+from postroom.errors import BrokerUnavailable
+from postroom.rules import failures
+from postroom.rules.ordering import waves
+from postroom.rules.replay import Verdict
+from postroom.store.connections.reconnecting import Outage
+from postroom.store.ledger.ledgered import entry_of, is_ledgered
+from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Retry, Sent, Settlement
+from postroom.store.outbox.settling import ledger_conflict
+from postroom.telemetry.events import NOT_TRIED, UNREACHED, Phase, Published
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.delivery.destination import Outcome
+    from postroom.delivery.failed_keys import FailedKeys
+    from postroom.delivery.in_flight import InFlight
+    from postroom.delivery.queue import Queue
+    from postroom.delivery.settlements import Settlements
+    from postroom.delivery.verdicts import Health
+    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.outbox.deliveries import Deliveries
+
+GRACE = 1.0
+"""Seconds beyond its timeout that a destination may take to say what it knows of each delivery."""
+LOST = "LEASE_LOST"
+
+
+class Batch(NamedTuple):
+    """Messages that came with one read, in order."""
+
+    read: int
+    claimed: Sequence[Claimed]
+
+
+Batches = asyncio.Queue[Batch]
+
+
+class Attempt:
+    """Attempts batches. Batches of the same lanes must be attempted one after another, so that keys stay in order."""
+
+    def __init__(
+        self,
+        *,
+        queue: Queue,
+        deliveries: Deliveries,
+        connection: ReconnectingConnection,
+        in_flight: InFlight,
+        failed_keys: FailedKeys,
+        health: Health,
+        settlements: Settlements,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._queue = queue
+        self._deliveries = deliveries
+        self._connection = connection
+        self._in_flight = in_flight
+        self._lanes = in_flight.lanes
+        self._failed_keys = failed_keys
+        self._circuit = health.circuit
+        self._targets = health.targets
+        self._suspects = health.suspects
+        self._verdicts = Verdicts(queue, health)
+        self._settlements = settlements
+        self._stopping = stopping
+
+    async def run(self, batch: Batch) -> None:
+        """Attempt a batch; each delivery is handed over to be settled, or was lost."""
+        claimed = await self._not_done_before(batch.claimed)
+        for wave in self._in_waves(claimed):
+            left = wave
+            while left and (ready := self._deliverable(batch.read, left)):
+                together = self._suspects.first_part(ready)
+                left = [*await self._deliver_and_settle(together), *ready[len(together) :]]
+        self._failed_keys.carried(batch.read)
+
+    async def _not_done_before(self, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Ask the ledger: leave out what it knows to be done, and what belongs to another request."""
+        if not any([is_ledgered(one.message) for one in claimed]):  # noqa: C419 - quicker
+            return claimed
+        ledgered = [one for one in claimed if is_ledgered(one.message)]
+        try:
+            verdicts = await self._connection.attempt(self._deliveries.foresee(ledgered))
+        except Outage:
+            self._give_back(claimed)
+            return ()
+        settlements: list[Settlement] = []
+        entries: set[tuple[str, str]] = set()
+        for one, verdict in zip(ledgered, verdicts, strict=True):
+            if verdict is Verdict.ALREADY_SUCCEEDED:
+                settlements.append(Duplicate(one))
+            elif verdict is Verdict.OTHER_DIGEST:
+                settlements.append(ledger_conflict(one))
+                self._keep_back([one])
+            elif (entry := entry_of(one)) in entries:  # the one before it may be about to succeed
+                settlements.append(GivenBack(one))
+                self._keep_back([one])
+            else:
+                entries.add(entry)
+        self._settlements.add(settlements)
+        done = {one.claimed.lease for one in settlements}
+        return [one for one in claimed if one.lease not in done]
+
+    def _in_waves(self, claimed: Sequence[Claimed]) -> Sequence[Sequence[Claimed]]:
+        """Split a batch so that each key occurs once in a wave, unless the destination keeps the order itself."""
+        if not claimed:
+            return ()
+        if self._queue.destination.capabilities.ordered_prefix or not claimed[0].ordered:
+            return [claimed]
+        if len({one.message.key for one in claimed}) == len(claimed):
+            return [claimed]
+        return waves(claimed, lambda one: one.message.key)
+
+    def _deliverable(self, read: int, wave: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Those whose lease holds, whose key has no failure before them, and whose topic takes messages."""
+        held = self._in_flight.held(wave, time.monotonic())
+        if len(held) < len(wave):
+            holding = {one.lease for one in held}
+            self._let_go(self._in_flight.remaining([one for one in wave if one.lease not in holding]))
+        if not self._failed_keys and not self._targets:
+            return held
+        ready: list[Claimed] = []
+        dropped: list[Claimed] = []
+        waiting: list[Claimed] = []
+        for one in held:
+            if self._failed_keys.must_drop(one.message.key, one.position, read):
+                dropped.append(one)
+            elif self._targets.admits(one.message.topic):
+                ready.append(one)
+            else:
+                waiting.append(one)
+                self._keep_back([one])
+        self._give_back(dropped)
+        if waiting:
+            self._settlements.add(self._verdicts.postponed(self._in_flight.remaining(waiting)))
+        return ready
+
+    def _let_go(self, unheld: Sequence[Claimed]) -> None:
+        """Leases have ended as far as we know. That of a lane may be renewed after all: then it is read again."""
+        self._give_back([one for one in unheld if self._lanes.has_lane_of(one)])
+        self._settlements.lose([one for one in unheld if not self._lanes.has_lane_of(one)])
+
+    async def _deliver_and_settle(self, batch: Sequence[Claimed]) -> Sequence[Claimed]:
+        """Deliver, and settle by the outcomes; returns what had no turn, and may be delivered now."""
+        if not self._circuit.closed_or_probing():
+            self._give_back(batch)
+            return ()
+        started, outages = time.monotonic(), self._circuit.outages
+        outcomes = await self._deliver(batch)
+        seconds = time.monotonic() - started
+        answers = [outcome.answer for outcome in outcomes if type(outcome) is Accepted]
+        all_accepted = len(answers) == len(batch)
+        self._report(batch, seconds, {} if all_accepted else _reasons(outcomes))
+        if all_accepted and not self._queue.dedup:
+            self._verdicts.all_accepted(batch, started, outages)
+            self._settle_accepted(batch, answers)
+            return ()
+        return self._settle(Call(batch, outcomes, started, outages), seconds)
+
+    async def _deliver(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
+        """Call the destination, and return an outcome for each delivery whatever happens."""
+        timeout, classifier = self._queue.timeout, self._queue.classifier
+        try:
+            async with asyncio.timeout(timeout + GRACE):
+                outcomes = list(await self._queue.destination.deliver(batch, timeout))
+        except BrokerUnavailable as error:
+            return [Unreached(str(error))] * len(batch)
+        except TimeoutError:
+            return [Refused(failures.Reason.TIMEOUT, f"no answer within {timeout:g} s")] * len(batch)
+        except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the engine
+            return [Refused(failures.reason_code(error, classifier), str(error) or type(error).__name__)] * len(batch)
+        if len(outcomes) != len(batch):
+            problem = f"the broker gave {len(outcomes)} outcomes for {len(batch)} messages"
+            return [Refused(failures.Reason.INTERNAL_ERROR, problem)] * len(batch)
+        return outcomes
+
+    def _settle_accepted(self, batch: Sequence[Claimed], answers: Sequence[str | None]) -> None:
+        """All were accepted, as nearly always: nothing needs to be decided."""
+        sent: Sequence[Sent] = [Sent(one, answer) for one, answer in zip(batch, answers, strict=True)]
+        remaining = self._in_flight.remaining(batch)
+        if remaining is not batch:
+            leases = {one.lease for one in remaining}
+            sent = [one for one in sent if one.claimed.lease in leases]
+        self._settlements.add(sent)
+
+    def _settle(self, call: Call, seconds: float) -> Sequence[Claimed]:
+        """Settle what was decided, land what the destination settled; returns what had no turn."""
+        settlements = self._verdicts.settlements(call)
+        left = {one.lease: one for one in self._without_turn(call)}
+        for lease in left:
+            del settlements[lease]
+        remaining = self._in_flight.remaining([one for one, _ in call.fates])
+        unsent = [one.claimed for one in settlements.values() if not isinstance(one, Sent)]
+        self._keep_back(unsent)
+        self._settlements.note_seconds(
+            [one.claimed for one in settlements.values() if isinstance(one, Retry | Dead)], seconds
+        )
+        self._settlements.add([settlements[one.lease] for one in remaining if one.lease in settlements])
+        self._land_settled(call)
+        return list(left.values())
+
+    def _land_settled(self, call: Call) -> None:
+        """Land what the destination settled itself; a lease that it found lost is a conflict."""
+        self._in_flight.land([one for one, outcome in call.fates if isinstance(outcome, AlreadySettled)])
+        lost = [one for one, outcome in call.fates if isinstance(outcome, LeaseLost)]
+        self._keep_back(lost)
+        self._settlements.lose(self._in_flight.remaining(lost))
+
+    def _without_turn(self, call: Call) -> Sequence[Claimed]:
+        """What was not sent although nothing stands before it: each call took its time, and some had no turn.
+
+        Where the destination keeps the order itself, something does stand before it; where none was sent, time was
+        not the reason.
+        """
+        if self._queue.destination.capabilities.ordered_prefix or self._stopping.is_set() or self._circuit.down:
+            return ()
+        left = [one for one, outcome in call.fates if isinstance(outcome, NotSent) and not outcome.delay]
+        return left if len(left) < len(call.fates) else ()
+
+    def _give_back(self, claimed: Sequence[Claimed]) -> None:
+        self._keep_back(claimed)
+        self._settlements.give_back(claimed)
+
+    def _keep_back(self, failed: Sequence[Claimed]) -> None:
+        """What comes behind these on their keys must wait."""
+        for one in failed:
+            if one.message.key is not None:
+                self._failed_keys.fail(one.message.key, one.position)
+
+    def _report(self, batch: Sequence[Claimed], seconds: float, reasons: dict[int, str]) -> None:
+        self._queue.hook(Phase("send", len(batch), seconds))
+        messages = [one.message for one in batch]
+        self._queue.hook(Published(self._queue.destination.name, messages, seconds, reasons))
+
+
+def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:
+    """Why messages of a batch were not delivered, by their index."""
+    reasons: dict[int, str] = {}
+    for index, outcome in enumerate(outcomes):
+        match outcome:
+            case Accepted() | AlreadySettled():
+                pass
+            case Refused():
+                reasons[index] = outcome.code
+            case Unreached():
+                reasons[index] = UNREACHED
+            case TargetUnavailable():
+                reasons[index] = failures.Reason.TARGET_UNAVAILABLE
+            case NotSent():
+                reasons[index] = NOT_TRIED
+            case LeaseLost():
+                reasons[index] = LOST
+            case _:
+                assert_never(outcome)
+    return reasons

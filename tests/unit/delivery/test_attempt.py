@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from postroom.brokers.memory import MemoryBroker
+from postroom.brokers.port import ACCEPTED, Capabilities, Refused
+from postroom.delivery.attempt import Batch
+from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST, PublishToBroker
+from postroom.delivery.failed_keys import NO_READ
+from postroom.delivery.queue import EngineOptions, Queue
+from postroom.delivery.queue_worker import QueueWorker
+from postroom.message import Message
+from postroom.rules.ordering import NO_LANE
+from postroom.store.connections.reconnecting import ConnectionSet, Database
+from postroom.store.outbox.deliveries import Deliveries
+from postroom.store.outbox.leases import Claimed, GivenBack, Lane, Retry, Sent
+from postroom.store.outbox.workers import Workers
+from postroom.store.sql.names import Names
+from postroom.telemetry.events import Event, LeasesLost, Published
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.delivery.destination import Destination, Outcome
+    from postroom.store.connections.stores import ConnectionFactory
+
+PAST, FUTURE = 0.0, 1e9
+
+
+def claimed(position: int, lane: int = 3, key: str | None = "k") -> Claimed:
+    return Claimed(position, lane, 7, 0, 0, Message.new("t", position, key=key))
+
+
+def worker_for(destination: Destination, events: list[Event]) -> QueueWorker:
+    names = Names.of("sqlite", None, None)
+    return QueueWorker(
+        queue=Queue(name="default", destination=destination, hook=events.append),
+        options=EngineOptions(worker="w"),
+        deliveries=Deliveries(names),
+        workers=Workers(names),
+        connections=ConnectionSet.full(Database(cast("ConnectionFactory", None), events.append)),
+        stopping=asyncio.Event(),
+        moved_to=lambda _: None,
+    )
+
+
+async def test_L_16_what_is_not_sent_in_time_is_read_again_if_its_lane_is_still_ours() -> None:
+    """A renewal may come late and succeed. The lane goes on behind its cursor, which has passed these messages."""
+    broker = MemoryBroker()
+    worker = worker_for(PublishToBroker(broker), [])
+    worker.in_flight.lanes.hold(Lane(3, 7), PAST)
+    first, second = claimed(1), claimed(2)
+    read = worker._failed_keys.next_read()
+    worker.in_flight.take([first], PAST)
+    await worker.attempt.run(Batch(read, [first]))
+    assert worker.settlements.take_pending() == [GivenBack(first)]
+    assert not worker.settlements.take_conflicts()
+    worker.in_flight.take([second], FUTURE)
+    worker.in_flight.lanes.extend([(3, 7)], FUTURE)
+    await worker.attempt.run(Batch(read, [second]))
+    assert worker.settlements.take_pending() == [GivenBack(second)], "it stands behind the first"
+    assert not broker.messages
+
+
+class Handlers:
+    """A destination in this process, which gets leases and gives these outcomes."""
+
+    name = "handlers"
+    capabilities = Capabilities()
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self._outcomes = outcomes
+        self.received: list[Claimed] = []
+
+    async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        del timeout
+        self.received += claimed
+        return [self._outcomes[one.position - 1] for one in claimed]
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+async def test_what_a_destination_settled_itself_lands_and_is_not_written() -> None:
+    events: list[Event] = []
+    handlers = Handlers([ALREADY_SETTLED, ACCEPTED, Refused("NO", "no"), LEASE_LOST])
+    worker = worker_for(handlers, events)
+    batch = [claimed(position, NO_LANE, None) for position in range(1, 5)]
+    worker.in_flight.take(batch, FUTURE)
+    await worker.attempt.run(Batch(NO_READ, batch))
+    assert handlers.received == batch, "with their leases"
+    sent, retry = worker.settlements.take_pending()
+    assert sent == Sent(batch[1])
+    assert isinstance(retry, Retry)
+    assert retry.claimed is batch[2]
+    assert worker.settlements.take_conflicts() == [batch[3]]
+    assert worker.in_flight.remaining(batch) == batch[1:3], "the others have landed"
+    [published] = [event for event in events if isinstance(event, Published)]
+    assert published.failed == {2: "NO", 3: "LEASE_LOST"}
+    assert [event for event in events if isinstance(event, LeasesLost)] == [LeasesLost(1, 0)]
+
+
+@pytest.mark.parametrize("outcome", [ALREADY_SETTLED, LEASE_LOST], ids=["settled", "lost"])
+async def test_what_stands_behind_a_lost_lease_on_its_key_is_not_delivered(outcome: Outcome) -> None:
+    handlers = Handlers([outcome, ALREADY_SETTLED])
+    worker = worker_for(handlers, [])
+    worker.in_flight.lanes.hold(Lane(3, 7), FUTURE)
+    batch = [claimed(1), claimed(2)]
+    worker.in_flight.take(batch, FUTURE)
+    await worker.attempt.run(Batch(worker._failed_keys.next_read(), batch))
+    if outcome is ALREADY_SETTLED:
+        assert handlers.received == batch
+    else:
+        assert handlers.received == batch[:1]
+        assert worker.settlements.take_pending() == [GivenBack(batch[1])]
