@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.contract.sources.desks import ServerDesk
+    from tests.contract.sources.source_rigs import ServerSourceRig
     from tests.crash.consumer_worker import Fate
     from tests.crash.crew import Crew, Worker
 
@@ -77,16 +77,16 @@ class Rooms:
 class Billing:
     """The service: processes that write a bill for each order that comes."""
 
-    def __init__(self, desk: ServerDesk, database: str, crew: Crew, *, hasty: bool = True) -> None:
+    def __init__(self, source_rig: ServerSourceRig, database: str, crew: Crew, *, hasty: bool = True) -> None:
         """Hasty: what a dead process had comes again soon, also where a process is only slow."""
-        self.desk = desk
+        self.source_rig = source_rig
         self.shop = Shop(database)
         topic = f"t{uuid4().hex}"
-        self.rooms = Rooms(crew.directory, desk.url(None, **(desk.hasty if hasty else {})), topic, database)
+        self.rooms = Rooms(crew.directory, source_rig.url(None, **(source_rig.hasty if hasty else {})), topic, database)
         self._crew = crew
         with engine_for(database) as engine:
             execute(engine, TABLE.format(identity=IDENTITY[engine.dialect.name]))
-        asyncio.run(desk.declare(topic))
+        asyncio.run(source_rig.declare(topic))
 
     def close(self) -> None:
         self.shop.close()
@@ -100,7 +100,7 @@ class Billing:
         asyncio.run(self._publish(messages))
 
     async def _publish(self, messages: Iterable[Message]) -> None:
-        broker = self.desk.broker()
+        broker = self.source_rig.broker()
         try:
             for outcome in await broker.publish(list(messages), 10):
                 assert type(outcome).__name__ == "Accepted", outcome

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contract.sources.desks import KafkaDesk, NatsDesk, RabbitDesk, RedisDesk, ServerDesk
+from tests.contract.sources.source_rigs import (
+    KafkaSourceRig,
+    NatsSourceRig,
+    RabbitSourceRig,
+    RedisSourceRig,
+    ServerSourceRig,
+)
 from tests.crash import relay_worker
 from tests.crash.billing import Billing, dismiss, out_of_order
 from tests.crash.consumer_worker import Fate, Point, send
@@ -27,27 +33,27 @@ if TYPE_CHECKING:
     from tests.crash.crew import Crew, Worker
 
 EITHER = pytest.mark.parametrize(
-    ("desk_kind", "kind", "key"),
+    ("rig_kind", "kind", "key"),
     [
-        pytest.param(NatsDesk, "postgresql", "a", id="nats-postgresql-keyed"),
-        pytest.param(NatsDesk, "sqlite", None, id="nats-sqlite-unkeyed"),
+        pytest.param(NatsSourceRig, "postgresql", "a", id="nats-postgresql-keyed"),
+        pytest.param(NatsSourceRig, "sqlite", None, id="nats-sqlite-unkeyed"),
     ],
 )
 DEATHS = [(Point.HANDLING, 0), (Point.HANDLED, 0), (Point.PARKED, 1), (Point.HANDLED, 2)]
 """Points, and how often the handler fails before them."""
 OTHERS = pytest.mark.parametrize(
-    ("desk_kind", "kind", "deaths"),
+    ("rig_kind", "kind", "deaths"),
     [
-        pytest.param(RedisDesk, "sqlite", DEATHS, id="redis-sqlite"),
-        pytest.param(RabbitDesk, "postgresql", DEATHS, id="rabbitmq-postgresql"),
-        pytest.param(KafkaDesk, "postgresql", DEATHS[1:3], id="kafka-postgresql"),  # each death costs it seconds
+        pytest.param(RedisSourceRig, "sqlite", DEATHS, id="redis-sqlite"),
+        pytest.param(RabbitSourceRig, "postgresql", DEATHS, id="rabbitmq-postgresql"),
+        pytest.param(KafkaSourceRig, "postgresql", DEATHS[1:3], id="kafka-postgresql"),  # each death costs it seconds
     ],
 )
 
 
 @pytest.fixture
-def billing(desk_kind: type[ServerDesk], kind: str, fresh_database: FreshDatabase, crew: Crew) -> Iterator[Billing]:
-    with closing(Billing(desk_kind(), fresh_database(kind), crew)) as billing:
+def billing(rig_kind: type[ServerSourceRig], kind: str, fresh_database: FreshDatabase, crew: Crew) -> Iterator[Billing]:
+    with closing(Billing(rig_kind(), fresh_database(kind), crew)) as billing:
         yield billing
 
 
@@ -118,7 +124,9 @@ def test_I_4_a_crash_between_the_commit_of_a_retry_and_its_settle_leads_to_no_se
 
 
 @pytest.mark.parametrize("point", [Point.HANDLING, Point.HANDLED], ids=["before-commit", "after-commit"])
-@pytest.mark.parametrize(("desk_kind", "kind"), [(NatsDesk, "postgresql")])  # SQLite's one writer may be the paused one
+@pytest.mark.parametrize(
+    ("rig_kind", "kind"), [(NatsSourceRig, "postgresql")]
+)  # on SQLite the paused process may be the one writer
 def test_E_3_a_consumer_that_wakes_after_another_has_its_message_has_no_second_effect(
     billing: Billing, point: Point
 ) -> None:
@@ -159,19 +167,19 @@ def test_E_3_wherever_consumers_die_each_message_has_one_effect_on_the_other_bro
     assert billing.rooms.calls_of(unparked) == 1
 
 
-@pytest.mark.parametrize(("desk_kind", "kind"), [pytest.param(RedisDesk, "sqlite", id="redis-sqlite")])
+@pytest.mark.parametrize(("rig_kind", "kind"), [pytest.param(RedisSourceRig, "sqlite", id="redis-sqlite")])
 def test_E_3_a_relay_dies_in_mid_send_and_the_inbox_stops_the_second_effect(
     billing: Billing, crew: Crew, fresh_database: FreshDatabase
 ) -> None:
     with closing(Shop(fresh_database("sqlite"))) as shop:
         shop.commit(*(billing.order(number) for number in range(20)))
         fate = relay_worker.Fate(signal.SIGKILL, relay_worker.Point.PUBLISHED, keyed=False)
-        victim = crew.start("relay", send, shop.url, billing.desk.url(), fate)
+        victim = crew.start("relay", send, shop.url, billing.source_rig.url(), fate)
         wait_until(victim.killed, "a relay dies between publishing and the settle")
         assert shop.unsent() == 20
         consumer = billing.start("consumer")
         wait_until(lambda: billing.count() == 20, "what was sent is handled")
-        other = crew.start("other", send, shop.url, billing.desk.url())
+        other = crew.start("other", send, shop.url, billing.source_rig.url())
         wait_until(lambda: not shop.unsent(), "all is sent again")
         wait_until(lambda: len(billing.rooms.all_fates()) == 40, "all has come twice")
         dismiss(consumer, other)
@@ -179,11 +187,11 @@ def test_E_3_a_relay_dies_in_mid_send_and_the_inbox_stops_the_second_effect(
     assert len(billing.rooms.all_calls()) == 20
 
 
-@pytest.mark.parametrize(("desk_kind", "kind"), [(NatsDesk, "postgresql")])
+@pytest.mark.parametrize(("rig_kind", "kind"), [(NatsSourceRig, "postgresql")])
 def test_I_2_consumers_go_on_when_the_broker_is_killed_and_back(billing: Billing, crew: Crew) -> None:
-    server = billing.desk.rig.server
+    server = billing.source_rig.rig.server
     shop = billing.shop
-    relay = crew.start("relay", send, shop.url, billing.desk.url())
+    relay = crew.start("relay", send, shop.url, billing.source_rig.url())
     consumers = [billing.start(name) for name in ("one", "two")]
     for outage in range(2):
         first = outage * 300
@@ -218,7 +226,7 @@ def server() -> Iterator[PostgreSQL]:
 def test_I_2_a_consumer_goes_on_when_its_database_is_killed_and_back_and_hardly_burns_an_attempt(
     server: PostgreSQL, crew: Crew
 ) -> None:
-    with closing(Billing(NatsDesk(), server.url("billing"), crew)) as billing:
+    with closing(Billing(NatsSourceRig(), server.url("billing"), crew)) as billing:
         consumer = billing.start("consumer")
         billing.publish(*(billing.order(number, f"key-{number % 20}") for number in range(400)))
         wait_until(lambda: billing.count() > 100, "it is at work")
@@ -234,7 +242,7 @@ def test_I_2_a_consumer_goes_on_when_its_database_is_killed_and_back_and_hardly_
         dismiss(consumer)  # it ends all the same
 
 
-@pytest.mark.parametrize(("desk_kind", "kind"), [(NatsDesk, "postgresql")])
+@pytest.mark.parametrize(("rig_kind", "kind"), [(NatsSourceRig, "postgresql")])
 def test_E_3_of_two_thousand_messages_each_has_one_effect_whatever_is_killed(
     billing: Billing, crew: Crew, fresh_database: FreshDatabase
 ) -> None:
@@ -248,7 +256,7 @@ def test_E_3_of_two_thousand_messages_each_has_one_effect_whatever_is_killed(
             for first in numbers[::250]:
                 shop.commit(*(order(number) for number in range(first, first + 250)))
 
-        relay = crew.start("relay", send, shop.url, billing.desk.url())
+        relay = crew.start("relay", send, shop.url, billing.source_rig.url())
         consumers = [billing.start(f"first-{number}") for number in range(2)]
         commit(range(2000))
         for number in range(6):
@@ -269,7 +277,7 @@ def test_I_2_order_by_key_is_kept_when_one_process_hands_over_to_the_next(
     crew: Crew, fresh_database: FreshDatabase
 ) -> None:
     chance = random.Random(20)  # noqa: S311 - repeatable, not secret
-    with closing(Billing(NatsDesk(), fresh_database("postgresql"), crew, hasty=False)) as billing:
+    with closing(Billing(NatsSourceRig(), fresh_database("postgresql"), crew, hasty=False)) as billing:
         failing = {number for number in range(600) if chance.random() < 0.05}
         billing.publish(*(billing.order(number, f"key-{number % 50}", int(number in failing)) for number in range(600)))
         for name in ("one", "two"):

@@ -1,1 +1,1 @@
-"""Sources: the port by which a consumer receives, and one small file for each broker."""
+"""Sources: the port by which a consumer receives (`port`), and a small source for each kind of broker."""

@@ -1,4 +1,4 @@
-"""Messages from Kafka, as a member of a consumer group."""
+"""Receive from Kafka as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from postroom.sources.port import Received
 
-SERVER_SILENT_MS = 10_000
-MOST_BETWEEN_BEATS_MS = 3000
+SERVER_TIMEOUT_MS = 10_000
+MAX_HEARTBEAT_MS = 3000
 NEW_TOPICS_MS = 30_000
-"""After how long a topic that is new is found by its pattern."""
+"""How long until a new topic is found by its pattern."""
 _SHARED = ("bootstrap.servers", "client.id", "allow.auto.create.topics", "security.protocol", "sasl.", "ssl.")
 
 
 class KafkaSource:
-    """Receives from the partitions that the group has assigned to it, and commits as far as all is done."""
+    """Receives from the partitions that the group assigns to it, and commits up to the first gap."""
 
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
         self._publisher = publisher.KafkaBroker(url)
@@ -33,15 +33,15 @@ class KafkaSource:
         self._group = self._options.group or consumer
         self._member: GroupMember | None = None
         self._suspect = False
-        """Whether the servers were gone when last heard of."""
+        """Whether the servers were unreachable at the last call."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether there may be more at hand than was received: until the group has let us in, nothing is."""
+        """Whether the broker may have more than was received; always true until the group has let us in."""
         return self._member is None or self._member.partitions.is_behind
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
-        """Up to `most` messages. Raises `BrokerUnavailable`; what is out comes again then."""
+        """Up to `most` messages. Raises `BrokerUnavailable`; unacknowledged messages come again then."""
         member = self._member or await self._open()
         if member.ended is not None:
             self._member = None
@@ -60,7 +60,7 @@ class KafkaSource:
         return found
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """Commit as far as there is no gap in what is done. Raises `BrokerUnavailable`."""
+        """Commit up to the first gap. Raises `BrokerUnavailable`."""
         if self._member is None:
             raise BrokerUnavailable(f"{self.name}: the connection is closed")
         try:
@@ -69,7 +69,7 @@ class KafkaSource:
             raise BrokerUnavailable(f"{self.name}: {error}") from None
 
     async def give_back(self, received: Sequence[Received]) -> None:
-        """Read again from the first of these, in each partition: what came behind it comes again too."""
+        """Read again from the first of these in each partition, including what came after it."""
         if self._member is not None:
             self._member.give_back(received)
 
@@ -100,8 +100,8 @@ class KafkaSource:
             "enable.auto.offset.store": False,
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": session,
-            "heartbeat.interval.ms": min(MOST_BETWEEN_BEATS_MS, session // 3),
-            "socket.timeout.ms": SERVER_SILENT_MS,
+            "heartbeat.interval.ms": min(MAX_HEARTBEAT_MS, session // 3),
+            "socket.timeout.ms": SERVER_TIMEOUT_MS,
             "topic.metadata.refresh.interval.ms": NEW_TOPICS_MS,
             "enable.partition.eof": True,
         }

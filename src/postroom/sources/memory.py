@@ -1,4 +1,4 @@
-"""Messages from a broker in memory."""
+"""Receive from a broker in memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class MemorySource:
     def __init__(self, broker: MemoryBroker, consumer: str, topics: Sequence[str]) -> None:
         self._broker = broker
         self._topics = patterns.check_topics(topics)
-        self._wanted = patterns.matcher(self._topics)
+        self._matches = patterns.matcher(self._topics)
         self._reading = broker.reading((consumer, frozenset(self._topics)))
         self._out: set[int] = set()
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
-        """Up to `most` messages, what was given back first; no connection can be lost here."""
+        """Up to `most` messages; what was given back comes first."""
         news = asyncio.Event()
-        with self._called_on(news), contextlib.suppress(TimeoutError):
+        with self._set_on_news(news), contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while True:
                     news.clear()
@@ -44,12 +44,12 @@ class MemorySource:
         return []
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """These are done, for ever."""
+        """These are done for good."""
         with self._broker.lock:
             self._out.difference_update(one.receipt for one in received)
 
     async def give_back(self, received: Sequence[Received]) -> None:
-        """These come next, here or at another source of the name."""
+        """Deliver these next, here or at another source of the same name."""
         self._return([one.receipt for one in received])
 
     async def close(self) -> None:
@@ -57,11 +57,11 @@ class MemorySource:
         self._return(list(self._out))
 
     @contextlib.contextmanager
-    def _called_on(self, news: asyncio.Event) -> Iterator[None]:
+    def _set_on_news(self, news: asyncio.Event) -> Iterator[None]:
         loop = asyncio.get_running_loop()
 
         def waker() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop may have ended in its thread
+            with contextlib.suppress(RuntimeError):  # the loop may be closed
                 loop.call_soon_threadsafe(news.set)
 
         self._broker.subscribe(waker)
@@ -77,7 +77,7 @@ class MemorySource:
             while reading.returned and len(found) < most:
                 found.append(heapq.heappop(reading.returned))
             while reading.next < len(messages) and len(found) < most:
-                if self._wanted(messages[reading.next].topic):
+                if self._matches(messages[reading.next].topic):
                     found.append(reading.next)
                 reading.next += 1
             self._out.update(found)

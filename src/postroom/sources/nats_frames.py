@@ -1,4 +1,4 @@
-"""What NATS delivers, byte by byte: the client library's own reading ends at what it cannot decode, and all with it."""
+"""Frames from NATS as raw bytes: the client library stops reading at anything that it cannot decode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = b"NATS/1.0"
 
 
 class Frame(NamedTuple):
-    """A message as it came."""
+    """A message as received."""
 
     subject: bytes
     reply: bytes
@@ -25,7 +25,7 @@ class Frame(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What is before a message's body."""
+    """The part of a message before its body."""
 
     status: str
     description: str
@@ -33,28 +33,28 @@ class Head(NamedTuple):
 
 
 class RawClient(Client):
-    """A client that hands over what comes for one subscription unread."""
+    """A client that hands over what arrives for a subscription without decoding it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._takers: dict[int, Callable[[Frame], None]] = {}
 
     async def take(self, subject: str, taker: Callable[[Frame], None]) -> None:
-        """Have a function called with all that comes to this subject."""
+        """Call `taker` with everything that comes to this subject."""
         subscription: Any = await self.subscribe(subject)
-        self._takers[subscription._id] = taker  # noqa: SLF001 - by its number what comes is told
+        self._takers[subscription._id] = taker  # noqa: SLF001 - frames carry its number
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         taker = self._takers.get(sid)
         if taker is not None:
             taker(Frame(bytes(subject), bytes(reply), bytes(data), bytes(headers or b"")))
             return
-        with contextlib.suppress(ValueError, LookupError):  # a stranger's answer, to which nobody listens
+        with contextlib.suppress(ValueError, LookupError):  # a reply that nobody waits for
             await super()._process_msg(sid, subject, reply, data, headers)
 
 
 def head_of(raw: bytes) -> Head:
-    """Status and headers. Raises `ValueError` where they are not as they must be."""
+    """Parse status and headers. Raises `ValueError` if they are malformed."""
     if not raw:
         return Head("", "", {})
     first, *lines = raw.split(b"\r\n")

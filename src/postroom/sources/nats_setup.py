@@ -1,4 +1,4 @@
-"""What a NATS source needs on the server: a stream that has its topics, and a durable consumer of it."""
+"""Find or create what a NATS source needs on the server: a stream with its topics, and a durable consumer."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from postroom.brokers.nats import NatsOptions
 
 MOST_OUT = 65_536
-"""How many messages the receivers of a consumer may hold together."""
+"""Messages that all receivers of a consumer together may hold."""
 ALL = ">"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _TOPIC = re.compile(r"[^\s>.]+(?:\.[^\s>.]+)*")
 
 
 def durable_name(name: str) -> str:
-    """A consumer's name as NATS can have it: all but outgoing, digits, dash and underscore is an underscore."""
+    """A consumer's name for NATS: everything except letters, digits, dashes and underscores becomes an underscore."""
     return _NOT_IN_NAMES.sub("_", name)
 
 
 def filters_of(topics: Iterable[str]) -> list[str]:
-    """The subjects for these topics, without those that others cover; a star at the end is `>`, else one token."""
+    """The subjects for these topics, without overlaps. A star at the end becomes `>`; elsewhere it is one token."""
     return _reduced([_subject(topic) for topic in topics])
 
 
@@ -43,13 +43,13 @@ def _subject(topic: str) -> str:
 
 
 def _reduced(filters: Sequence[str]) -> list[str]:
-    """The server takes no filters that overlap."""
+    """Remove filters that others cover: the server refuses overlapping ones."""
     distinct = list(dict.fromkeys(filters))
     return [one for one in distinct if not any(other != one and covers(other, one) for other in distinct)]
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every subject that `narrow` matches is one that `wide` does."""
+    """Whether `wide` matches every subject that `narrow` matches."""
     theirs = narrow.split(".")
     for index, token in enumerate(wide.split(".")):
         if token == ALL:
@@ -60,7 +60,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 async def find_stream(jetstream: JetStreamContext, filters: Sequence[str]) -> str:
-    """The one stream that has these subjects. Raises `BrokerUnavailable` where there is none, or more than one."""
+    """The one stream with these subjects. Raises `BrokerUnavailable` if there is none, or more than one."""
     found: dict[str, str] = {}
     for subject in filters:
         try:
@@ -80,7 +80,7 @@ async def find_stream(jetstream: JetStreamContext, filters: Sequence[str]) -> st
 async def ensure_consumer(
     jetstream: JetStreamContext, stream: str, durable: str, filters: Sequence[str], options: NatsOptions
 ) -> ConsumerConfig:
-    """The durable as it is, or, where there is none, a new one. Raises `BrokerUnavailable` where it does not serve."""
+    """The existing durable consumer, or a new one. Raises `BrokerUnavailable` if the existing one is not suitable."""
     try:
         config: ConsumerConfig = (await jetstream.consumer_info(stream, durable)).config
     except nats.js.errors.NotFoundError:
@@ -124,9 +124,9 @@ def _new(durable: str, options: NatsOptions) -> ConsumerConfig:
 async def _make(
     jetstream: JetStreamContext, stream: str, config: ConsumerConfig, filters: Sequence[str]
 ) -> ConsumerConfig:
-    """One filter is written as servers before 2.10 understand it too."""
+    """Create or update the consumer. A single filter is sent in the form that servers before 2.10 understand."""
     one = filters[0] if len(filters) == 1 and filters[0] != ALL else None
     several = list(filters) if len(filters) > 1 else None
-    wanted: ConsumerConfig = config.evolve(filter_subject=one, filter_subjects=several)
-    await jetstream.add_consumer(stream, wanted)
-    return wanted
+    updated: ConsumerConfig = config.evolve(filter_subject=one, filter_subjects=several)
+    await jetstream.add_consumer(stream, updated)
+    return updated

@@ -1,4 +1,4 @@
-"""Topics with a star: what they match, and how each broker writes them."""
+"""Topic patterns: what a star matches, and which brokers support it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STAR = ANYTHING
 
 
 def check_topics(topics: Sequence[str]) -> Sequence[str]:
-    """The topics without repetitions. Raises `InvalidSetting` where there is none."""
+    """The topics without repetitions. Raises `InvalidSetting` if there are none."""
     found = list(dict.fromkeys(topics))
     if not found or not all(found):
         raise InvalidSetting("a source needs topics to receive: give at least one, for example orders.created")
@@ -22,17 +22,17 @@ def check_topics(topics: Sequence[str]) -> Sequence[str]:
 
 
 def is_pattern(topic: str) -> bool:
-    """Whether the topic has a star, which stands for any characters."""
+    """Whether the topic has a star, which matches any characters."""
     return STAR in topic
 
 
 def matcher(topics: Collection[str]) -> Callable[[str], bool]:
-    """Whether a topic is one of these."""
+    """A function that tells whether a topic matches one of these."""
     return lambda topic: any(matches(pattern, topic) for pattern in topics)
 
 
 def whole_words(broker: str, topic: str) -> list[str]:
-    """The topic's words between the dots. Raises `InvalidSetting` where a star is only a part of one."""
+    """The topic's words between the dots. Raises `InvalidSetting` if a star is only part of a word."""
     words = topic.split(".")
     if any(STAR in word and word != STAR for word in words):
         raise InvalidSetting(
@@ -42,6 +42,6 @@ def whole_words(broker: str, topic: str) -> list[str]:
 
 
 def no_pattern(broker: str, topic: str, remedy: str) -> None:
-    """Raise `InvalidSetting` where the topic has a star, which this broker does not know."""
+    """Raise `InvalidSetting` if the topic has a star, which this broker does not support."""
     if is_pattern(topic):
         raise InvalidSetting(f"{broker}: topic {topic!r}: there are no patterns here: {remedy}")

@@ -1,4 +1,4 @@
-"""The receive port: what a broker is to a consumer."""
+"""The receive port: the contract between consumer and broker."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ class Received:
 
 
 class Source(Protocol):
-    """Gives messages, and takes their acknowledgements. Used by one task at a time for each method.
+    """Receives messages and acknowledges them. Each method is used by one task at a time.
 
-    It connects, and connects again, by itself. Where the broker cannot be reached, or is not set up for it (no such
-    stream or queue, not authorised), `receive` raises `BrokerUnavailable`; it may be called again. What was received
-    before a connection was lost may be acknowledged in vain: it comes again, which is no error.
+    A source connects and reconnects by itself. If the broker cannot be reached or is not set up (no such stream or
+    queue, not authorised), `receive` raises `BrokerUnavailable`, and may be called again. Acknowledging messages of a
+    lost connection has no effect: they come again, which is no error.
     """
 
     name: str
-    """A source may also have an attribute `is_behind`: whether it has not yet been given all that the broker has, as
-    while it waits to be let into a group. Who wants what is at hand, and no more, goes on until it is not."""
+    """A source may also have an attribute `is_behind`: true while the broker may have more than was received, for
+    example while the source waits to join a group. A consumer that stops when the broker is empty goes on until it is
+    false."""
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
-        """Up to `most` messages, in the broker's order. Waits for the first so long, and not for more than are there.
+        """Up to `most` messages, in the broker's order. Waits up to `seconds` for the first, not for more.
 
-        Messages that were received and neither acknowledged nor given back are not given again while the connection
-        that they came by lasts, however long their handlers take.
+        A message that is neither acknowledged nor given back is not delivered again while its connection lasts, however
+        long its handler takes.
         """
         ...
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """These are done, for ever. Raises `BrokerUnavailable`; then they come again."""
+        """Mark these as done for good. Raises `BrokerUnavailable`; then they come again."""
         ...
 
     async def give_back(self, received: Sequence[Received]) -> None:
-        """These are not done: they come again, soon, here or elsewhere. Does not raise."""
+        """Return these unfinished messages: they come again soon, here or elsewhere. Does not raise."""
         ...
 
     async def close(self) -> None:

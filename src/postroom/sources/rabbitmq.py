@@ -1,4 +1,4 @@
-"""Messages from RabbitMQ: a queue, or several, with explicit acknowledgements."""
+"""Receive from one or several queues of RabbitMQ, with explicit acknowledgements."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from postroom.incoming import Incoming
 
 ANSWER_TIMEOUT = 10.0
-"""Seconds that the server has to let us in, and for each answer."""
+"""Seconds for logging in, and for each answer."""
 
 
 class RabbitSource:
-    """Receives from one queue, on one connection, which is made anew after any trouble.
+    """Receives on one connection, and reconnects after any failure.
 
-    Without an exchange, and where no queue is named, each topic is a queue, as it is for a relay.
+    By default each topic is a queue, as it is for a relay. With `exchange` or `queue` in the URL there is one queue.
     """
 
     def __init__(self, url: str, consumer: str, topics: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ class RabbitSource:
         self._connection: ReceivingConnection | None = None
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
-        """Up to `most` messages of those that the server has sent already. Raises `BrokerUnavailable`."""
+        """Up to `most` of the messages that the server has sent. Raises `BrokerUnavailable`."""
         connection = await self._connected()
         try:
             if not connection.waiting:
@@ -66,7 +66,7 @@ class RabbitSource:
         return [_received(connection, delivery) for delivery in found]
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """Acknowledge what came by this connection; the rest comes again by itself. Raises `BrokerUnavailable`."""
+        """Acknowledge what came on this connection; the rest comes again anyway. Raises `BrokerUnavailable`."""
         connection = self._connection
         if connection is not None and (tags := _tags(connection, received)):
             try:
@@ -75,14 +75,14 @@ class RabbitSource:
                 raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
 
     async def give_back(self, received: Sequence[Received]) -> None:
-        """Put back what came by this connection; the rest is back already."""
+        """Requeue what came on this connection; the rest is back in its queue already."""
         connection = self._connection
         if connection is not None:
             with contextlib.suppress(OSError):
                 await connection.requeue(_tags(connection, received))
 
     async def close(self) -> None:
-        """End the connection: the server puts back what is out."""
+        """Close the connection: the server requeues what is not acknowledged."""
         if self._connection is not None:
             await self._drop(self._connection)
 
@@ -122,21 +122,21 @@ class RabbitSource:
     async def _set_up(self, connection: ReceivingConnection) -> None:
         options = self._options
         if options.declare and options.exchange:
-            await connection.have_exchange(options.exchange, options.exchange_type)
+            await connection.ensure_exchange(options.exchange, options.exchange_type)
         for queue in self._queues:
-            await connection.have_queue(queue, declare=options.declare)
+            await connection.ensure_queue(queue, declare=options.declare)
             for key in self._keys if options.declare and options.exchange else []:
                 await connection.bind(queue, options.exchange, key)
 
     async def _drop(self, connection: ReceivingConnection) -> None:
-        """The next call gets a new connection."""
+        """Give up the connection; the next call gets a new one."""
         if self._connection is connection:
             self._connection = None
         await connection.close()
 
 
 def _routing_key(topic: str, exchange_type: str) -> str:
-    """A topic as a binding's key: a star, which stands for one word or more, is `*.#` there."""
+    """A topic as a binding key: a star, which matches one word or more, becomes `*.#`."""
     if not patterns.is_pattern(topic) or exchange_type == "fanout":
         return topic
     if exchange_type != "topic":
@@ -152,7 +152,7 @@ def _tags(connection: ReceivingConnection, received: Sequence[Received]) -> set[
 def _received(connection: ReceivingConnection, delivery: Delivery) -> Received:
     try:
         message = _read(delivery)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this message's fault alone
+    except Exception as error:  # noqa: BLE001 - whatever it is, only this message is at fault
         message = _unread(delivery, f"it cannot be read: {type(error).__name__}")
     return Received(message, (connection, delivery.start.tag))
 

@@ -1,4 +1,4 @@
-"""A connection to RabbitMQ that receives: what is delivered is put in a queue, and acknowledged many at once."""
+"""A connection to RabbitMQ that receives: queues what is delivered, and acknowledges many messages at once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 RECEIVING = PUBLISHING
-"""The channel of the connection."""
-MOST_PREFETCHED = 65_535
+"""The connection's only channel."""
+MAX_PREFETCH = 65_535
 ABILITIES: Any = {**CAPABILITIES, "consumer_cancel_notify": True}
 
 
 class Delivery(NamedTuple):
-    """A message as it came in."""
+    """A message as received."""
 
     start: Start
     properties: Properties
@@ -43,14 +43,14 @@ class Delivery(NamedTuple):
 
 
 class ReceivingConnection(RabbitConnection):
-    """One connection, for as long as it lasts, and what came by it."""
+    """One connection, for as long as it lasts, and the messages received on it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
         self.waiting: deque[Delivery] = deque()
-        """Came, and was not yet received."""
+        """Messages that arrived and were not taken yet."""
         self.news = asyncio.Event()
-        self._out: dict[int, None] = {}  # in the order in which they came
+        self._out: dict[int, None] = {}  # in order of arrival
         self._prefetch = 0
         self._consumers: list[str] = []
         self._started = Start(0, "")
@@ -63,7 +63,7 @@ class ReceivingConnection(RabbitConnection):
     async def connect(
         cls, hosts: Sequence[tuple[str, int]], tls: ssl.SSLContext | None, user: str, password: str, vhost: str
     ) -> ReceivingConnection:
-        """Connect to the first that answers. Raises `Closed` or `OSError`."""
+        """Connect to the first host that answers. Raises `Closed` or `OSError`."""
         trouble: OSError | None = None
         for host, port in hosts:
             try:
@@ -75,8 +75,8 @@ class ReceivingConnection(RabbitConnection):
                 return connection
         raise trouble or OSError("no host")
 
-    async def have_queue(self, name: str, *, declare: bool) -> None:
-        """See that the queue is there; make it otherwise, durable and replicated. Raises `Closed`."""
+    async def ensure_queue(self, name: str, *, declare: bool) -> None:
+        """Check that the queue exists; with `declare`, create it durable and replicated. Raises `Closed`."""
         question = QueueDeclare(0, name, passive=True)
         if declare:
             durable = QueueDeclare(0, name, durable=True, arguments={"x-queue-type": "quorum"})
@@ -84,31 +84,31 @@ class ReceivingConnection(RabbitConnection):
         else:
             await self._ask(question, RECEIVING, commands.Queue.DeclareOk)
 
-    async def have_exchange(self, name: str, kind: str) -> None:
-        """See that the exchange is there, or make it. Raises `Closed`."""
+    async def ensure_exchange(self, name: str, kind: str) -> None:
+        """Check that the exchange exists, or create it. Raises `Closed`."""
         question = ExchangeDeclare(0, name, kind, passive=True)
         await self.declare(question, ExchangeDeclare(0, name, kind, durable=True), commands.Exchange.DeclareOk)
 
     async def bind(self, queue: str, exchange: str, routing_key: str) -> None:
-        """Have what has this key put to the queue. Raises `Closed`."""
+        """Route messages with this key to the queue. Raises `Closed`."""
         await self._ask(QueueBind(0, queue, exchange, routing_key), RECEIVING, commands.Queue.BindOk)
 
     async def ask_for(self, queues: Sequence[str], most: int) -> None:
-        """Have up to so many more delivered than are out. Raises `Closed`."""
-        wanted = min(len(self._out) + most, MOST_PREFETCHED)
-        if wanted <= self._prefetch:
+        """Raise the prefetch limit so that up to `most` more messages can arrive. Raises `Closed`."""
+        prefetch = min(len(self._out) + most, MAX_PREFETCH)
+        if prefetch <= self._prefetch:
             return
-        for consumer in self._consumers:  # the limit is of a consumer, and cannot be changed
+        for consumer in self._consumers:  # a consumer's limit cannot be changed
             await self._ask(commands.Basic.Cancel(consumer), RECEIVING, commands.Basic.CancelOk)
         self._consumers.clear()
-        await self._ask(commands.Basic.Qos(0, wanted), RECEIVING, commands.Basic.QosOk)
+        await self._ask(commands.Basic.Qos(0, prefetch), RECEIVING, commands.Basic.QosOk)
         for queue in queues:
             answer = await self._ask(Consume(0, queue), RECEIVING, commands.Basic.ConsumeOk)
             self._consumers.append(answer.consumer_tag or "")
-        self._prefetch = wanted
+        self._prefetch = prefetch
 
     async def acknowledge(self, tags: Collection[int]) -> None:
-        """All from the first that is out, as far as they are among these, with one frame; the rest one by one."""
+        """Acknowledge the leading messages among these with one frame, and the rest one by one."""
         last = 0
         for tag in self._out:
             if tag not in tags:
@@ -119,11 +119,11 @@ class ReceivingConnection(RabbitConnection):
         await self._settle(tags, [*frames, *map(commands.Basic.Ack, single)])
 
     async def requeue(self, tags: Collection[int]) -> None:
-        """Put them back, in the order in which they came."""
+        """Requeue them in order of arrival."""
         await self._settle(tags, [commands.Basic.Nack(tag, requeue=True) for tag in self._out if tag in tags])
 
     async def close(self) -> None:
-        """End the channel, by which the server has heard all that was acknowledged; then the connection."""
+        """Close the channel, which confirms that the server has all acknowledgements; then the connection."""
         if not self.lost:
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT):
@@ -144,7 +144,7 @@ class ReceivingConnection(RabbitConnection):
         await self._writer.drain()
 
     def _send(self, command: Any, channel: int) -> None:
-        if isinstance(command, commands.Connection.StartOk):  # or it would not say that a queue is gone
+        if isinstance(command, commands.Connection.StartOk):  # else the server would not report that a queue is gone
             command.client_properties = {**command.client_properties, "capabilities": ABILITIES}
         super()._send(command, channel)
 
@@ -182,6 +182,6 @@ class ReceivingConnection(RabbitConnection):
             self.news.set()
 
     def lose(self, reason: str, code: int = 0) -> None:
-        """The connection is gone: who waits for messages is told."""
+        """Mark the connection as lost, and wake the receiver."""
         super().lose(reason, code)
         self.news.set()

@@ -1,4 +1,4 @@
-"""What RabbitMQ delivers, also where its texts are none: the server hands on what senders gave it, unread."""
+"""Frames from RabbitMQ, even with invalid text: the server passes on what senders gave it, unchecked."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _DELIVER = commands.Basic.Deliver.index
 
 
 class Start(NamedTuple):
-    """That a message is delivered."""
+    """The start of a delivery."""
 
     tag: int
     routing_key: str
     problem: str | None = None
-    """Why the routing key is no text."""
+    """Why the routing key is not text."""
 
 
 class Properties(NamedTuple):
-    """How large a message is, and its properties; or as much of the frame as is not read, and why."""
+    """A message's size and properties; or the bytes of the frame that could not be read, and why."""
 
     size: int
     known: Any
@@ -32,7 +32,7 @@ class Properties(NamedTuple):
 
 
 def unmarshal(raw: bytes) -> tuple[int, Any]:
-    """Channel and content of a frame. Raises what the library raises where it is not a sender that is at fault."""
+    """Channel and content of a frame. Raises the library's error if the sender is not at fault."""
     try:
         _, channel, found = frame.unmarshal(raw)
     except Exception as error:
@@ -55,7 +55,7 @@ def _unread(raw: bytes, problem: str) -> Start | Properties | None:
 
 
 def _start(content: bytes, problem: str) -> Start:
-    """The consumer's tag, the delivery's, whether it comes again, the exchange, and the routing key."""
+    """Parse consumer tag, delivery tag, redelivered flag, exchange and routing key."""
     _, rest = _short(content)
     [tag] = struct.unpack_from(">Q", rest)
     _, rest = _short(rest[9:])

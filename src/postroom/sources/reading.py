@@ -1,4 +1,4 @@
-"""Reading what strangers send: as much of it as can be read, and the rest kept as it came."""
+"""Read messages from foreign senders: decode what can be decoded, and keep the rest as it came."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 RAW = "postroom-raw-headers"
-"""The header of a message that could not be read in which its own are kept, as they came, in base64."""
+"""Header that keeps the original headers of an undecodable message, in base64."""
 NOT_PLAIN = "%bytes:"
-"""Before the hexadecimal form of a key that is no text."""
+"""Prefix of the hexadecimal form of a key that is not text."""
 
 
 def text(value: bytes) -> str:
-    """A header's value as text; bytes that are no UTF-8 are kept as lone surrogates, as Python does with file names."""
+    """A header's value as text. Bytes that are not UTF-8 become lone surrogates, as in Python's file names."""
     return value.decode("utf-8", "surrogateescape")
 
 
 def key_of(raw: bytes) -> str:
-    """A key as text. Different ones stay different: what is no UTF-8, or looks as if it were not, is hexadecimal."""
+    """A key as text. Different keys stay different: hexadecimal if it is not UTF-8, or could be mistaken for that."""
     try:
         found = raw.decode()
     except UnicodeDecodeError:
@@ -34,7 +34,7 @@ def key_of(raw: bytes) -> str:
 
 
 def fingerprint(parts: Iterable[bytes | str | None]) -> str:
-    """A hash of what a message consists of: a place that is given out anew holds something else then."""
+    """A hash of a message's content, for brokers that reuse a place for something else."""
     found = hashlib.blake2b(digest_size=8)
     for part in parts:
         raw = b"" if part is None else part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
@@ -52,8 +52,8 @@ def undecodable(
     key: str | None = None,
     headers: bytes | None = None,
 ) -> Incoming:
-    """A message that cannot be read: its body, and its headers, as they came, and why."""
-    said = problem if isinstance(problem, str) else f"it cannot be read: {type(problem).__name__}: {problem}"
+    """A message that cannot be decoded, with its original body and headers, and the reason."""
+    reason = problem if isinstance(problem, str) else f"it cannot be read: {type(problem).__name__}: {problem}"
     return Incoming(
         id=id,
         topic=readable(topic),
@@ -61,5 +61,5 @@ def undecodable(
         content_type=BINARY,
         key=key,
         headers={} if headers is None else {RAW: base64.b64encode(headers).decode()},
-        problem=readable(said),
+        problem=readable(reason),
     )

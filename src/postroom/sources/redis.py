@@ -1,8 +1,8 @@
-"""Messages from Redis Streams, as a member of a consumer group.
+"""Receive from Redis Streams as a member of a consumer group.
 
-What a member has read stays pending under its name until it is acknowledged. What is given back is put under the name
-`RETURNED`, where whoever looks next takes it; so is what a member has when it leaves. What a member had that is dead is
-taken over when it has not been touched for `claim_idle_ms`; those alive touch theirs three times as often.
+What a member reads stays pending under its name until it is acknowledged. What is given back, or held by a member that
+leaves, is claimed by the name `RETURNED`; any member takes it from there. What a dead member held is taken over when it
+has been idle for `claim_idle_ms`; live members touch their messages three times as often.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Place = tuple[str, bytes]
-"""A stream, and the id of an entry."""
+"""A stream and an entry's id."""
 
 RETURNED = "returned"
 LONG_AGO_MS = 86_400_000
 ANSWER_TIMEOUT = 5.0
 MAX_BLOCK = 2.0
-"""Seconds; the client takes a server for dead that says nothing for some more."""
-LOOK_EVERY = 5.0
-"""Seconds after which it is looked again whether something was returned, or is of a dead member."""
+"""Seconds; the client gives up on a server that stays silent much longer."""
+TAKE_OVER_EVERY = 5.0
+"""Seconds between two searches for messages that were returned, or belong to a dead member."""
 PAGE = 1000
 
 
@@ -60,19 +60,19 @@ class RedisSource:
         self._joined = False
         self._unsure = True
         """Whether entries may be pending under our name that we have not seen."""
-        self._look_at = 0.0
+        self._take_over_at = 0.0
         self._waiting: deque[Received] = deque()
         self._out: dict[Place, Received] = {}
-        self._keeping: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()
 
     async def receive(self, most: int, seconds: float) -> Sequence[Received]:
-        """Up to `most` entries: our own that were lost on their way, then what was returned, then new ones.
+        """Up to `most` entries: our own that got lost on their way, then returned ones, then new ones.
 
-        Raises `BrokerUnavailable`; what is out comes again then.
+        Raises `BrokerUnavailable`; unacknowledged messages come again then.
         """
         try:
-            self._look_after_keeping()
+            self._check_keeper()
             if not self._joined:
                 await self._join()
             if not self._waiting:
@@ -83,15 +83,15 @@ class RedisSource:
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from None
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
-    def _look_after_keeping(self) -> None:
-        """What is out is nobody's when it is not kept: it comes again, and the task with the next attempt."""
-        if self._keeping is not None and self._keeping.done():
-            keeping, self._keeping = self._keeping, None
-            error = None if keeping.cancelled() else keeping.exception()
+    def _check_keeper(self) -> None:
+        """Raise if the task that keeps our entries has ended: they come again, with a new task."""
+        if self._keeper is not None and self._keeper.done():
+            keeper, self._keeper = self._keeper, None
+            error = None if keeper.cancelled() else keeper.exception()
             raise OSError(f"the task that keeps what is out has ended: {type(error).__name__}: {error}")
 
     async def acknowledge(self, received: Sequence[Received]) -> None:
-        """Acknowledge all that is out in one round trip. Raises `BrokerUnavailable`."""
+        """Acknowledge these in one round trip. Raises `BrokerUnavailable`."""
         places = self._places(received)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT), self._client.pipeline(transaction=False) as pipeline:
@@ -105,22 +105,22 @@ class RedisSource:
             self._settle(places)
 
     async def give_back(self, received: Sequence[Received]) -> None:
-        """Put them where whoever looks next takes them; where that fails, we take them again ourselves."""
+        """Return them so that any member can take them; if that fails, we take them again ourselves."""
         places = self._places(received)
         self._settle(places)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 await self._claim(places, RETURNED, LONG_AGO_MS)
-            self._look_at = 0.0
+            self._take_over_at = 0.0
         except (RedisError, OSError, TimeoutError):
             self._unsure = True
 
     async def close(self) -> None:
-        """Return what is pending, leave the group, and end the connections."""
-        if self._keeping is not None:
-            self._leaving.set()  # not cancelled: the client may swallow that
-            await asyncio.wait([self._keeping])
-            self._keeping = None
+        """Return what is pending, leave the group, and close the connections."""
+        if self._keeper is not None:
+            self._leaving.set()  # not cancelled: the client may swallow the cancellation
+            await asyncio.wait([self._keeper])
+            self._keeper = None
         self._forget()
         if self._joined:
             with contextlib.suppress(RedisError, OSError, TimeoutError):
@@ -137,9 +137,9 @@ class RedisSource:
                 except ResponseError as error:
                     if "BUSYGROUP" not in str(error):
                         raise
-        if self._keeping is None:
+        if self._keeper is None:
             self._leaving.clear()
-            self._keeping = asyncio.create_task(self._keep())
+            self._keeper = asyncio.create_task(self._keep())
         self._joined = True
 
     async def _leave(self) -> None:
@@ -149,19 +149,19 @@ class RedisSource:
             await self._client.xgroup_delconsumer(stream, self._group, self._me)
 
     async def _fill(self, most: int, seconds: float) -> None:
-        """Put what there is to `waiting`. Until it has ended well, entries may be ours that we have not seen."""
+        """Fill `waiting`. Until this has succeeded, entries may be pending under our name that we have not seen."""
         async with asyncio.timeout(seconds + ANSWER_TIMEOUT):
             if self._unsure:
                 await self._recover()
             self._unsure = True
-            if not self._waiting and time.monotonic() >= self._look_at:
+            if not self._waiting and time.monotonic() >= self._take_over_at:
                 await self._take_over(most)
             if not self._waiting:
                 await self._read(most, seconds)
             self._unsure = False
 
     async def _recover(self) -> None:
-        """What is pending under our name, and not out."""
+        """Read entries that are pending under our name and not in our hands."""
         for stream in self._topics:
             last = b"0"
             while True:
@@ -183,7 +183,7 @@ class RedisSource:
                 if start == b"0-0":
                     break
         if len(self._waiting) < most:
-            self._look_at = time.monotonic() + min(LOOK_EVERY, self._idle_ms / 2000)
+            self._take_over_at = time.monotonic() + min(TAKE_OVER_EVERY, self._idle_ms / 2000)
 
     async def _read(self, most: int, seconds: float) -> None:
         streams = dict.fromkeys(self._topics, ">")
@@ -202,14 +202,14 @@ class RedisSource:
             place = (stream, entry)
             if place in self._out:
                 continue
-            if not fields:  # the stream was cut, and this is no more
+            if not fields:  # the stream was trimmed, and the entry is gone
                 await self._client.xack(stream, self._group, entry)
                 continue
             self._out[place] = _received(place, self._topics[stream], fields)
             self._waiting.append(self._out[place])
 
     async def _keep(self) -> None:
-        """Touch all that is out, again and again, so that nobody takes it over."""
+        """Keep touching our entries, so that nobody takes them over."""
         while not self._leaving.is_set():
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 async with asyncio.timeout(ANSWER_TIMEOUT):
@@ -221,7 +221,7 @@ class RedisSource:
             await self._client.xclaim(stream, self._group, member, 0, entries, idle=idle_ms, justid=True)
 
     def _places(self, received: Sequence[Received]) -> list[Place]:
-        """Of those that are out. Others come again: a stream that was made anew may hold something else there."""
+        """The places of those that we hold. Others come again: a recreated stream may hold something else there."""
         return [one.receipt for one in received if self._out.get(one.receipt) is one]
 
     def _settle(self, places: Iterable[Place]) -> None:
@@ -235,7 +235,7 @@ class RedisSource:
 
 
 def _by_stream(places: Iterable[Place]) -> Iterator[tuple[str, list[bytes]]]:
-    """In portions that are no burden to the server."""
+    """Group places by stream, in pages that do not burden the server."""
     found: dict[str, list[bytes]] = defaultdict(list)
     for stream, entry in places:
         found[stream].append(entry)
@@ -249,19 +249,19 @@ def _received(place: Place, topic: str, fields: Mapping[bytes, bytes]) -> Receiv
     body = fields.get(b"data")
 
     def where() -> str:
-        """Place and contents: who gives ids of his own to entries may give them again when the stream is made anew."""
+        """Place and content: a sender that chooses entry ids may reuse them when the stream is recreated."""
         return f"{stream}:{entry.decode()}:{fingerprint(part for field in fields.items() for part in field)}"
 
     try:
         headers = {name.decode(): text(value) for name, value in fields.items() if name != b"data"}
         message = incoming(REDIS, headers, body, id=where, topic=topic)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this entry's fault alone
+    except Exception as error:  # noqa: BLE001 - whatever it is, only this entry is at fault
         message = undecodable(topic, body, error, id=where(), headers=_raw(fields))
     return Received(message, place)
 
 
 def _raw(fields: Mapping[bytes, bytes]) -> bytes:
-    """All fields but the payload, as they stand on the wire."""
+    """All fields except the payload, in wire format."""
     parts = (part for name, value in fields.items() if name != b"data" for part in (name, value))
     return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 

@@ -1,4 +1,4 @@
-"""Fixtures of the source contract suite: see `desks`."""
+"""Fixtures of the source contract suite: see `source_rigs`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from uuid import uuid4
 
 import pytest
 
-from tests.contract.sources.desks import DESKS, SERVERS, Desk, ServerDesk
 from tests.contract.sources.receiving import Counter
+from tests.contract.sources.source_rigs import SERVERS, SOURCE_RIGS, ServerSourceRig, SourceRig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-@pytest.fixture(scope="module", params=DESKS, ids=lambda desk: desk.name)
-def desk(request: pytest.FixtureRequest) -> Desk:
-    kind: type[Desk] = request.param
+@pytest.fixture(scope="module", params=SOURCE_RIGS, ids=lambda source_rig: source_rig.name)
+def source_rig(request: pytest.FixtureRequest) -> SourceRig:
+    kind: type[SourceRig] = request.param
     return kind()
 
 
-@pytest.fixture(scope="module", params=SERVERS, ids=lambda desk: desk.name)
-def server_desk(request: pytest.FixtureRequest) -> ServerDesk:
-    kind: type[ServerDesk] = request.param
+@pytest.fixture(scope="module", params=SERVERS, ids=lambda source_rig: source_rig.name)
+def server_rig(request: pytest.FixtureRequest) -> ServerSourceRig:
+    kind: type[ServerSourceRig] = request.param
     return kind()
 
 
@@ -33,14 +33,14 @@ def topic() -> str:
 
 
 @pytest.fixture
-async def counter(desk: Desk, topic: str) -> AsyncIterator[Counter]:
+async def counter(source_rig: SourceRig, topic: str) -> AsyncIterator[Counter]:
     async with AsyncExitStack() as closing:
-        await desk.declare(topic)
-        yield Counter(desk, topic, closing)
+        await source_rig.declare(topic)
+        yield Counter(source_rig, topic, closing)
 
 
 @pytest.fixture
-async def server_counter(server_desk: ServerDesk, topic: str) -> AsyncIterator[Counter]:
+async def server_counter(server_rig: ServerSourceRig, topic: str) -> AsyncIterator[Counter]:
     async with AsyncExitStack() as closing:
-        await server_desk.declare(topic)
-        yield Counter(server_desk, topic, closing)
+        await server_rig.declare(topic)
+        yield Counter(server_rig, topic, closing)

@@ -11,13 +11,13 @@ import redis.asyncio as redis
 from pamqp import commands, frame
 
 from postroom.brokers.rabbitmq_connection import RabbitConnection
-from tests.contract.sources.desks import KafkaDesk, NatsDesk, RabbitDesk, RedisDesk
+from tests.contract.sources.source_rigs import KafkaSourceRig, NatsSourceRig, RabbitSourceRig, RedisSourceRig
 from tests.services.kafka_program import library
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from tests.contract.sources.desks import ServerDesk
+    from tests.contract.sources.source_rigs import ServerSourceRig
 
 
 class Hostile(NamedTuple):
@@ -107,8 +107,8 @@ class Deaf(RabbitConnection):
         """What is sent here, no batch waits for."""
 
 
-async def to_rabbitmq(desk: ServerDesk, topic: str, given: Sequence[Hostile]) -> None:
-    link = await Deaf.open("127.0.0.1", desk.rig.server.port, None, "guest", "guest", "/")
+async def to_rabbitmq(source_rig: ServerSourceRig, topic: str, given: Sequence[Hostile]) -> None:
+    link = await Deaf.open("127.0.0.1", source_rig.rig.server.port, None, "guest", "guest", "/")
     for one in given:
         content = struct.pack(">HHQ", 60, 0, len(one.body)) + one.head
         raw = frame.marshal(commands.Basic.Publish(0, "", topic), 1)
@@ -120,8 +120,8 @@ async def to_rabbitmq(desk: ServerDesk, topic: str, given: Sequence[Hostile]) ->
     await link.close()
 
 
-async def to_nats(desk: ServerDesk, topic: str, given: Sequence[Hostile]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", desk.rig.server.port)
+async def to_nats(source_rig: ServerSourceRig, topic: str, given: Sequence[Hostile]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", source_rig.rig.server.port)
     writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
     for one in given:
         sizes = f"{len(one.head)} {len(one.head) + len(one.body)}"
@@ -133,16 +133,16 @@ async def to_nats(desk: ServerDesk, topic: str, given: Sequence[Hostile]) -> Non
     await writer.wait_closed()
 
 
-async def to_redis(desk: ServerDesk, topic: str, given: Sequence[Hostile]) -> None:
-    async with redis.Redis(port=desk.rig.server.port) as client:
+async def to_redis(source_rig: ServerSourceRig, topic: str, given: Sequence[Hostile]) -> None:
+    async with redis.Redis(port=source_rig.rig.server.port) as client:
         for one in given:
             await client.xadd(topic, {one.head: b"1", b"data": one.body})
 
 
-async def to_kafka(desk: ServerDesk, topic: str, given: Sequence[Hostile]) -> None:
+async def to_kafka(source_rig: ServerSourceRig, topic: str, given: Sequence[Hostile]) -> None:
     """By the C library: the Python client sends no names that are no text."""
     kafka = library()
-    places = desk.rig.url().removeprefix("kafka://").partition("?")[0].encode()
+    places = source_rig.rig.url().removeprefix("kafka://").partition("?")[0].encode()
     settings = ctypes.c_void_p(kafka.rd_kafka_conf_new())
     error = ctypes.create_string_buffer(512)
     kafka.rd_kafka_conf_set(settings, b"bootstrap.servers", places, error, 512)
@@ -159,10 +159,10 @@ async def to_kafka(desk: ServerDesk, topic: str, given: Sequence[Hostile]) -> No
     kafka.rd_kafka_destroy(producer)
 
 
-Send: TypeAlias = "Callable[[ServerDesk, str, Sequence[Hostile]], Awaitable[None]]"
-HOSTILE: Mapping[type[ServerDesk], tuple[Send, list[Hostile]]] = {
-    RabbitDesk: (to_rabbitmq, AMQP),
-    NatsDesk: (to_nats, NATS),
-    RedisDesk: (to_redis, REDIS),
-    KafkaDesk: (to_kafka, KAFKA),
+Send: TypeAlias = "Callable[[ServerSourceRig, str, Sequence[Hostile]], Awaitable[None]]"
+HOSTILE: Mapping[type[ServerSourceRig], tuple[Send, list[Hostile]]] = {
+    RabbitSourceRig: (to_rabbitmq, AMQP),
+    NatsSourceRig: (to_nats, NATS),
+    RedisSourceRig: (to_redis, REDIS),
+    KafkaSourceRig: (to_kafka, KAFKA),
 }

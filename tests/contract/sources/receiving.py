@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from postroom.sources.port import Received, Source
-    from tests.contract.sources.desks import Desk
+    from tests.contract.sources.source_rigs import SourceRig
 
 PATIENCE = 30.0
 BATCH = 100
@@ -25,8 +25,8 @@ GLANCE = 0.2
 class Counter:
     """A topic of its own, to publish to and to receive from."""
 
-    def __init__(self, desk: Desk, topic: str, closing: AsyncExitStack) -> None:
-        self.desk = desk
+    def __init__(self, source_rig: SourceRig, topic: str, closing: AsyncExitStack) -> None:
+        self.source_rig = source_rig
         self.topic = topic
         self._closing = closing
 
@@ -37,14 +37,14 @@ class Counter:
         return [str(message.id) for message in messages]
 
     async def publish_all(self, messages: Sequence[Message]) -> None:
-        broker = self.desk.broker()
+        broker = self.source_rig.broker()
         outcomes = await broker.publish(messages, PATIENCE)
         await broker.close()
         assert {type(outcome) for outcome in outcomes} <= {Accepted}, outcomes
 
     def source(self, **options: str) -> Source:
         """A source of the topic, in the one group that this test has."""
-        source = self.desk.source(f"c{self.topic}", self.topic, **options)
+        source = self.source_rig.source(f"c{self.topic}", self.topic, **options)
         self._closing.push_async_callback(source.close)
         return source
 

@@ -19,8 +19,8 @@ from tests.contract.sources.hostile import HOSTILE
 if TYPE_CHECKING:
     from postroom.incoming import Incoming
     from tests.conftest import FreshDatabase
-    from tests.contract.sources.desks import ServerDesk
     from tests.contract.sources.receiving import Counter
+    from tests.contract.sources.source_rigs import ServerSourceRig
 
 DEAD = """
 SELECT o.payload, o.headers, d.error_code, d.error_message FROM {outbox} o JOIN {delivery} d ON d.position = o.position
@@ -28,11 +28,11 @@ WHERE d.state = 3 ORDER BY o.position"""
 
 
 async def test_B_3_what_cannot_be_read_is_a_dead_letter_and_the_others_are_handled(
-    server_desk: ServerDesk, server_counter: Counter, fresh_database: FreshDatabase
+    server_rig: ServerSourceRig, server_counter: Counter, fresh_database: FreshDatabase
 ) -> None:
-    send, hostile = HOSTILE[type(server_desk)]
+    send, hostile = HOSTILE[type(server_rig)]
     good = await server_counter.publish(range(50))
-    await send(server_desk, server_counter.topic, hostile)
+    await send(server_rig, server_counter.topic, hostile)
     good += await server_counter.publish(range(50, 100))
     handled: Tally[str] = Tally()
     odd: list[bytes] = []

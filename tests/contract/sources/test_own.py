@@ -18,8 +18,15 @@ from postroom import Message
 from postroom.brokers.memory import MemoryBroker
 from postroom.errors import BrokerUnavailable
 from postroom.sources.memory import MemorySource
-from tests.contract.sources.desks import SERVERS, KafkaDesk, NatsDesk, RabbitDesk, RedisDesk, ServerDesk
 from tests.contract.sources.receiving import GLANCE, acknowledge, consume, ids, receive
+from tests.contract.sources.source_rigs import (
+    SERVERS,
+    KafkaSourceRig,
+    NatsSourceRig,
+    RabbitSourceRig,
+    RedisSourceRig,
+    ServerSourceRig,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,9 +45,9 @@ def opened(stack: AsyncExitStack, source: Source) -> Source:
     return source
 
 
-async def sent(desk: ServerDesk, *topics: str, **options: str) -> list[str]:
+async def sent(source_rig: ServerSourceRig, *topics: str, **options: str) -> list[str]:
     """Publish a message to each topic; returns their ids."""
-    broker = desk.rig.broker(desk.rig.url(None, **options))
+    broker = source_rig.rig.broker(source_rig.rig.url(None, **options))
     messages = [Message.new(topic, "a") for topic in topics]
     await broker.publish(messages, 10.0)
     await broker.close()
@@ -48,19 +55,21 @@ async def sent(desk: ServerDesk, *topics: str, **options: str) -> list[str]:
 
 
 async def test_nats_declares_a_stream_and_filters_by_patterns(topic: str, stack: AsyncExitStack) -> None:
-    desk = NatsDesk()
+    source_rig = NatsSourceRig()
     options = {"declare": "true", "stream": topic, "subjects": f"{topic}.>"}
-    one, two, three, _ = await sent(desk, f"{topic}.a", f"{topic}.b.c", f"{topic}.x.paid", f"{topic}.y.open", **options)
-    source = opened(stack, desk.source("c.1", f"{topic}.a", f"{topic}.b.*", f"{topic}.*.paid", **options))
+    one, two, three, _ = await sent(
+        source_rig, f"{topic}.a", f"{topic}.b.c", f"{topic}.x.paid", f"{topic}.y.open", **options
+    )
+    source = opened(stack, source_rig.source("c.1", f"{topic}.a", f"{topic}.b.*", f"{topic}.*.paid", **options))
     assert ids(await receive(source, 3)) == [one, two, three]
     assert await source.receive(10, GLANCE) == []
-    everything = opened(stack, desk.source("c 2", "*", stream=topic))
+    everything = opened(stack, source_rig.source("c 2", "*", stream=topic))
     assert len(await receive(everything, 4)) == 4
 
 
 async def test_nats_says_what_is_wrong_with_a_durable_and_widens_it_if_told(topic: str, stack: AsyncExitStack) -> None:
-    desk = NatsDesk()
-    client = await nats.connect(f"nats://127.0.0.1:{desk.rig.server.port}")
+    source_rig = NatsSourceRig()
+    client = await nats.connect(f"nats://127.0.0.1:{source_rig.rig.server.port}")
     stack.push_async_callback(client.close)
     jetstream = client.jetstream()
     await jetstream.add_stream(name=topic, subjects=[f"{topic}.>"])
@@ -68,12 +77,12 @@ async def test_nats_says_what_is_wrong_with_a_durable_and_widens_it_if_told(topi
     await jetstream.add_consumer(topic, ConsumerConfig(durable_name="pushed", deliver_subject=f"p{topic}"))
     await jetstream.add_consumer(topic, ConsumerConfig(durable_name="narrow", filter_subject=f"{topic}.a"))
     for durable, problem in [("all", "must be explicit"), ("pushed", "pulled"), ("narrow", "?declare=true widens it")]:
-        source = opened(stack, desk.source("c", f"{topic}.b", durable=durable))
+        source = opened(stack, source_rig.source("c", f"{topic}.b", durable=durable))
         with pytest.raises(BrokerUnavailable, match=problem.replace("?", r"\?")):
             await source.receive(1, GLANCE)
     options = {"declare": "true", "stream": topic, "subjects": "unused"}
-    [message] = await sent(desk, f"{topic}.b")
-    source = opened(stack, desk.source("c", f"{topic}.b", durable="narrow", **options))
+    [message] = await sent(source_rig, f"{topic}.b")
+    source = opened(stack, source_rig.source("c", f"{topic}.b", durable="narrow", **options))
     assert ids(await receive(source, 1)) == [message]
     await jetstream.delete_consumer(topic, "narrow")
     with pytest.raises(BrokerUnavailable, match="consumer"):
@@ -81,64 +90,64 @@ async def test_nats_says_what_is_wrong_with_a_durable_and_widens_it_if_told(topi
 
 
 async def test_nats_refuses_topics_of_several_streams(topic: str, stack: AsyncExitStack) -> None:
-    desk = NatsDesk()
-    await desk.declare(topic)
-    await desk.declare(f"{topic}2")
-    source = opened(stack, desk.source("c", topic, f"{topic}2"))
+    source_rig = NatsSourceRig()
+    await source_rig.declare(topic)
+    await source_rig.declare(f"{topic}2")
+    source = opened(stack, source_rig.source("c", topic, f"{topic}2"))
     with pytest.raises(BrokerUnavailable, match="several streams"):
         await source.receive(1, GLANCE)
 
 
 async def test_redis_receives_from_many_streams_and_leaves_nothing_behind(topic: str, stack: AsyncExitStack) -> None:
-    desk = RedisDesk()
-    source = opened(stack, desk.source("c", "a", "b", prefix=f"{topic}:", group="g"))
+    source_rig = RedisSourceRig()
+    source = opened(stack, source_rig.source("c", "a", "b", prefix=f"{topic}:", group="g"))
     assert await source.receive(10, GLANCE) == []
-    messages = await sent(desk, *["a", "b"] * 10, prefix=f"{topic}:")
+    messages = await sent(source_rig, *["a", "b"] * 10, prefix=f"{topic}:")
     received = await receive(source, 20, most=3)
     assert sorted(ids(received)) == sorted(messages)
     assert {one.message.topic for one in received} == {"a", "b"}
     await source.acknowledge(received[5:])
     await source.close()
-    async with redis.Redis(port=desk.rig.server.port) as client:
+    async with redis.Redis(port=source_rig.rig.server.port) as client:
         [returned] = await client.xinfo_consumers(f"{topic}:a", "g")
         assert returned["name"] == b"returned"
-    second = opened(stack, desk.source("c", "a", "b", prefix=f"{topic}:", group="g"))
+    second = opened(stack, source_rig.source("c", "a", "b", prefix=f"{topic}:", group="g"))
     assert set(ids(await receive(second, 5))) == set(ids(received[:5]))
 
 
 async def test_redis_does_not_mind_entries_that_were_cut_off(topic: str, stack: AsyncExitStack) -> None:
-    desk = RedisDesk()
-    first = opened(stack, desk.source("c", topic))
+    source_rig = RedisSourceRig()
+    first = opened(stack, source_rig.source("c", topic))
     assert await first.receive(1, GLANCE) == []
-    await sent(desk, topic, topic)
+    await sent(source_rig, topic, topic)
     assert len(await receive(first, 2)) == 2
-    async with redis.Redis(port=desk.rig.server.port) as client:
+    async with redis.Redis(port=source_rig.rig.server.port) as client:
         await client.xtrim(topic, maxlen=1)
     await first.close()
-    assert len(await receive(opened(stack, desk.source("c", topic)), 1)) == 1
+    assert len(await receive(opened(stack, source_rig.source("c", topic)), 1)) == 1
 
 
 async def test_rabbitmq_declares_a_queue_and_binds_it_by_patterns(topic: str, stack: AsyncExitStack) -> None:
-    desk = RabbitDesk()
+    source_rig = RabbitSourceRig()
     options = {"exchange": f"e{topic}", "declare": "true"}
-    source = opened(stack, desk.source(f"c{topic}", "orders.*", "payments.done", **options))
+    source = opened(stack, source_rig.source(f"c{topic}", "orders.*", "payments.done", **options))
     assert await source.receive(10, GLANCE) == []
     topics = ["orders.a", "orders.a.b", "payments.done"]
-    messages = await sent(desk, *topics, **options)
-    await sent(desk, "orders", "payments.open", **options)
+    messages = await sent(source_rig, *topics, **options)
+    await sent(source_rig, "orders", "payments.open", **options)
     assert [one.message.topic for one in await receive(source, 3)] == topics
     assert await source.receive(10, GLANCE) == []
     await source.close()
-    other = opened(stack, desk.source("another", "anything", queue=f"c{topic}"))
+    other = opened(stack, source_rig.source("another", "anything", queue=f"c{topic}"))
     assert sorted(ids(await receive(other, 3))) == sorted(messages)
 
 
 async def test_rabbitmq_says_that_its_queue_was_deleted(topic: str, stack: AsyncExitStack) -> None:
-    desk = RabbitDesk()
-    await desk.declare(topic)
-    source = opened(stack, desk.source("c", topic))
+    source_rig = RabbitSourceRig()
+    await source_rig.declare(topic)
+    source = opened(stack, source_rig.source("c", topic))
     assert await source.receive(10, GLANCE) == []
-    async with await aio_pika.connect(port=desk.rig.server.port) as connection:
+    async with await aio_pika.connect(port=source_rig.rig.server.port) as connection:
         channel = await connection.channel()
         await channel.queue_delete(topic)
     with pytest.raises(BrokerUnavailable, match=r"queue was deleted|no queue"):
@@ -146,13 +155,13 @@ async def test_rabbitmq_says_that_its_queue_was_deleted(topic: str, stack: Async
 
 
 async def test_kafka_subscribes_by_pattern_and_puts_back_in_order(topic: str, stack: AsyncExitStack) -> None:
-    desk = KafkaDesk()
-    await desk.declare(f"{topic}.a")
-    await desk.declare(f"{topic}.b")
-    messages = await sent(desk, f"{topic}.a", f"{topic}.b")
-    source = opened(stack, desk.source("c", f"{topic}.*", group=f"g{topic}"))
+    source_rig = KafkaSourceRig()
+    await source_rig.declare(f"{topic}.a")
+    await source_rig.declare(f"{topic}.b")
+    messages = await sent(source_rig, f"{topic}.a", f"{topic}.b")
+    source = opened(stack, source_rig.source("c", f"{topic}.*", group=f"g{topic}"))
     assert sorted(ids(await consume(source, set(messages)))) == sorted(messages)
-    broker = desk.broker()
+    broker = source_rig.broker()
     ordered = [Message.new(f"{topic}.a", {"n": n}, key="k") for n in range(10)]
     await broker.publish(ordered, 10.0)
     await broker.close()
@@ -194,61 +203,61 @@ async def test_memory_gives_every_consumer_every_message() -> None:
         assert ids(await source.receive(10, 0)) == [received[0].message.id, received[2].message.id]
 
 
-async def send_first(desk: ServerDesk, topic: str, body: bytes) -> None:
+async def send_first(source_rig: ServerSourceRig, topic: str, body: bytes) -> None:
     """Send what is no event, and has no id of its sender's, to the first place of a stream that is made for it."""
-    if isinstance(desk, NatsDesk):
-        await desk.declare(topic)
-        await desk.send_plain(topic, body, {})
+    if isinstance(source_rig, NatsSourceRig):
+        await source_rig.declare(topic)
+        await source_rig.send_plain(topic, body, {})
         return
-    async with redis.Redis(port=desk.rig.server.port) as client:
+    async with redis.Redis(port=source_rig.rig.server.port) as client:
         await client.xadd(topic, {"data": body}, id="1-1")
 
 
-async def remove(desk: ServerDesk, topic: str) -> None:
-    if isinstance(desk, NatsDesk):
-        connection = await nats.connect(f"nats://127.0.0.1:{desk.rig.server.port}")
+async def remove(source_rig: ServerSourceRig, topic: str) -> None:
+    if isinstance(source_rig, NatsSourceRig):
+        connection = await nats.connect(f"nats://127.0.0.1:{source_rig.rig.server.port}")
         await connection.jetstream().delete_stream(topic)
         await connection.close()
         return
-    async with redis.Redis(port=desk.rig.server.port) as client:
+    async with redis.Redis(port=source_rig.rig.server.port) as client:
         await client.delete(topic)
 
 
-@pytest.mark.parametrize("kind", [NatsDesk, RedisDesk], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [NatsSourceRig, RedisSourceRig], ids=lambda kind: kind.name)
 async def test_I_5_what_comes_to_the_same_place_of_a_stream_made_anew_is_a_new_message(
-    kind: type[ServerDesk], topic: str, stack: AsyncExitStack
+    kind: type[ServerSourceRig], topic: str, stack: AsyncExitStack
 ) -> None:
-    desk = kind()
+    source_rig = kind()
     seen: list[str] = []
     for body in (b"first", b"second"):
-        await send_first(desk, topic, body)
-        source = opened(stack, desk.source(f"c{topic}", topic, **desk.hasty))
+        await send_first(source_rig, topic, body)
+        source = opened(stack, source_rig.source(f"c{topic}", topic, **source_rig.hasty))
         [one] = await receive(source, 1)
         await source.give_back([one])
         [again] = await receive(source, 1)
         assert (again.message.payload, again.message.dedup_id) == (body, one.message.dedup_id)
         seen.append(one.message.dedup_id)
         await source.close()
-        await remove(desk, topic)
+        await remove(source_rig, topic)
     first, second = (dedup_id.split(":")[:2] for dedup_id in seen)
     assert first == second
     assert seen[0] != seen[1]
 
 
-@pytest.mark.parametrize("kind", [NatsDesk, RedisDesk], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [NatsSourceRig, RedisSourceRig], ids=lambda kind: kind.name)
 async def test_I_5_what_was_of_a_stream_that_is_gone_does_not_settle_what_is_now_in_its_place(
-    kind: type[ServerDesk], topic: str, stack: AsyncExitStack
+    kind: type[ServerSourceRig], topic: str, stack: AsyncExitStack
 ) -> None:
-    desk = kind()
-    await send_first(desk, topic, b"first")
-    source = opened(stack, desk.source(f"c{topic}", topic, **desk.hasty))
+    source_rig = kind()
+    await send_first(source_rig, topic, b"first")
+    source = opened(stack, source_rig.source(f"c{topic}", topic, **source_rig.hasty))
     [first] = await receive(source, 1)
-    await remove(desk, topic)
-    await send_first(desk, topic, b"second")
+    await remove(source_rig, topic)
+    await send_first(source_rig, topic, b"second")
     [second] = await receive(source, 1)
     await acknowledge(source, [first])
     await source.close()  # with the second undone, as when a consumer stops
-    [again] = await receive(opened(stack, desk.source(f"c{topic}", topic, **desk.hasty)), 1)
+    [again] = await receive(opened(stack, source_rig.source(f"c{topic}", topic, **source_rig.hasty)), 1)
     assert again.message.dedup_id == second.message.dedup_id != first.message.dedup_id
 
 
@@ -269,26 +278,26 @@ async def until_it_raises(source: Source) -> None:
 
 @pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.name)
 async def test_a_thread_or_task_of_a_source_that_ends_is_said_and_begins_anew(
-    kind: type[ServerDesk], topic: str, stack: AsyncExitStack
+    kind: type[ServerSourceRig], topic: str, stack: AsyncExitStack
 ) -> None:
-    desk = kind()
-    await desk.declare(topic)
-    source: Any = opened(stack, desk.source(f"c{topic}", topic, **desk.hasty))
+    source_rig = kind()
+    await source_rig.declare(topic)
+    source: Any = opened(stack, source_rig.source(f"c{topic}", topic, **source_rig.hasty))
     assert await source.receive(1, GLANCE) == []
     expected: list[str] = []
-    match desk:
-        case KafkaDesk():
+    match source_rig:
+        case KafkaSourceRig():
             source._member._run_commands = flaw
-        case NatsDesk():
+        case NatsSourceRig():
             source._connection.out = Broken()
-        case RedisDesk():
+        case RedisSourceRig():
             source._claim = flaw
         case _:
             source._connection._arrived = flaw
-            expected = await sent(desk, topic)
+            expected = await sent(source_rig, topic)
     with pytest.raises(BrokerUnavailable, match="flaw"):
         await until_it_raises(source)
-    if kind is RedisDesk:
+    if kind is RedisSourceRig:
         del source._claim
-    expected = expected or await sent(desk, topic)
+    expected = expected or await sent(source_rig, topic)
     assert ids(await receive(source, 1)) == expected

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from postroom.sources.port import Source
 
 
-class Desk(ABC):
+class SourceRig(ABC):
     """One kind of broker, where messages are received."""
 
     name: ClassVar[str]
@@ -50,7 +50,7 @@ class Desk(ABC):
         """A source; whoever asks closes it."""
 
 
-class MemoryDesk(Desk):
+class MemorySourceRig(SourceRig):
     name = "memory"
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class MemoryDesk(Desk):
         return MemorySource(self._broker, consumer, topics)
 
 
-class ServerDesk(Desk):
+class ServerSourceRig(SourceRig):
     """A broker that is a server, which tests may kill, and must start again."""
 
     rig_kind: ClassVar[type[Rig]]
@@ -105,7 +105,7 @@ class ServerDesk(Desk):
                     broken.shutdown(socket.SHUT_RDWR)
 
 
-class NatsDesk(ServerDesk):
+class NatsSourceRig(ServerSourceRig):
     name = "nats"
     rig_kind = NatsRig
     source_kind = NatsSource
@@ -117,7 +117,7 @@ class NatsDesk(ServerDesk):
         await client.close()
 
 
-class RedisDesk(ServerDesk):
+class RedisSourceRig(ServerSourceRig):
     name = "redis"
     rig_kind = RedisRig
     source_kind = RedisSource
@@ -129,7 +129,7 @@ class RedisDesk(ServerDesk):
             await client.xadd(topic, fields)
 
 
-class RabbitDesk(ServerDesk):
+class RabbitSourceRig(ServerSourceRig):
     name = "rabbitmq"
     rig_kind = RabbitRig
     source_kind = RabbitSource
@@ -142,7 +142,7 @@ class RabbitDesk(ServerDesk):
             await channel.default_exchange.publish(message, topic)
 
 
-class KafkaDesk(ServerDesk):
+class KafkaSourceRig(ServerSourceRig):
     name = "kafka"
     rig_kind = KafkaRig
     source_kind = KafkaSource
@@ -167,5 +167,5 @@ class KafkaDesk(ServerDesk):
             await asyncio.sleep(0.02)
 
 
-SERVERS: list[type[ServerDesk]] = [NatsDesk, RedisDesk, RabbitDesk, KafkaDesk]
-DESKS: list[type[Desk]] = [MemoryDesk, *SERVERS]
+SERVERS: list[type[ServerSourceRig]] = [NatsSourceRig, RedisSourceRig, RabbitSourceRig, KafkaSourceRig]
+SOURCE_RIGS: list[type[SourceRig]] = [MemorySourceRig, *SERVERS]
