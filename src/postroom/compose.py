@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from postroom.brokers.schemes import CLIENTS, load
 from postroom.errors import DatabaseUnreachable, InvalidSetting, SchemaMissing
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import ANYTHING
@@ -101,7 +101,7 @@ def as_source(given: object, settings: Settings, consumer: str, topics: Sequence
     Without one, the settings' URL decides; without that too, there is none. Raises `InvalidSetting`.
     """
     from postroom.brokers.memory import MemoryBroker
-    from postroom.sources import opening
+    from postroom.sources.urls import open_source
 
     if isinstance(given, MemoryBroker):
         from postroom.sources.memory import MemorySource
@@ -110,7 +110,7 @@ def as_source(given: object, settings: Settings, consumer: str, topics: Sequence
     if given is None or isinstance(given, str):
         url = settings.broker
         is_called = url is None or url.partition(":")[0] in {"http", "https"}  # webhooks come by themselves
-        return (None if url is None or is_called else opening.open_source(url, consumer, topics)), True
+        return (None if url is None or is_called else open_source(url, consumer, topics)), True
     if not hasattr(given, "receive") or not hasattr(given, "acknowledge"):
         raise InvalidSetting(f"broker = {given!r} is not one that gives messages: use a URL or a source")
     source: Source = given  # type: ignore[assignment]  # it has what a source has
@@ -163,21 +163,6 @@ def check_default(broker: object, settings: Settings) -> None:
         )
 
 
-_CLIENTS = {
-    "amqp": ("postroom.brokers.rabbitmq", "RabbitBroker"),
-    "amqps": ("postroom.brokers.rabbitmq", "RabbitBroker"),
-    "http": ("postroom.brokers.http", "HttpBroker"),
-    "https": ("postroom.brokers.http", "HttpBroker"),
-    "kafka": ("postroom.brokers.kafka", "KafkaBroker"),
-    "kafka+ssl": ("postroom.brokers.kafka", "KafkaBroker"),
-    "nats": ("postroom.brokers.nats", "NatsBroker"),
-    "nats+tls": ("postroom.brokers.nats", "NatsBroker"),
-    "redis": ("postroom.brokers.redis", "RedisBroker"),
-    "rediss": ("postroom.brokers.redis", "RedisBroker"),
-}
-"""Where the broker of a scheme is: loaded when it is asked for, since each needs a client library."""
-
-
 def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER) -> Broker:
     """The broker that the settings' URL names. Raises `InvalidSetting` or `DriverMissing`; asks no server yet."""
     if settings.broker is None:
@@ -201,9 +186,8 @@ def broker_at(url: str, settings: Settings, classifier: Classifier) -> Broker:
             from postroom.brokers.memory import MemoryBroker
 
             return MemoryBroker()
-        case _ if scheme in _CLIENTS:
-            module, kind = _CLIENTS[scheme]
-            broker: Broker = getattr(importlib.import_module(module), kind)(url)
+        case _ if scheme in CLIENTS:
+            broker: Broker = load(CLIENTS[scheme].publisher)(url)
             return broker
         case _:
             raise InvalidSetting(

@@ -18,8 +18,8 @@ from postroom.brokers.port import Accepted, Outcome, Unreached
 from postroom.brokers.rabbitmq import RabbitBroker
 from postroom.brokers.redis import RedisBroker
 from postroom.errors import BrokerUnavailable, InvalidSetting
-from postroom.sources.opening import open_source
 from postroom.sources.rabbitmq import RabbitSource
+from postroom.sources.urls import open_source
 from tests.services.databases import need
 from tests.services.nats import Nats
 from tests.services.rabbitmq import RabbitMQ

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from postroom.sources.opening import open_source
+from postroom.sources.urls import open_source
 
 
 async def main(url: str, consumer: str, topic: str, number: str) -> None:

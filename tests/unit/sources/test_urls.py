@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from postroom.errors import InvalidSetting
-from postroom.sources.opening import open_source
+from postroom.sources.urls import open_source
 
 CLIENTS = [
     ("nats", "nats://shop:hidden@host", "nats", "nats://host:4222"),
@@ -34,7 +34,7 @@ def test_a_client_that_is_not_installed_is_named_with_its_extra(module: str, url
 import sys
 sys.modules[{module!r}] = None  # as Python marks what is not there
 from postroom.errors import DriverMissing
-from postroom.sources.opening import open_source
+from postroom.sources.urls import open_source
 try:
     open_source({url!r}, "billing", ["t"])
 except DriverMissing as error:

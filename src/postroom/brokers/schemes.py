@@ -1,0 +1,41 @@
+"""URL schemes: which publisher and which source serve each kind of broker.
+
+They are imported on first use, because each needs a client library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+
+class Client(NamedTuple):
+    """Where a broker's publisher and source are defined, as ``module:class``."""
+
+    publisher: str
+    source: str | None = None
+
+
+_KAFKA = Client("postroom.brokers.kafka:KafkaBroker", "postroom.sources.kafka:KafkaSource")
+_NATS = Client("postroom.brokers.nats:NatsBroker", "postroom.sources.nats:NatsSource")
+_RABBITMQ = Client("postroom.brokers.rabbitmq:RabbitBroker", "postroom.sources.rabbitmq:RabbitSource")
+_REDIS = Client("postroom.brokers.redis:RedisBroker", "postroom.sources.redis:RedisSource")
+_WEBHOOK = Client("postroom.brokers.http:HttpBroker")
+CLIENTS = {
+    "amqp": _RABBITMQ,
+    "amqps": _RABBITMQ,
+    "http": _WEBHOOK,
+    "https": _WEBHOOK,
+    "kafka": _KAFKA,
+    "kafka+ssl": _KAFKA,
+    "nats": _NATS,
+    "nats+tls": _NATS,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+}
+
+
+def load(place: str) -> Any:
+    """Import the class at ``module:class``. Raises `DriverMissing` if its client library is not installed."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
