@@ -21,7 +21,7 @@ from starlette.routing import Route
 from benchmarks.rounds import create_tables, per_second, show
 from postroom.store.connections.urls import resolve
 from postroom.web import IdempotencyMiddleware
-from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _Shop:
         async with self._engine.begin() as connection:
             await connection.execute(INSERT)
             if self._joins:
-                await request.scope[PLACE].afinish(connection, answer)
+                await request.scope[ENVIRON_KEY].afinish(connection, answer)
         return answer
 
     async def _close(self) -> None:

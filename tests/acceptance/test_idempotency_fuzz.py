@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from postroom.web import IdempotencyMiddleware
-from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from tests.acceptance.keyed_shop import served
 from tests.acceptance.service import Service
 
@@ -107,7 +107,7 @@ class Shop:
         while more:
             event = await receive()
             more = event.get("more_body", False)
-        keyed = scope.get(PLACE)
+        keyed = scope.get(ENVIRON_KEY)
         if keyed is not None:
             self.effects[(tenant, keyed.entry.scope, keyed.key)] += 1
         await asyncio.sleep(0)

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from postroom.store.connections.urls import resolve
 from postroom.store.ledger.bookkeeping import Bookkeeping
 from postroom.web import IdempotencyMiddleware, KeyedRequest
-from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,7 +102,7 @@ class Shop:
 
     async def bill(self, request: Request) -> Response:
         work = self._joined if request.url.path == "/joined" else self._apart
-        return await run_in_threadpool(work, request.scope[PLACE])
+        return await run_in_threadpool(work, request.scope[ENVIRON_KEY])
 
     def _joined(self, keyed: KeyedRequest) -> Response:
         with self._engine.begin() as connection:

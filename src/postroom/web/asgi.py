@@ -6,26 +6,26 @@ import asyncio
 import logging
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.rules.replay import Response
-from postroom.web.idempotency.asgi_exchange import AsgiExchange, respond
+from postroom.web.http import read_body, respond
+from postroom.web.idempotency.asgi_exchange import AsgiExchange
 from postroom.web.idempotency.core import Core
 from postroom.web.idempotency.disconnects import Client
-from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from postroom.web.idempotency.ledger_connections import LedgerConnections
 from postroom.web.idempotency.policy import Refused
 from postroom.web.requests import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, MutableMapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from postroom.rules.replay import Entry
-    from postroom.web.idempotency.disconnects import Event, Receive, Send
+    from postroom.web.http import Body, Event, Receive, Scope, Send
     from postroom.web.idempotency.keyed_request import KeyedRequest
     from postroom.web.idempotency.options import OptionArguments
 
-    Scope = MutableMapping[str, Any]
     Application = Callable[..., Awaitable[None]]  # frameworks type scope, receive and send each in their own way
 
 STOPPING_SECONDS = 10.0
@@ -78,14 +78,14 @@ class IdempotencyMiddleware:
         if candidate is None:
             await self._app(scope, receive, send)
             return
-        read = await _read(receive, policy.max_body_bytes)
-        if read is None:
+        body = await read_body(receive, policy.max_body_bytes)
+        if body is None:
             return  # the client has disconnected before the request was whole
-        entry = policy.entry(candidate, read.body)
+        entry = policy.entry(candidate, body.content)
         if entry is None:
-            await self._app(scope, _replaying(read, receive), send)
+            await self._app(scope, _replaying(body, receive), send)
             return
-        client = Client(read.body, receive, send)
+        client = Client(body.content, receive, send)
         await self._shielded(client, self._admit(scope, entry, client))
 
     async def _admit(self, scope: Scope, entry: Entry, client: Client) -> None:
@@ -111,7 +111,7 @@ class IdempotencyMiddleware:
             work.result()
         except (Exception, asyncio.CancelledError):  # raised by the application: we were not cancelled
             await exchange.close(failed=True)
-            if not exchange.told:
+            if not exchange.is_disconnect_reported:
                 raise
         else:
             await exchange.close()
@@ -124,7 +124,7 @@ class IdempotencyMiddleware:
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            client.leave()
+            client.disconnect()
             task.add_done_callback(_log_error)
             raise
 
@@ -167,11 +167,6 @@ def paths_of(scope: Mapping[str, Any]) -> tuple[str, ...]:
     return ("/",) if path == root else tuple(dict.fromkeys(one or "/" for one in found))
 
 
-class _Read(NamedTuple):
-    body: bytes
-    more: bool
-
-
 def _request(scope: Scope, app: Application) -> Request:
     path, *others = paths_of(scope)
     raw = scope.get("raw_path") or scope["path"].encode(errors="surrogatepass")
@@ -194,19 +189,7 @@ def _client_certificates(scope: Scope) -> tuple[tuple[str, str], ...]:
     return tuple(("client-cert", str(certificate)) for certificate in tls.get("client_cert_chain") or ())
 
 
-async def _read(receive: Receive, most: int) -> _Read | None:
-    """The body, or its beginning if it is longer than ``most``. None if the client has disconnected."""
-    body, more = bytearray(), True
-    while more and len(body) <= most:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            return None
-        body += event.get("body", b"")
-        more = event.get("more_body", False)
-    return _Read(bytes(body), more)
-
-
-def _replaying(read: _Read, receive: Receive) -> Receive:
+def _replaying(body: Body, receive: Receive) -> Receive:
     """First what has been read, then whatever comes."""
     given = False
 
@@ -215,7 +198,7 @@ def _replaying(read: _Read, receive: Receive) -> Receive:
         if given:
             return await receive()
         given = True
-        return {"type": "http.request", "body": read.body, "more_body": read.more}
+        return {"type": "http.request", "body": body.content, "more_body": body.more}
 
     return replay
 
@@ -223,7 +206,7 @@ def _replaying(read: _Read, receive: Receive) -> Receive:
 def _additions(scope: Scope, keyed: KeyedRequest) -> dict[str, Any]:
     extensions = scope.get("extensions") or {}
     kept = {name: value for name, value in extensions.items() if name not in _UNREPLAYABLE}
-    return {PLACE: keyed, **({"extensions": kept} if extensions else {})}
+    return {ENVIRON_KEY: keyed, **({"extensions": kept} if extensions else {})}
 
 
 def _log_error(run: asyncio.Task[None]) -> None:

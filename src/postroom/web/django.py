@@ -30,7 +30,7 @@ from postroom.store.sql.db_errors import is_missing_table
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Query, run
 from postroom.web.idempotency.django_connections import core_of
-from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from postroom.web.idempotency.lease_renewal import LeaseRenewal
 from postroom.web.idempotency.policy import Refused, check_length
 from postroom.web.idempotency.problems import request_incomplete
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from postroom.rules.replay import Entry
     from postroom.web.idempotency.policy import Candidate
 
-_REACHED = f"{PLACE}.reached"
+_REACHED = f"{ENVIRON_KEY}.reached"
 _SINGLE = {"set-cookie", "content-type", "content-disposition", "location", "etag", "retry-after", "last-modified"}
 """Headers that are not lists: of two, the last counts."""
 TOO_LATE = (
@@ -94,7 +94,7 @@ class IdempotencyMiddleware:
         admitted = self._connections.drive(self._core.flow.admit(entry))
         if isinstance(admitted, Response):
             return _as_django(admitted)
-        keyed = request.META[PLACE] = self._core.keyed_request(admitted)
+        keyed = request.META[ENVIRON_KEY] = self._core.keyed_request(admitted)
         renewal = None if self._connections.in_transaction else self._renewal
         exchange = SyncExchange(self._core, self._connections, keyed, renewal)
         with exchange.released_on_error():
@@ -189,8 +189,8 @@ def _both(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], N
 
 def _mark(*, request: Any, **_: Any) -> None:
     """A view, or a middleware behind this one, has raised, and Django turns that into a response."""
-    if request is not None and PLACE in request.META:
-        request.META[PLACE].failed = True
+    if request is not None and ENVIRON_KEY in request.META:
+        request.META[ENVIRON_KEY].failed = True
 
 
 def _was_refused(request: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from flask import got_request_exception, request
 from werkzeug.exceptions import HTTPException
 
-from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from postroom.web.wsgi import IdempotencyMiddleware
 
 if TYPE_CHECKING:
@@ -57,5 +57,5 @@ def _marking(handle: Callable[[Exception], Any]) -> Callable[[Exception], Any]:
 
 
 def _mark(_app: Flask | None = None, **_: Any) -> None:
-    if PLACE in request.environ:
-        request.environ[PLACE].failed = True
+    if ENVIRON_KEY in request.environ:
+        request.environ[ENVIRON_KEY].failed = True

@@ -9,13 +9,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.rules.replay import Response
+from postroom.web.http import sized
 from postroom.web.idempotency.core import Core
-from postroom.web.idempotency.keyed_request import PLACE
+from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from postroom.web.idempotency.lease_renewal import LeaseRenewal
 from postroom.web.idempotency.ledger_connections import ThreadLedgerConnections
 from postroom.web.idempotency.policy import Refused, check_length
 from postroom.web.idempotency.problems import request_incomplete
-from postroom.web.idempotency.recorded_responses import sized
 from postroom.web.idempotency.response_state import Action
 from postroom.web.idempotency.sync_exchange import RecordedStream, SyncExchange
 from postroom.web.requests import Request
@@ -78,7 +78,7 @@ class IdempotencyMiddleware:
         admitted = self._connections.drive(self._core.flow.admit(entry))
         if isinstance(admitted, Response):
             return _respond(environ, start_response, admitted)
-        keyed = environ[PLACE] = self._core.keyed_request(admitted)
+        keyed = environ[ENVIRON_KEY] = self._core.keyed_request(admitted)
         exchange = SyncExchange(self._core, self._connections, keyed, self._renewal)
         with exchange.released_on_error():
             return self._run(environ, start_response, exchange)

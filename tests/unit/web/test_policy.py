@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from postroom.errors import InvalidEntry, InvalidSetting
 from postroom.rules.replay import Replay, Response
+from postroom.web.http import sized
 from postroom.web.idempotency.options import Options
 from postroom.web.idempotency.policy import Policy, Refused, _warn_of_cookies, _warn_of_nobody, _warn_of_signatures
-from postroom.web.idempotency.recorded_responses import as_response, is_event_stream, kept, not_kept, replayed, sized
+from postroom.web.idempotency.recorded_responses import as_response, is_event_stream, kept, not_kept, replayed
 from postroom.web.requests import Request
 
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=400)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from postroom.web.idempotency.recorded_responses import sized
+from postroom.web.http import respond
 from postroom.web.idempotency.response_state import Action, ResponseState
 
 if TYPE_CHECKING:
-    from postroom.rules.replay import Response
+    from postroom.web.http import Event
     from postroom.web.idempotency.core import Core
-    from postroom.web.idempotency.disconnects import Client, Event, Send
+    from postroom.web.idempotency.disconnects import Client
     from postroom.web.idempotency.keyed_request import KeyedRequest
     from postroom.web.idempotency.ledger_connections import LedgerConnections
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class AsgiExchange:
     """Acts on the state of the response.
 
-    The application is not told that its client has disconnected, so that it finishes its work. A stream may have no
-    end: its application is told after `drain_seconds`, and the stream counts as done then.
+    A disconnect is not reported to the application, so that it finishes its work. A stream may have no end: there the
+    disconnect is reported after `drain_seconds`, and the stream counts as done.
     """
 
     def __init__(self, core: Core, connections: LedgerConnections, keyed: KeyedRequest, client: Client) -> None:
-        self.told = False
+        self.is_disconnect_reported = False
         """The application knows that its client has disconnected, so what it raises is no failure."""
         self._flow = core.flow
         self._drive = connections.drive
@@ -33,7 +33,7 @@ class AsgiExchange:
         self._response = ResponseState(core.policy)
         self._settling = asyncio.Lock()
         self._request_read = False
-        self._may_be_told = asyncio.Event()
+        self._may_report_disconnect = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._held: list[Event] = []
         self._is_sent = False
@@ -49,12 +49,12 @@ class AsgiExchange:
         if not self._request_read:
             self._request_read = True
             return {"type": "http.request", "body": self._client.body, "more_body": False}
-        await self._may_be_told.wait()
+        await self._may_report_disconnect.wait()
         return await self._client.receive()
 
     async def send(self, event: Event) -> None:
-        """Take an event of the response. Raises `ConnectionResetError` once the application was told."""
-        if self.told:
+        """Take an event of the response. Raises `ConnectionResetError` after a reported disconnect."""
+        if self.is_disconnect_reported:
             raise ConnectionResetError("the client has disconnected")
         match event["type"]:
             case "http.response.start":
@@ -62,7 +62,7 @@ class AsgiExchange:
                     self._held = [event]
                 self._response.start(int(event["status"]), _headers(event))
                 if self._response.is_event_stream:
-                    self._may_be_told.set()
+                    self._may_report_disconnect.set()
                 self._watch_if_streamed()
             case "http.response.body" if not self._response.is_settled:
                 self._held.append(event)
@@ -82,7 +82,7 @@ class AsgiExchange:
             if self._response.is_settled:
                 await self._settle_owed(failed=failed)
             else:
-                await self._settle(self._response.end(failed=failed, disconnected=self._client.has_gone))
+                await self._settle(self._response.end(failed=failed, disconnected=self._client.is_disconnected))
         if self._watching is not None:
             self._watching.cancel()
 
@@ -91,12 +91,12 @@ class AsgiExchange:
             self._watching = asyncio.ensure_future(self._watch_for_disconnect())
 
     async def _watch_for_disconnect(self) -> None:
-        await self._client.until_gone()
+        await self._client.until_disconnected()
         await asyncio.sleep(self._response.drain_seconds)
         if self._response.is_settled:
             return
-        self.told = True
-        self._may_be_told.set()
+        self.is_disconnect_reported = True
+        self._may_report_disconnect.set()
         await self._act(self._response.abandon(failed=self._keyed.failed))
 
     async def _act(self, action: Action) -> None:
@@ -112,7 +112,7 @@ class AsgiExchange:
             await self._record()
         else:
             await self._release()
-        self._may_be_told.set()
+        self._may_report_disconnect.set()
 
     async def _record(self) -> None:
         record, instead = self._response.record(), None
@@ -145,14 +145,6 @@ class AsgiExchange:
         held, self._held, self._is_sent = self._held, [], True
         for event in held:
             await self._client.send(event)
-
-
-async def respond(send: Send, response: Response) -> None:
-    """Send a response of the middleware's own, or one that was recorded."""
-    whole = sized(response)
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in whole.headers]
-    await send({"type": "http.response.start", "status": whole.status, "headers": headers})
-    await send({"type": "http.response.body", "body": whole.body})
 
 
 def _headers(start: Event) -> tuple[tuple[str, str], ...]:

@@ -1,18 +1,14 @@
-"""Disconnects in ASGI: the client of a keyed request, connected or gone, however the server reports it."""
+"""Disconnects in ASGI: the client of a keyed request, and how a server reports that it has disconnected."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
-
-    Event = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Event]]
-    Send = Callable[[Event], Awaitable[None]]
+    from postroom.web.http import Event, Receive, Send
 
 _log = logging.getLogger("postroom.web")
 
@@ -27,42 +23,42 @@ class Client:
         self.body = body
         self._receive = receive
         self._send = send
-        self._gone = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._is_watched = False
 
     @property
-    def has_gone(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Whether the client is known to have disconnected."""
-        return self._gone.is_set()
+        return self._disconnected.is_set()
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The client has disconnected."""
-        self._gone.set()
+        self._disconnected.set()
 
     async def receive(self) -> Event:
         """The next event: it can only be a disconnect."""
         if not self._is_watched:
             return await self._receive()
-        await self._gone.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, event: Event) -> None:
         """Send, or do nothing after a disconnect: the application still finishes its work."""
-        if self.has_gone:
+        if self.is_disconnected:
             return
         try:
             await self._send(event)
         except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the response does not arrive
-            self.leave()
+            self.disconnect()
             if not isinstance(error, OSError):
                 _log.warning("a response could not be sent: treated as a disconnect of its client", exc_info=error)
 
-    async def until_gone(self) -> None:
+    async def until_disconnected(self) -> None:
         """Return when the client has disconnected. From now on, `receive` reports nothing else."""
         self._is_watched = True
         listening = asyncio.ensure_future(self._listen())
         try:
-            await self._gone.wait()
+            await self._disconnected.wait()
         finally:
             listening.cancel()
 
@@ -70,4 +66,4 @@ class Client:
         with suppress(Exception):  # a server that reports it by an error
             while (await self._receive())["type"] != "http.disconnect":
                 pass
-        self.leave()
+        self.disconnect()

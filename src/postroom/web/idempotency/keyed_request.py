@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from postroom.rules.replay import Entry, Response, Run, Start
     from postroom.web.idempotency.policy import Policy
 
-PLACE = "postroom.idempotency"
+ENVIRON_KEY = "postroom.idempotency"
 """The key of a `KeyedRequest` in the ASGI scope, the WSGI environ and Django's ``request.META``."""
 
 

@@ -14,7 +14,7 @@ from postroom.settings import MEGABYTE, Settings
 
 if TYPE_CHECKING:
     from postroom.telemetry.events import Hook
-    from postroom.web.idempotency.routes import Choice
+    from postroom.web.idempotency.routes import Patterns
     from postroom.web.requests import Request
 
 
@@ -27,8 +27,8 @@ class OptionArguments(TypedDict, total=False):
     lease_seconds: float | None
     keep_seconds: float | None
     replay_failures: bool | None
-    required: Choice
-    optional: Choice
+    required: Patterns
+    optional: Patterns
     scope: Callable[[Request], str | int | UUID] | None
     operation: Callable[[Request], str | int] | None
     body_field: str | None
@@ -56,9 +56,9 @@ class Options:
     """How long a response can be replayed."""
     replay_failures: bool | None = None
     """A request that ended in an exception does not run again."""
-    required: Choice = ()
+    required: Patterns = ()
     """Requests that are refused without a key: patterns, or a function of the request."""
-    optional: Choice = ("POST", "PATCH")
+    optional: Patterns = ("POST", "PATCH")
     """Requests that may have a key."""
     scope: Callable[[Request], str | int | UUID] | None = None
     """Whose key it is. By default a hash of the request's credentials; a request without any is refused."""
@@ -148,7 +148,7 @@ def _hook(value: object) -> str | None:
     return None if is_valid else "use a function of an event, such as postroom.telemetry.metrics.prometheus()"
 
 
-def _choice(value: object) -> str | None:
+def _patterns(value: object) -> str | None:
     if callable(value):
         return _function(value)
     if isinstance(value, str):
@@ -197,8 +197,8 @@ def _is_collection(value: Any, kind: type) -> bool:
 
 
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
-    "required": _choice,
-    "optional": _choice,
+    "required": _patterns,
+    "optional": _patterns,
     "scope": _function,
     "operation": _function,
     "body_field": _field,

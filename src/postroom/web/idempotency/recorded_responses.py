@@ -41,7 +41,6 @@ _HELD_BACK = frozenset(
     }
 )
 _UNSENDABLE = re.compile(r"[\r\n]|[^\x00-\xff]")
-_BODILESS = {204, 304}
 
 
 def kept(response: Response, names: Collection[str] | None = None) -> Response:
@@ -65,13 +64,6 @@ def replayed(replay: Replay) -> Response:
     else:
         answer = Response(response.status, tuple(headers), response.body)
     return Response(answer.status, (*answer.headers, REPLAYED), answer.body)
-
-
-def sized(response: Response) -> Response:
-    """The response with its length, if it may have one."""
-    if response.status < 200 or response.status in _BODILESS:  # noqa: PLR2004 - 1xx, as HTTP has them
-        return response
-    return Response(response.status, (*response.headers, ("content-length", str(len(response.body)))), response.body)
 
 
 def is_event_stream(headers: Iterable[tuple[str, str]]) -> bool:

@@ -16,7 +16,7 @@ from postroom.rules.url_paths import path_spellings, without_trailing_slash
 if TYPE_CHECKING:
     from postroom.web.requests import Request
 
-Choice = Sequence[str] | Callable[["Request"], bool]
+Patterns = Sequence[str] | Callable[["Request"], bool]
 """Patterns, or a function of the request.
 
 A pattern is a method (``POST``), a path (``/orders/{id}``) or both (``POST /orders/{id}``). ``{id}`` stands for one
@@ -53,12 +53,12 @@ class Route(NamedTuple):
 class Routes:
     """Matches requests with patterns. Raises `InvalidSetting` for an invalid pattern."""
 
-    def __init__(self, required: Choice, optional: Choice) -> None:
-        self._choices = [(Need.REQUIRED, _matcher(required)), (Need.OPTIONAL, _matcher(optional))]
+    def __init__(self, required: Patterns, optional: Patterns) -> None:
+        self._matchers = [(Need.REQUIRED, _matcher(required)), (Need.OPTIONAL, _matcher(optional))]
 
     def route(self, request: Request) -> Route:
         """The first pattern that matches the request, required ones first."""
-        for need, match in self._choices:
+        for need, match in self._matchers:
             operation = match(request)
             if operation is not None:
                 return Route(need, operation)
@@ -68,10 +68,10 @@ class Routes:
 Matcher = Callable[["Request"], str | None]
 
 
-def _matcher(choice: Choice) -> Matcher:
-    if callable(choice):
-        return lambda request: "" if choice(request) else None
-    matchers = [_pattern(pattern) for pattern in choice]
+def _matcher(patterns: Patterns) -> Matcher:
+    if callable(patterns):
+        return lambda request: "" if patterns(request) else None
+    matchers = [_pattern(pattern) for pattern in patterns]
 
     def match(request: Request) -> str | None:
         found = (one(request) for one in matchers)
