@@ -1,4 +1,4 @@
-"""The receiver of webhooks: an ASGI application that verifies each request and hands its message to a consumer."""
+"""The receiver of webhooks: an ASGI application that verifies each request and passes its message to a consumer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,25 +15,24 @@ from postroom.brokers.cloudevents import HTTP, incoming, is_structured
 from postroom.consumer.outcomes import Fate
 from postroom.errors import PostroomError
 from postroom.rules.naming import dedup_id_of
+from postroom.rules.replay import Response
+from postroom.web.http import read_body, respond
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from postroom.consumer import Consumer
     from postroom.incoming import Incoming
-
-    Scope = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+    from postroom.web.http import Receive, Scope, Send
 
 TOLERANCE = 300
-"""Seconds that a request's timestamp may be off: an old one may be somebody's who has listened."""
+"""Seconds that a request's timestamp may be off: an old request may be a recorded one."""
 PATIENCE = 20.0
-"""Seconds until a sender is asked to come again, because the database is away or handlers are slow."""
+"""Seconds until a sender is asked to try again, because the database is unreachable or handlers are slow."""
 RETRY_AFTER = "5"
 EVENT_ID = "ce-id"
-"""Where attributes are not signed, webhook-id is, and alone tells a repetition: else who has listened could send a
-message once more under another id, as another source's, or to another path."""
+"""Unsigned attributes do not identify a message, the signed webhook-id does: otherwise an eavesdropper could send a
+message again under another id, as another source's, or to another path."""
 UNSIGNED = "the event's attributes are not signed: send webhook-attributes-signature, or the event in structured mode"
 NO_EVENT = (
     "this is no event, and its path, which would be its topic, is not signed: send a CloudEvent, or have the receiver "
@@ -53,18 +52,19 @@ class _Refused(Exception):
 
 
 class Receiver:
-    """Takes messages by POST, as CloudEvents in either mode or plain, and answers 204 when they are the service's.
+    """Takes messages by POST, as CloudEvents in either mode or plain, and answers 204 when they are settled.
 
-    ``secret`` is ``whsec_`` and base64, or several of them while one takes another's place; None takes requests
-    unsigned, for receivers behind an authentication of their own. The standard's signature covers the body alone: an
-    event in binary mode also needs one of its attributes, as relays send it, or somebody on the way could choose its
-    handler; one in structured mode has its own id for ``webhook-id``. ``unsigned_attributes`` takes events without
-    either, and webhooks that are no events, whose topic is the path. A message is handled, or parked, or a dead letter,
-    before the answer is sent; where that takes longer than ``patience`` seconds the answer is 503, and the message,
-    when it comes again, is known.
+    Before it answers, a message is handled, parked or a dead letter. If that takes longer than ``patience`` seconds,
+    the answer is 503, and the message is recognised when it comes again.
 
-    As an application of its own it starts and stops the consumer; mounted in another one, do that there with
-    ``async with consumer``. Raises `InvalidSetting` where the secret is not one.
+    ``secret`` is ``whsec_`` and base64; several during a rotation. None accepts unsigned requests, for receivers behind
+    an authentication of their own. The standard's signature covers only the body. So an event in binary mode also needs
+    a signature of its attributes, which relays send; otherwise somebody on the way could choose its handler. An event
+    in structured mode must use its own id as ``webhook-id``. ``unsigned_attributes`` accepts events without either, and
+    webhooks that are not events: their topic is the path.
+
+    As an application of its own, it starts and stops the consumer. If you mount it in another application, do that
+    there with ``async with consumer``. Raises `InvalidSetting` for an invalid secret.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class Receiver:
             await self._handle(message)
         except _Refused as refused:
             body = msgspec.json.encode({"title": str(refused), "status": int(refused.status)})
-            headers = {"content-type": "application/problem+json", **refused.headers}
-            await _respond(send, refused.status, headers, body)
+            headers = (("content-type", "application/problem+json"), *refused.headers.items())
+            await respond(send, Response(int(refused.status), headers, body))
         else:
-            await _respond(send, HTTPStatus.NO_CONTENT, {}, b"")
+            await respond(send, Response(204))
 
     async def _message(self, scope: Scope, receive: Receive) -> Incoming:
         if scope["method"] != "POST":
@@ -145,16 +145,12 @@ class Receiver:
         too_large = _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._most} bytes")
         if headers.get("content-length", "").isdecimal() and int(headers["content-length"]) > self._most:
             raise too_large
-        body, more = bytearray(), True
-        while more:
-            event = await receive()
-            if event["type"] == "http.disconnect":
-                raise _Refused(HTTPStatus.BAD_REQUEST, "the request ended before its body")
-            body += event.get("body", b"")
-            more = event.get("more_body", False)
-            if len(body) > self._most:
-                raise too_large
-        return bytes(body)
+        body = await read_body(receive, self._most)
+        if body is None:
+            raise _Refused(HTTPStatus.BAD_REQUEST, "the request ended before its body")
+        if len(body.content) > self._most:
+            raise too_large
+        return body.content
 
     def _verify(self, headers: Mapping[str, str], body: bytes) -> None:
         if self._keys is None:
@@ -180,26 +176,18 @@ class Receiver:
         handling = asyncio.ensure_future(self._consumer.handle(message))
         done, _ = await asyncio.wait({handling}, timeout=self._patience)
         if not done:
-            handling.add_done_callback(_look_at)
+            handling.add_done_callback(_retrieve_error)
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not done yet: send it again", **later)
         if handling.result() is Fate.UNDONE:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "stopping: send it again", **later)
 
 
 def _has_attributes(headers: Mapping[str, str]) -> bool:
-    """Whether headers say what the message is; in structured mode the body does, and they do not count."""
+    """Whether headers describe the message. In structured mode the body does, and headers do not count."""
     return not is_structured(headers) and any(name.startswith(signatures.ATTRIBUTE) for name in headers)
 
 
-def _look_at(handling: asyncio.Future[Fate]) -> None:
-    """An error is nobody's any more: the message comes again."""
+def _retrieve_error(handling: asyncio.Future[Fate]) -> None:
+    """Nobody waits for the error any longer: the message comes again."""
     if not handling.cancelled():
         handling.exception()
-
-
-async def _respond(send: Send, status: HTTPStatus, headers: Mapping[str, str], body: bytes) -> None:
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    if body:
-        raw.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": int(status), "headers": raw})
-    await send({"type": "http.response.body", "body": body})
