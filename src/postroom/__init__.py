@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from postroom import schema
+    from postroom.admin import Admin, AsyncAdmin
     from postroom.consumer import Consumer
     from postroom.idempotency import Ledger
     from postroom.inbox import Inbox
@@ -16,9 +17,23 @@ if TYPE_CHECKING:
     from postroom.relay import Relay
     from postroom.rules.backoff import RetryPolicy
 
-__all__ = ["Consumer", "Inbox", "Incoming", "Ledger", "Message", "Outbox", "Relay", "RetryPolicy", "schema"]
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "Consumer",
+    "Inbox",
+    "Incoming",
+    "Ledger",
+    "Message",
+    "Outbox",
+    "Relay",
+    "RetryPolicy",
+    "schema",
+]
 
 _HOMES = {
+    "Admin": "postroom.admin",
+    "AsyncAdmin": "postroom.admin",
     "Consumer": "postroom.consumer",
     "Inbox": "postroom.inbox",
     "Incoming": "postroom.incoming",

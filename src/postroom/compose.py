@@ -13,7 +13,9 @@ from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import ANYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
 
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from postroom.sources.port import Source
     from postroom.store.connections.limits import Limits
     from postroom.store.connections.stores import BlockingStore, ConnectionFactory
+    from postroom.store.sql.names import Names
 
 STARTING = 40.0
 """Seconds for a database to answer for the first time: longer than SQLite waits for a lock."""
@@ -48,6 +51,22 @@ def open_store(settings: Settings, *, create: bool = False, limits: Limits | Non
     return stores.open_store(settings.database, settings.schema, settings.table_prefix, limits)
 
 
+def open_async_store(settings: Settings, limits: Limits | None = None) -> ConnectionFactory:
+    """A store for async code on the settings' database; whoever opens it closes it. Raises as `open_store` does."""
+    from postroom.store.connections import stores, urls
+
+    if settings.database is None or urls.dialect_of_url(settings.database) == "sqlite":
+        return stores.ThreadStore(open_store(settings, limits=limits))
+    return stores.AsyncStore(settings.database, settings.schema, settings.table_prefix, limits)
+
+
+def check_tables(names: Names) -> Callable[[Connection], None]:
+    """A function for a store's `call` that raises `SchemaError` unless the tables are those of this version."""
+    from postroom.store.schema.migrations import check
+
+    return lambda connection: check(connection, names)
+
+
 async def open_relay_store(
     settings: Settings, purpose: str = "relay", limits: Limits | None = None
 ) -> ConnectionFactory:
@@ -56,13 +75,10 @@ async def open_relay_store(
     Its tables are what this version works with: raises `SchemaError` otherwise; `PrivilegeMissing` where its user may
     not do what the purpose asks for; `DatabaseUnreachable`, and what `open_store` raises.
     """
-    from postroom.store.connections import stores, urls
+    from postroom.store.connections import urls
     from postroom.store.schema.checking import check
 
-    if settings.database is None or urls.dialect_of_url(settings.database) == "sqlite":
-        store: ConnectionFactory = stores.ThreadStore(open_store(settings, limits=limits))
-    else:
-        store = stores.AsyncStore(settings.database, settings.schema, settings.table_prefix, limits)
+    store = open_async_store(settings, limits)
     try:
         async with asyncio.timeout(STARTING):
             await store.call(lambda connection: check(connection, store.names, purpose))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from sqlalchemy import Engine, create_engine, text
 
-from postroom import Message, Outbox, dead_letters, insight
-from postroom.dead_letters import Choice, DeadLetter
-from postroom.store.admin.status import StatusReader
+from postroom import Admin, Message, Outbox
+from postroom.admin import DeadLetter, Filter, Status
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
 from postroom.store.outbox.databases import deliveries
@@ -26,25 +23,24 @@ class Service:
         self.url = url
         self._store = Store(url)
         self._store.call(lambda connection: upgrade(connection, self._store.names))
+        self._admin = Admin(url)
         self.engine: Engine = create_engine(resolve(url))
 
     def commit(self, *messages: Message) -> list[Message]:
         with self.engine.begin() as connection:
             return Outbox(max_payload_bytes=LARGEST).add_many(connection, messages)
 
-    def status(self) -> insight.Status:
-        return self._store.run(insight.status(StatusReader(self._store.names)))
+    def status(self) -> Status:
+        return self._admin.status()
 
     def dead(self) -> list[DeadLetter]:
-        return self._store.run(dead_letters.listed(self._store.names))
+        return list(self._admin.dead_letters())
 
     def requeue(self, *letters: DeadLetter) -> None:
-        ids = [UUID(letter.id) for letter in letters]
-        self._store.run(dead_letters.requeue(self._store.names, Choice(ids=ids)))
+        self._admin.requeue(Filter([letter.id for letter in letters if letter.id]), actor="ada")
 
     def discard(self, *letters: DeadLetter) -> None:
-        ids = [UUID(letter.id) for letter in letters]
-        self._store.run(dead_letters.discard(self._store.names, Choice(ids=ids)))
+        self._admin.discard(Filter([letter.id for letter in letters if letter.id]), actor="ada")
 
     def beat(self, queue: str, broker_down: str = "") -> None:
         """A relay says that it is alive, and serves the queue."""
@@ -89,4 +85,5 @@ class Service:
 
     def close(self) -> None:
         self.engine.dispose()
+        self._admin.close()
         self._store.close()

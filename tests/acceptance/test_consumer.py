@@ -485,13 +485,13 @@ async def test_V_4_status_says_why_a_consumer_receives_nothing(service: Service)
     @consumer.handler("orders.created")
     def bill(message: Incoming) -> None: ...
 
-    def reasons() -> list[str]:
-        rows = service.status().relays
-        return [row["broker_down"] for row in rows if (row["worker"], row["queue"]) == ("pod-1", "source:billing")]
+    def reasons() -> list[str | None]:
+        workers = service.status().workers
+        return [one.broker_down for one in workers if (one.name, one.queue) == ("pod-1", "source:billing")]
 
     async with consumer:
         await wait_for(lambda: any(f"127.0.0.1:{port}" in (reason or "") for reason in reasons()))
-    assert service.status().relays == []
+    assert service.status().workers == ()
 
 
 async def test_I_2_who_no_longer_waits_for_a_message_that_it_gave_does_not_end_the_consumer(service: Service) -> None:

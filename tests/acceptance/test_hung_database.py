@@ -129,7 +129,7 @@ async def test_R_4_a_relay_stops_while_the_database_hangs(server: DatabaseServic
     relays = [Relay(url, broker) for url, broker in zip(urls(server), brokers, strict=True)]
     with closing(Service(server.url("shop"))) as service:
         running = [asyncio.create_task(relay.run()) for relay in relays]
-        await wait_for(lambda: len(service.status().relays) == len(relays))
+        await wait_for(lambda: len(service.status().workers) == len(relays))
         service.commit(*some())
         await wait_for(lambda: sum(len(broker.messages) for broker in brokers) == COUNT)
         with server.hung():

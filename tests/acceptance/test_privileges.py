@@ -11,20 +11,17 @@ import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from postroom import Consumer, Message, Outbox, Relay, dead_letters, insight, schema, unsent
+from postroom import Admin, Consumer, Message, Outbox, Relay, schema
+from postroom.admin import ALL, Filter
 from postroom.cli import main
-from postroom.dead_letters import Choice
 from postroom.errors import IdempotencyConflict, PrivilegeMissing
 from postroom.idempotency import Ledger
-from postroom.retention import clean
 from postroom.store.admin.backlog import BacklogCount
-from postroom.store.admin.expired_leases import ExpiredLeases
-from postroom.store.admin.message_lookup import MessageLookup
-from postroom.store.admin.status import StatusReader
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
 from postroom.store.outbox.workers import Workers
-from postroom.store.schema.grants import RIGHTS, Purpose, grant_statements, missing_rights
+from postroom.store.schema.grants import RIGHTS, grant_statements, missing_rights
+from postroom.store.schema.purposes import Purpose
 from postroom.telemetry.events import Denied, Event, Reachability
 from tests.acceptance.service import Service
 from tests.acceptance.test_consumer import published
@@ -229,11 +226,13 @@ async def test_a_consumer_does_all_its_work(roles: Roles) -> None:
 
 def test_a_dashboard_sees_everything_and_changes_nothing(roles: Roles) -> None:
     [message] = roles.service.commit(Message.new("orders", 1, key="7"))
-    with closing(Store(roles.make(Purpose.DASHBOARD))) as store:
-        assert store.run(insight.status(StatusReader(store.names))).pending == 1
-        assert len(store.run(insight.messages(StatusReader(store.names)))) == 1
-        assert store.run(insight.message(MessageLookup(store.names), message.id))["topic"] == "orders"
-        assert store.run(dead_letters.listed(store.names)) == []
+    url = roles.make(Purpose.DASHBOARD)
+    with Admin(url) as admin, closing(Store(url)) as store:
+        assert admin.status().pending == 1
+        assert len(admin.messages()) == 1
+        assert admin.message(message.id).topic == "orders"
+        assert len(admin.dead_letters()) == len(admin.audit()) == 0
+        assert (admin.count_dead_letters().total, admin.count_unsent().total) == (0, 1)
         assert store.run(BacklogCount(store.names).backlog())["default"].pending == 1
         with pytest.raises(PrivilegeMissing, match=f"({DENIED}).*postroom schema --grants ROLE"):
             store.run(Workers(store.names).beat("intruder", 0, 0))
@@ -249,16 +248,16 @@ async def test_an_operator_acts_on_dead_letters_and_cleans_up(roles: Roles) -> N
 
     await Relay(service.url, send, max_attempts=1, **QUICK).run_once()
     ids = [UUID(letter.id) for letter in service.dead()]
-    with closing(Store(roles.make(Purpose.OPERATOR))) as store:
-        assert store.run(dead_letters.requeue(store.names, Choice(ids=ids[:1]))).count == 1
-        assert store.run(dead_letters.discard(store.names, Choice(ids=ids[1:]))).count == 2
-        store.run(ExpiredLeases(store.names).release())
+    with Admin(roles.make(Purpose.OPERATOR)) as admin:
+        assert admin.requeue(Filter(ids[:1]), actor="ada").count == 1
+        assert admin.discard(Filter(ids[1:]), actor="ada").count == 2
+        admin.release_expired()
         ledger = Ledger()
         with service.engine.begin() as connection:
             run = ledger.begin(connection, "k", scope="s", digest="0" * 64)
             Outbox().add(connection, "orders", 0, key="8", ledger=run.entry)  # type: ignore[union-attr]  # it is the first
-        assert store.run(unsent.cancel(store.names)).count == 2
-        assert store.run(clean(store.names, days=-1, inbox_days=-1)).messages == 1
+        assert admin.cancel(ALL, actor="ada").count == 2
+        assert admin.cleanup(days=-1, inbox_days=-1).messages == 1
 
 
 def test_a_ledger_keeps_its_entries(roles: Roles) -> None:

@@ -127,7 +127,7 @@ async def test_R_4_a_relay_that_is_cancelled_leaves_nothing_leased(service: Serv
         await asyncio.wait_for(Relay(service.url, publish, batch=20).run(), 0.7)
     assert service.rows(f"SELECT 1 FROM {service.table('lane')} WHERE token <> 0") == []
     assert service.rows(f"SELECT 1 FROM {service.table('delivery')} WHERE token <> 0") == []
-    assert service.status().relays == []
+    assert service.status().workers == ()
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])
@@ -217,7 +217,7 @@ async def test_R_8_a_run_can_be_stopped_after_another_of_the_same_relay_has_ende
     broker = MemoryBroker()
     relay = Relay(service.url, broker)
     running = asyncio.create_task(relay.run())
-    await until(lambda: bool(service.status().relays))
+    await until(lambda: bool(service.status().workers))
     await relay.run_once()
     relay.stop()
     await asyncio.wait_for(running, PATIENCE)
@@ -230,7 +230,7 @@ async def test_L_16_a_late_commit_of_another_transaction_does_not_change_the_ord
     key, other = keys_of_one_lane()
     broker = MemoryBroker()
     async with Relay(service.url, broker):
-        await until(lambda: bool(service.status().relays))
+        await until(lambda: bool(service.status().workers))
         for n in range(5):
             with service.engine.begin() as connection:
                 Outbox().add(connection, "t", "first", key=key)

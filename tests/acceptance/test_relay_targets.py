@@ -120,7 +120,7 @@ async def test_R_9_many_messages_of_a_missing_topic_wait_and_are_tried_by_few(se
         await wait_for(lambda: (broker.tried - before).total() >= 3)
         assert len(broker.tried - before) > 1  # not always the same message
     [target] = service.status().targets
-    assert (target["topic"], target["reason"]) == ("orphan", "no such queue")
+    assert (target.topic, target.reason) == ("orphan", "no such queue")
     assert (relay.report.retried, relay.report.dead, relay.report.broker_down) == (0, 0, False)
     assert service.rows(f"SELECT max(attempts) FROM {service.table('delivery')}") == [(0,)]
     assert relay.report.postponed < 2 * 3000
@@ -140,7 +140,7 @@ async def test_R_9_another_relay_finds_what_waits_and_frees_it(service: Service)
     assert len(broker.taken) == len(orphans)
     said = [event.available for event in events if isinstance(event, TargetChanged)]
     assert said in ([False, True], [])
-    assert service.status().targets == []
+    assert service.status().targets == ()
 
 
 async def test_R_9_two_relays_free_a_topic_together_and_keep_the_order(service: Service) -> None:
@@ -186,7 +186,7 @@ async def test_R_9_a_message_that_breaks_the_connection_holds_back_a_topic_of_it
     async with relay:
         await wait_for(lambda: relay.report.sent == 100 and service.status().targets)
     [target] = service.status().targets
-    assert (target["topic"], target["waiting"], target["reason"]) == ("odd", 1, "the connection is lost")
+    assert (target.topic, target.waiting, target.reason) == ("odd", 1, "the connection is lost")
     assert relay.report.retried == relay.report.dead == 0
 
 

@@ -101,10 +101,10 @@ async def test_R_5_a_broker_that_is_down_holds_back_only_its_own_topics(service:
         service.commit(*mixed(50, first=50))
         await holds(lambda: len(there.messages) == 100)
         await holds(lambda: service.status().sent == 100)
-        await holds(lambda: any(one["broker_down"] for one in service.status().relays))
+        await holds(lambda: any(one.broker_down for one in service.status().workers))
         status = service.status()
         queue = "topic:*" if down == "default" else PAYMENTS
-        reasons = {one["queue"]: one["broker_down"] for one in status.relays}
+        reasons = {one.queue: one.broker_down for one in status.workers}
         assert reasons == {**dict.fromkeys(["default", PAYMENTS, "topic:*"]), queue: "connection refused"}
         assert (status.sent, status.pending + status.sending) == (100, 100)
         assert relay.report.queues_down == [queue]
@@ -114,7 +114,7 @@ async def test_R_5_a_broker_that_is_down_holds_back_only_its_own_topics(service:
     assert there.is_in_order()
     assert away.is_in_order()
     assert service.rows(f"SELECT DISTINCT attempts FROM {service.table('receipt')}") == [(0,)]
-    assert service.status().relays == []
+    assert service.status().workers == ()
 
 
 @on_databases
@@ -203,7 +203,7 @@ async def test_what_a_producer_with_old_patterns_adds_finds_its_broker(service: 
     orders, others = Broker(), Broker()
     relay = Relay(service.url, others, brokers={"payments.*": Broker(), "orders.*": orders})
     async with relay:
-        await holds(lambda: {one["queue"] for one in service.status().relays} >= {"topic:*", "topic:orders.*"})
+        await holds(lambda: {one.queue for one in service.status().workers} >= {"topic:*", "topic:orders.*"})
         with service.engine.begin() as connection:
             old.add_many(connection, mixed(100, "orders.created", "events"))
         await holds(lambda: len(orders.messages) == len(others.messages) == 100)

@@ -47,8 +47,12 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 @pytest.fixture(scope="module")
 def opened_room(driver: Driver, contract_database: Callable[[str], str]) -> Iterator[Room]:
     url = contract_database(driver.kind)
-    with closing(driver.open(url)) as store, closing(Store(url)) as producer:
-        yield Room(store, driver, producer)
+    with (
+        closing(driver.open(url)) as store,
+        closing(Store(url)) as producer,
+        closing(Room(store, driver, producer, url)) as room,
+    ):
+        yield room
 
 
 @pytest.fixture

@@ -5,16 +5,18 @@ A test asks for `room` and runs once for each driver; marked with `only_on`, onc
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import pytest
 from sqlalchemy import make_url
 
+from postroom import Admin, AsyncAdmin
 from postroom.message import Message
 from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits
 from postroom.rules.ordering import Order, key_hash, lane_of
@@ -44,9 +46,11 @@ class Driver:
     url_scheme: str
     opened: type[Store | BridgedStore]
 
+    def url(self, url: str) -> str:
+        return make_url(url).set(drivername=self.url_scheme).render_as_string(hide_password=False)
+
     def open(self, url: str) -> BlockingStore:
-        named = make_url(url).set(drivername=self.url_scheme)
-        return self.opened(named.render_as_string(hide_password=False))
+        return self.opened(self.url(url))
 
 
 DRIVERS = (
@@ -114,14 +118,29 @@ class Audited(NamedTuple):
     details: dict[str, Any]
 
 
+class AwaitedAdmin:
+    """An `AsyncAdmin` behind the methods of `Admin`."""
+
+    def __init__(self, admin: AsyncAdmin, runner: asyncio.Runner) -> None:
+        self._admin = admin
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._admin, name)
+        return lambda *args, **options: self._runner.run(method(*args, **options))
+
+
 class Room:
     """A store, and what tests do with it in one word each.
 
     What is tested runs on the store. What surrounds it is done by the producer, another program on a sync driver.
     """
 
-    def __init__(self, store: BlockingStore, driver: Driver, producer: Store) -> None:
+    def __init__(self, store: BlockingStore, driver: Driver, producer: Store, url: str = "") -> None:
         self.store = store
+        self._url = url
+        self._admins: dict[Order, Admin] = {}
+        self._runner = asyncio.Runner()
         self.producer = producer
         self.driver = driver
         self.names = store.names
@@ -139,6 +158,22 @@ class Room:
 
     def run(self, steps: Steps[T]) -> T:
         return self.store.run(steps)
+
+    def admin(self, order: Order = Order.HOLD) -> Admin:
+        """`Admin` on the room's driver; where that is async, `AsyncAdmin`."""
+        if order not in self._admins:
+            url, asynchronous = self.driver.url(self._url), self.driver.opened is BridgedStore
+            self._admins[order] = (
+                cast("Admin", AwaitedAdmin(AsyncAdmin(url, order=order.value), self._runner))
+                if asynchronous
+                else Admin(url, order=order.value)
+            )
+        return self._admins[order]
+
+    def close(self) -> None:
+        for admin in self._admins.values():
+            admin.close()
+        self._runner.close()
 
     def advance(self, seconds: float) -> None:
         clock.advance(self.producer, seconds)

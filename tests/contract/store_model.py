@@ -163,7 +163,7 @@ class Model:
         lease = one if one.key is None else self.lanes[one.lane]
         return lease.token == claimed.token and lease.until > self.now
 
-    # Operators, retention, insight
+    # Operators, retention, status
 
     def requeue(self, positions: Collection[int]) -> list[int]:
         found = self._dead(positions)

@@ -11,12 +11,10 @@ import msgspec
 import pytest
 from sqlalchemy import make_url
 
-from postroom import insight
+from postroom.admin import ALL
 from postroom.message import Message
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import ClaimLimits
-from postroom.store.admin.dead_letters import DeadLetters
-from postroom.store.admin.status import StatusReader
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Claim, Dead, GivenBack, Retry, Sent
 from postroom.store.sql.steps import Query, run
@@ -70,8 +68,8 @@ def test_aiomysql_does_what_asyncmy_does(room: Room) -> None:
     assert room.settle(Retry(first, 0, "CODE", "text")) == []
     assert room.run(room.deliveries.promote(lanes)) == {first.lane: keyed[0]}
     assert room.settle(Sent(first), Sent(second)) == []
-    assert len(room.run(DeadLetters(room.names).requeue(actor="operator")).ids) == 1
-    assert room.run(insight.status(StatusReader(room.names))).sent == 3
+    assert room.admin().requeue(ALL, actor="operator").count == 1
+    assert room.admin().status().sent == 3
     room.run(room.deliveries.release(lanes))
 
 

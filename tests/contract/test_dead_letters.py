@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
-from postroom import dead_letters
+from postroom.admin import ALL, Filter
 from postroom.errors import MessageNotFound
 from postroom.rules.ordering import Order
 from postroom.store.admin.conflicts import Conflicts
-from postroom.store.admin.dead_letters import ALL, Choice, DeadLetters
+from postroom.store.admin.dead_letters import DeadLetters
 from postroom.store.outbox.leases import Claimed, Dead, Expired, Found, GivenBack, Retry, Sent
-from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query, Result, run
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 
@@ -37,11 +36,11 @@ def bury(room: Room, count: int = 1, key: str | None = None) -> list[int]:
 
 
 def requeue(room: Room, ids: Sequence[UUID] | None = None, actor: str = "") -> list[UUID]:
-    return room.run(DeadLetters(room.names, DEFAULT_QUEUE).requeue(Choice(ids), actor)).ids
+    return list(room.admin().requeue(Filter(ids, queue="default"), actor=actor).ids)
 
 
 def discard(room: Room, ids: Sequence[UUID] | None = None, actor: str = "") -> list[UUID]:
-    return room.run(DeadLetters(room.names, DEFAULT_QUEUE).discard(Choice(ids), actor)).ids
+    return list(room.admin().discard(Filter(ids, queue="default"), actor=actor).ids)
 
 
 def test_L_10_a_requeued_message_starts_again(room: Room) -> None:
@@ -199,11 +198,11 @@ def test_queues_are_separate(room: Room) -> None:
     room.run(handlers.settle([Dead(claimed, "CODE", "text")]))
     ids = room.ids([here, there])
     assert requeue(room, ids) == ids[:1]
-    assert room.run(DeadLetters(room.names, handlers.queue).discard()).ids == ids[1:]
+    assert list(room.admin().discard(Filter(queue="handlers"), actor="ada").ids) == ids[1:]
 
 
-def letters(room: Room, choice: Choice = ALL, **options: Any) -> list[int]:
-    return [letter.position for letter in room.run(dead_letters.listed(room.names, choice, **options))]
+def letters(room: Room, which: Filter = ALL, **options: Any) -> list[int]:
+    return [letter.position for letter in room.admin().dead_letters(which, **options)]
 
 
 def test_L_10_dead_letters_of_all_queues_are_listed_newest_first(room: Room) -> None:
@@ -216,11 +215,12 @@ def test_L_10_dead_letters_of_all_queues_are_listed_newest_first(room: Room) -> 
     assert letters(room) == [there, third, second, first]
     assert letters(room, limit=2) == [there, third]
     assert letters(room, limit=2, before=third) == [second, first]
-    newest, keyed, *_ = room.run(dead_letters.listed(room.names))
+    newest, keyed, *_ = room.admin().dead_letters()
     assert (newest.queue, newest.topic, newest.error_code, newest.attempts) == ("handlers", "orders", "OTHER", 1)
     assert (keyed.key, keyed.id) == ("a", str(room.ids([third])[0]))
+    assert keyed.failed_at is not None
     assert keyed.failed_at.tzinfo is not None
-    assert room.run(dead_letters.requeue(room.names, by="ada")).count == 4
+    assert room.admin().requeue(ALL, actor="ada").count == 4
     assert letters(room) == []
     assert [room.delivery(position).queue for position in (third, there)] == ["default", "handlers"]
 
@@ -233,20 +233,21 @@ def test_L_10_dead_letters_are_chosen_by_what_they_are(room: Room) -> None:
     [elsewhere] = room.add(topic="mails")
     [claimed] = room.claim()
     room.settle(Dead(claimed, "OTHER", "text"))
-    assert letters(room, Choice(topic="orders"), limit=1) == other
-    assert letters(room, Choice(topic="mails")) == letters(room, Choice(code="OTHER")) == [elsewhere]
-    assert letters(room, Choice(key="a")) == keyed[::-1]
-    assert letters(room, Choice(key="a", code="OTHER")) == []
-    assert letters(room, Choice(older_than=300)) == old[::-1]
-    counts = room.run(dead_letters.count(room.names, Choice(topic="orders"), old=300))
-    assert (counts.all, counts.old) == (5, 2)
-    counts = room.run(dead_letters.count(room.names, Choice(room.ids([*old, *keyed])), old=300))
-    assert (counts.all, counts.old) == (4, 2)
+    assert letters(room, Filter(topic="orders"), limit=1) == other
+    assert letters(room, Filter(topic="mails")) == letters(room, Filter(code="OTHER")) == [elsewhere]
+    assert letters(room, Filter(key="a")) == keyed[::-1]
+    assert letters(room, Filter(key="a", code="OTHER")) == []
+    assert letters(room, Filter(older_than=timedelta(minutes=5))) == old[::-1]
+    counts = room.run(DeadLetters(room.names).count(Filter(topic="orders"), old=300))
+    assert (counts.total, counts.older_than_inbox) == (5, 2)
+    counts = room.run(DeadLetters(room.names).count(Filter(room.ids([*old, *keyed])), old=300))
+    assert (counts.total, counts.older_than_inbox) == (4, 2)
     told: list[int] = []
-    assert room.run(dead_letters.requeue(room.names, Choice(key="a"), tell=told.append)).ids == room.ids(keyed)
+    assert list(room.admin().requeue(Filter(key="a"), actor="ada", progress=told.append).ids) == room.ids(keyed)
     assert sum(told) == 2
     gone = room.ids(old)
-    assert room.run(dead_letters.discard(room.names, Choice(older_than=300, topic="orders"))).ids == gone
+    which = Filter(older_than=timedelta(minutes=5), topic="orders")
+    assert list(room.admin().discard(which, actor="ada").ids) == gone
     assert letters(room) == [elsewhere, *other]
 
 
@@ -255,15 +256,16 @@ def test_L_10_a_dead_letter_is_shown_with_what_was_done_to_it(room: Room) -> Non
     [identifier] = room.ids([position])
     requeue(room, actor="ada")
     with pytest.raises(MessageNotFound, match="pending"):
-        room.run(dead_letters.show(room.names, identifier))
+        room.admin().dead_letter(identifier)
     [claimed] = room.claim()
     room.settle(Dead(claimed, "AGAIN", "text"))
-    found = room.run(dead_letters.show(room.names, identifier))
-    assert (found["error_code"], found["attempts"]) == ("AGAIN", 1)
-    assert [(act["action"], act["actor"]) for act in found["history"]] == [("requeue", "ada")]
+    found = room.admin().dead_letter(identifier)
+    assert found.delivery is not None
+    assert (found.delivery.error_code, found.attempts) == ("AGAIN", 1)
+    assert [(act.action, act.actor) for act in found.history] == [("requeue", "ada")]
     missing = uuid4()
     with pytest.raises(MessageNotFound, match=str(missing)):
-        room.run(dead_letters.show(room.names, missing))
+        room.admin().dead_letter(missing)
 
 
 @on_one_driver_of_each_style

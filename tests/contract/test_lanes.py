@@ -9,9 +9,9 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from postroom.admin import Filter
 from postroom.message import Message
 from postroom.rules.ordering import LANES
-from postroom.store.admin.dead_letters import Choice, DeadLetters
 from postroom.store.outbox.lanes import MOST_PROMOTED
 from postroom.store.outbox.leases import Claim, Claimed, Dead, Duplicate, Expired, GivenBack, Lane, Retry, Sent
 from postroom.store.outbox.workers import ALIVE_SECONDS, Workers
@@ -318,7 +318,7 @@ def test_L_17_a_lane_with_something_freed_is_read_from_the_beginning_or_not_at_a
     room.settle(Dead(first, "CODE", "text"), Sent(second))
     [late] = room.add(key=key_of_lane(0))
     after = {0: held[-1], 1: mate}
-    room.run(DeadLetters(room.names).discard(Choice(room.ids([dead]))))
+    room.admin().discard(Filter(room.ids([dead])), actor="ada")
     claim = room.read_lanes(lanes, after=after, renew=renew)
     assert (positions(claim.messages), list(claim.freed)) == ([], [0])
     [other] = room.add(key=key_of_lane(1))
@@ -334,7 +334,7 @@ def test_who_takes_a_lane_with_something_freed_reads_it_at_once(room: Room) -> N
     [dead, held] = room.add(2, key=key_of_lane(0))
     lanes = room.take_lanes()
     room.settle(Dead(room.read_lanes(lanes, 1).messages[0], "CODE", "text"))
-    room.run(DeadLetters(room.names).discard(Choice(room.ids([dead]))))
+    room.admin().discard(Filter(room.ids([dead])), actor="ada")
     room.advance(31)
     claim = room.read_lanes(room.take_lanes())
     assert (positions(claim.messages), list(claim.freed)) == ([held], [])

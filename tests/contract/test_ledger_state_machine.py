@@ -209,7 +209,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def clean(self, wait: float, batch: int) -> None:
         self.pass_time(wait)
         gone = [key for key, row in self.rows.items() if max(row.expires_at, row.leased_until) <= self.now]
-        assert self.room.run(Retention(self.room.deliveries).remove_expired(batch)) == len(gone)
+        assert self.room.run(Retention(self.room.names).remove_expired(batch)) == len(gone)
         for key in gone:
             del self.rows[key]
 

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from postroom import unsent
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, Outcome, Refused
 from postroom.delivery import settler as settling
 from postroom.delivery.destination import PublishToBroker
@@ -26,7 +25,9 @@ from postroom.message import Message
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.lifecycle import ClaimLimits
 from postroom.rules.ordering import Order
-from postroom.store.admin.dead_letters import Choice, DeadLetters
+from postroom.store.admin.cancellation import Cancellation
+from postroom.store.admin.dead_letters import DeadLetters
+from postroom.store.admin.selection import Filter
 from postroom.store.connections.reconnecting import ConnectionSet, Database, Outage
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.operations import DEFAULT_QUEUE
@@ -310,15 +311,15 @@ class Search(RuleBasedStateMachine):
 
     def requeue(self, data: st.DataObject) -> None:
         self.note_skipped()
-        self.room.run(DeadLetters(self.room.names).requeue(Choice(ids=self.some_ids(data))))
+        self.room.run(DeadLetters(self.room.names).requeue(Filter(ids=self.some_ids(data))))
 
     def discard(self, data: st.DataObject) -> None:
         del data
         self.remove(self.room.run(DeadLetters(self.room.names).discard()).ids)
 
     def cancel(self, data: st.DataObject) -> None:
-        choice = Choice(ids=self.some_ids(data))
-        self.remove(self.room.run(unsent.cancel(self.room.names, choice, order=self.order)).ids)
+        choice = Filter(ids=self.some_ids(data))
+        self.remove(self.room.run(Cancellation(self.room.names, self.order).cancel(choice)).ids)
 
     def some_ids(self, data: st.DataObject) -> list[UUID]:
         open_ones = [one.id for one in self.added if not one.is_done]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from postroom import retention
+from postroom.admin import Cleaned
 from postroom.rules.replay import Entry, Response, Run, Status
-from postroom.store.admin.retention import Retention
+from postroom.store.admin.retention import Retention, clean
 from postroom.store.ledger.entries import KEEPERS, Terms
 from postroom.store.outbox.leases import Dead, Expired, Retry, Sent, new_token
 from tests.contract.store_drivers import Room, only_with_row_locks
@@ -14,8 +14,8 @@ from tests.contract.store_drivers import Room, only_with_row_locks
 DAY = 86_400.0
 
 
-def remove(room: Room, seconds: float = 7 * DAY) -> int:
-    return room.run(Retention(room.deliveries).remove_settled(seconds))
+def remove(room: Room, seconds: float = 7 * DAY, batch: int = 1000) -> int:
+    return room.run(Retention(room.names).remove_settled(seconds, batch))
 
 
 def settle_all(room: Room) -> None:
@@ -57,7 +57,7 @@ def test_L_15_it_is_removed_in_batches(room: Room) -> None:
     settle_all(room)
     room.advance(8 * DAY)
     told: list[int] = []
-    assert room.run(Retention(room.deliveries).remove_settled(7 * DAY, 10, told.append)) == 25
+    assert room.run(Retention(room.names).remove_settled(7 * DAY, 10, told.append)) == 25
     assert told == [10, 10, 5]
     assert (messages(room), room.receipts()) == ([], {})
     assert added
@@ -73,11 +73,11 @@ def test_L_15_a_clean_up_goes_through_all_batches_and_past_what_stays(room: Room
     settle_all(room)  # the first message too, but only now
     [unsent] = room.add()
     told: list[int] = []
-    cleaned = room.run(retention.clean(room.names, days=7, inbox_days=9, batch=10, tell=told.append))
+    cleaned = room.run(clean(room.names, days=7, inbox_days=9, batch=10, progress=told.append))
     assert (cleaned.messages, cleaned.marks) == (len(settled_early), 0)
     assert told == [10, 10, 5, 0]
     assert messages(room) == [late, unsent]
-    assert room.run(retention.clean(room.names, days=0, inbox_days=7)) == retention.Cleaned(1, 1, 0)
+    assert room.admin().cleanup(days=0, inbox_days=7) == Cleaned(1, 1, 0)
     assert messages(room) == [unsent]
 
 
@@ -95,7 +95,7 @@ def test_L_15_two_at_once_do_not_wait_for_each_other(room: Room) -> None:
     added = room.add(4)
     settle_all(room)
     room.advance(8 * DAY)
-    old = Retention(room.deliveries)
+    old = Retention(room.names)
     with room.producer.session() as execute:
         steps = old.remove_settled(7 * DAY, 3)
         query = next(steps)
@@ -117,7 +117,7 @@ def test_I_3_old_inbox_marks_are_removed_in_batches(room: Room) -> None:
     mark("shipping", "a", "b")
     room.advance(8 * DAY)
     mark("billing", "new")
-    old = Retention(room.deliveries)
+    old = Retention(room.names)
     told: list[int] = []
     assert room.run(old.remove_marks(7 * DAY, 4, told.append)) == 7
     assert told == [4, 1, 2]
@@ -144,7 +144,7 @@ def test_K_1_expired_entries_are_removed_in_batches_and_never_from_under_a_run(r
     room.advance(DAY - 1)
     finish(late)
     begin("shop", "new")
-    old = Retention(room.deliveries)
+    old = Retention(room.names)
     assert room.run(old.remove_expired()) == 0
     room.advance(2)
     told: list[int] = []
@@ -153,4 +153,4 @@ def test_K_1_expired_entries_are_removed_in_batches_and_never_from_under_a_run(r
     kept = [key for [key] in room.select("SELECT idempotency_key FROM {idempotency} ORDER BY idempotency_key")]
     assert kept == ["late", "new", "running"]
     room.advance(2 * DAY)
-    assert room.run(retention.clean(room.names)).entries == 3
+    assert room.admin().cleanup().entries == 3

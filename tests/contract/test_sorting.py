@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from postroom.admin import Filter
 from postroom.rules.routing import Routing
-from postroom.store.admin.dead_letters import Choice, DeadLetters
-from postroom.store.admin.message_lookup import MessageLookup
-from postroom.store.admin.status import StatusReader
 from postroom.store.outbox.leases import Dead, GivenBack, Refiled, Retry, Sent
 from postroom.store.outbox.sorting import Sorting
 from postroom.store.outbox.workers import Workers
@@ -245,23 +243,22 @@ class TestWhereItIsFound:
         [position] = room.add(topic="payments.x", key=KEY)
         sort(room)
         room.run(Workers(room.names, PAYMENTS).beat("relay", 0, 0, "connection refused"))
-        found = room.run(MessageLookup(room.names).find(id_of(room, position)))
-        assert found is not None
+        found = room.admin().message(id_of(room, position))
         assert (found.queue, found.delivery is not None) == (PAYMENTS, True)
-        assert [relay["broker_down"] for relay in found.relays] == ["connection refused"]
-        [listed] = room.run(StatusReader(room.names).messages(None, 10, None))
-        assert (listed["queue"], listed["status"]) == (PAYMENTS, "pending")
+        assert [worker.broker_down for worker in found.why.workers_down] == ["connection refused"]
+        [listed] = room.admin().messages(limit=10)
+        assert (listed.queue, listed.status) == (PAYMENTS, "pending")
 
     def test_a_dead_letter_is_requeued_and_discarded_where_it_is(self, room: Room) -> None:
         [first, second] = room.add(2, topic="payments.x")
         room.settle(*(Dead(one, "NO", "no") for one in room.claim()))
         sort(room)
-        letters = DeadLetters(room.names)
-        assert [letter.queue for letter in room.run(letters.listed())] == [PAYMENTS, PAYMENTS]
-        requeued = room.run(letters.requeue(Choice(ids=[id_of(room, first)])))
-        assert requeued.ids == [id_of(room, first)]
+        admin = room.admin()
+        assert [letter.queue for letter in admin.dead_letters()] == [PAYMENTS, PAYMENTS]
+        requeued = admin.requeue(Filter(ids=[id_of(room, first)]), actor="ada")
+        assert list(requeued.ids) == [id_of(room, first)]
         assert room.delivery(first).queue == PAYMENTS
-        discarded = room.run(letters.discard(Choice(ids=[id_of(room, second)])))
+        discarded = admin.discard(Filter(ids=[id_of(room, second)]), actor="ada")
         assert discarded.count == 1
         assert positions(claim_from(room, PAYMENTS)) == [first]
 

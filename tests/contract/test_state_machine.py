@@ -10,8 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from postroom.rules.lifecycle import ClaimLimits, Stored
 from postroom.rules.ordering import Order, waves
-from postroom.store.admin.dead_letters import Choice, DeadLetters
+from postroom.store.admin.dead_letters import DeadLetters
 from postroom.store.admin.retention import Retention
+from postroom.store.admin.selection import Filter
 from postroom.store.outbox.leases import (
     Claimed,
     Dead,
@@ -76,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
     def start(self, order: Order, first: list[str | None]) -> None:
         self.room.empty()
         self.protocol = self.room.on(order=order, limits=LIMITS)
-        self.dead_letters = DeadLetters(self.room.names, self.protocol.queue)
+        self.dead_letters = DeadLetters(self.room.names)
         self.model = Model(order, LIMITS)
         for key in first:
             self.record(key)
@@ -190,18 +191,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     def requeue(self, data: st.DataObject) -> None:
         positions, ids = self.some_ids(data)
-        done = self.room.run(self.dead_letters.requeue(Choice(ids), "operator")).ids
+        done = self.room.run(self.dead_letters.requeue(Filter(ids, queue=self.protocol.queue))).ids
         assert done == [self.ids[position] for position in self.model.requeue(positions)]
 
     def discard(self, data: st.DataObject) -> None:
         positions, ids = self.some_ids(data)
-        done = self.room.run(self.dead_letters.discard(Choice(ids), "operator")).ids
+        done = self.room.run(self.dead_letters.discard(Filter(ids, queue=self.protocol.queue))).ids
         assert done == [self.ids[position] for position in self.model.discard(positions)]
         self.room.run(self.protocol.look_back(self.lanes))
 
     def remove_settled(self, data: st.DataObject) -> None:
         age = data.draw(st.sampled_from([0, 2 * HOUR]))
-        assert self.room.run(Retention(self.protocol).remove_settled(age)) == self.model.remove_settled(age)
+        assert self.room.run(Retention(self.protocol.names).remove_settled(age)) == self.model.remove_settled(age)
 
     # What always holds
 

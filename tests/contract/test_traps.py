@@ -258,6 +258,6 @@ def test_positions_are_never_used_again(room: Room) -> None:
     removed = room.add(3)
     room.settle(*map(Sent, room.claim()))
     room.advance(1)
-    room.run(Retention(room.deliveries).remove_settled(0))
+    room.run(Retention(room.names).remove_settled(0))
     assert room.select("SELECT 1 FROM {outbox}") == []
     assert room.add()[0] > removed[-1]

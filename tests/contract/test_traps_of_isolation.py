@@ -27,7 +27,7 @@ HOLDING_OPERATIONS: dict[str, Callable[[Room, list[Claimed]], Steps[Any]]] = {
     "read": lambda room, _: room.deliveries.read_lanes(room.take_lanes(), 100, 30),
     "promote": lambda room, _: room.deliveries.promote(room.take_lanes()),
     "requeue": lambda room, _: DeadLetters(room.names).requeue(),
-    "retention": lambda room, _: Retention(room.deliveries).remove_settled(0),
+    "retention": lambda room, _: Retention(room.names).remove_settled(0),
 }
 
 

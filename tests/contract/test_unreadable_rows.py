@@ -12,18 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from postroom import dead_letters, insight, unsent
+from postroom.admin import ALL, Filter, as_json
 from postroom.brokers.cloudevents import AMQP, HTTP, KAFKA, NATS, REDIS, Envelope, Mode
 from postroom.cli.output import print_json
 from postroom.errors import DatabaseUnreachable
-from postroom.retention import clean
 from postroom.rules.failures import Reason
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.store.admin.backlog import BacklogCount
-from postroom.store.admin.dead_letters import Choice
-from postroom.store.admin.message_lookup import MessageLookup
 from postroom.store.admin.retention import Retention
-from postroom.store.admin.status import StatusReader
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Sent
 from postroom.store.outbox.sorting import Sorting
@@ -54,8 +50,12 @@ def urls(module_database: FreshDatabase) -> Callable[[str], str]:
 @pytest.fixture(scope="module")
 def opened_room(driver: Driver, urls: Callable[[str], str]) -> Iterator[Room]:
     url = urls(driver.kind)
-    with closing(driver.open(url)) as store, closing(Store(url)) as producer:
-        yield Room(store, driver, producer)
+    with (
+        closing(driver.open(url)) as store,
+        closing(Store(url)) as producer,
+        closing(Room(store, driver, producer, url)) as room,
+    ):
+        yield room
 
 
 def write(
@@ -215,7 +215,7 @@ def test_L_16_what_stands_behind_an_unreadable_message_of_its_key_waits(room: Ro
     other = write(room, "8", {})
     assert sorted(send_all(room)) == [first, other]
     assert room.positions(3) == [bad]
-    room.run(dead_letters.discard(room.names))
+    room.admin().discard(ALL, actor="ada")
     assert send_all(room) == [behind]
 
 
@@ -239,29 +239,30 @@ def test_B_3_operators_can_look_at_unreadable_rows_and_act_on_them(room: Room) -
         rows.append(write(room, f"{n}" if n % 2 else None, literal(room, message)))
         write(room, None, {})
     send_all(room)
-    names = room.names
-    letters = room.run(dead_letters.listed(names, limit=1000))
+    admin = room.admin()
+    letters = admin.dead_letters(limit=1000)
     assert sorted(letter.position for letter in letters) == rows
     looked_at = 0
     for letter in letters:
         if letter.id is not None and is_uuid(letter.id):
-            found = room.run(dead_letters.show(names, UUID(letter.id)))
-            assert (found["error_code"], found["status"]) == (Reason.UNDECODABLE, "dead")
-            room.run(insight.message(MessageLookup(names), UUID(letter.id), payload=True))
+            found = admin.dead_letter(letter.id)
+            assert found.delivery is not None
+            assert (found.delivery.error_code, found.status) == (Reason.UNDECODABLE, "dead")
+            admin.message(letter.id, payload=True)
             looked_at += 1
     assert looked_at >= len(rows) - 1
-    room.run(insight.status(StatusReader(names)))
-    assert len(room.run(insight.messages(StatusReader(names), limit=1000))) == 2 * len(rows)
-    room.run(BacklogCount(names).backlog())
-    assert room.run(dead_letters.count(names)).all == len(rows)
-    known = [UUID(letter.id) for letter in letters if letter.id is not None and is_uuid(letter.id)]
-    assert room.run(dead_letters.requeue(names, Choice(ids=known[:2]))).count == 2
-    assert room.run(dead_letters.requeue(names)).count == len(rows) - 2
-    assert room.run(insight.status(StatusReader(names))).dead == 0
+    admin.status()
+    assert len(admin.messages(limit=1000)) == 2 * len(rows)
+    room.run(BacklogCount(room.names).backlog())
+    assert admin.count_dead_letters().total == len(rows)
+    known = [letter.id for letter in letters if letter.id is not None and is_uuid(letter.id)]
+    assert admin.requeue(Filter(ids=known[:2]), actor="ada").count == 2
+    assert admin.requeue(ALL, actor="ada").count == len(rows) - 2
+    assert admin.status().dead == 0
     assert send_all(room) == []
-    assert room.run(dead_letters.discard(names, Choice(ids=known[:2]))).count == 2
-    assert room.run(dead_letters.discard(names, Choice(code=Reason.UNDECODABLE))).count == len(rows) - 2
-    assert room.run(Retention(room.deliveries).remove_settled(-10)) == len(rows)
+    assert admin.discard(Filter(ids=known[:2]), actor="ada").count == 2
+    assert admin.discard(Filter(code=Reason.UNDECODABLE), actor="ada").count == len(rows) - 2
+    assert room.run(Retention(room.names).remove_settled(-10)) == len(rows)
 
 
 def is_uuid(text: str) -> bool:
@@ -320,13 +321,13 @@ def test_moments_that_python_does_not_know_break_no_question(room: Room, moment:
     write(room, None, {"created_at": moment}, {"state": "1", "due": moment, "failed_at": moment})
     position = write(room, None, {"created_at": moment}, {"state": "3", "due": moment, "failed_at": moment})
     write(room, "7", {"created_at": moment, "expires_at": moment}, {"due": moment})
-    names = room.names
-    assert len(room.run(insight.messages(StatusReader(names)))) == 3
-    assert [letter.position for letter in room.run(dead_letters.listed(names))] == [position]
-    assert room.run(insight.status(StatusReader(names))).oldest_pending_seconds == 0.0
-    room.run(BacklogCount(names).backlog())
+    admin = room.admin()
+    assert len(admin.messages()) == 3
+    assert [letter.position for letter in admin.dead_letters()] == [position]
+    assert admin.status().oldest_pending_seconds == 0.0
+    room.run(BacklogCount(room.names).backlog())
     for [identifier] in room.select("SELECT id FROM {outbox}"):
-        room.run(insight.message(MessageLookup(names), UUID(str(identifier))))
+        admin.message(str(identifier))
     send_all(room)
 
 
@@ -429,20 +430,20 @@ def seal(claimed: Claimed) -> int:
 
 
 def look_at_everything(room: Room, *, cancels: bool) -> None:
-    names = room.names
-    room.run(insight.status(StatusReader(names)))
-    room.run(insight.messages(StatusReader(names)))
-    room.run(BacklogCount(names).backlog())
+    admin = room.admin()
+    admin.status()
+    admin.messages()
+    room.run(BacklogCount(room.names).backlog())
     for [identifier] in room.select("SELECT id FROM {outbox}"):
         if is_uuid(str(identifier)):
-            room.run(insight.message(MessageLookup(names), UUID(str(identifier)), payload=True))
-    for letter in room.run(dead_letters.listed(names)):
-        print_json(letter._asdict())
-    again = room.run(dead_letters.requeue(names)).count
+            admin.message(str(identifier), payload=True)
+    for letter in admin.dead_letters():
+        print_json(as_json(letter))
+    again = admin.requeue(ALL, actor="ada").count
     if cancels:
-        assert room.run(unsent.cancel(names)).count == again
+        assert admin.cancel(ALL, actor="ada").count == again
     else:
         send_all(room)
-        assert room.run(dead_letters.discard(names)).count == again
-    room.run(clean(names, days=-1))
+        assert admin.discard(ALL, actor="ada").count == again
+    admin.cleanup(days=-1)
     assert room.select("SELECT count(*) FROM {outbox}") == [(0,)]

@@ -7,8 +7,7 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from postroom import Message, Outbox, insight
-from postroom.store.admin.status import StatusReader
+from postroom import Admin, Message, Outbox
 from postroom.store.connections.stores import Store
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.dialect import DIALECTS
@@ -18,6 +17,7 @@ from tests.contract.store_drivers import single
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from postroom.admin import Status
     from tests.crash.places import Line, Places
 
 
@@ -43,8 +43,9 @@ class Shop:
         tables = self._store.names.mapping()
         return [tuple(row) for row in self._store.run(single(text.format(**tables, now=self._now), params)).rows]
 
-    def status(self) -> insight.Status:
-        return self._store.run(insight.status(StatusReader(self._store.names)))
+    def status(self) -> Status:
+        with Admin(self.url) as admin:
+            return admin.status()
 
     def unsent(self) -> int:
         return int(self.select("SELECT count(*) FROM {delivery}")[0][0])

@@ -23,6 +23,7 @@ import pytest
 
 from postroom.rules.ordering import LANES
 from postroom.store.admin.dead_letters import DeadLetters
+from postroom.store.admin.selection import Filter
 from postroom.store.connections.stores import Store
 from postroom.store.schema.migrations import upgrade
 from tests.contract.schema_support import engine_for
@@ -154,7 +155,7 @@ def test_L_16_no_message_overtakes_another_of_its_key(driver: Driver, reached: t
     assert len(room.receipts()) == MESSAGES - len(dead) - len(held)
     company.places.cured.touch()
     for queue in QUEUES:
-        room.run(DeadLetters(room.names, queue).requeue())
+        room.run(DeadLetters(room.names).requeue(Filter(queue=queue)))
     company.wait_until(lambda: not room.positions(), "what was dead is sent too")
     company.dismiss()
     lines = read(company.places.broker)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import bench, cancel, cleanup, consume, dead, demo, init, messages, relay, schema, status
+from postroom.cli import bench, cleanup, consume, dead, demo, init, messages, relay, schema, status
 
 app = typer.Typer(
     name="postroom",
@@ -28,7 +28,7 @@ app.command("status")(status.status)
 app.add_typer(messages_app, name="messages")
 messages_app.command("list")(messages.list_messages)
 messages_app.command("show")(messages.show_message)
-messages_app.command("cancel")(cancel.cancel)
+messages_app.command("cancel")(messages.cancel)
 messages_app.command("release")(messages.release)
 app.add_typer(dead_app, name="dead")
 dead_app.command("list")(dead.list_dead)

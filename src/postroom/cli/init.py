@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from postroom.cli.databases import opened
+from contextlib import closing
+
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, print_text
+from postroom.compose import open_store
 from postroom.settings import Settings
 
 
@@ -15,7 +17,7 @@ def init(
     from postroom.store.schema.migrations import upgrade
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
-    with opened(settings, create=True) as store:
+    with closing(open_store(settings, create=True)) as store:
         before, now = store.call(lambda connection: upgrade(connection, store.names))
     if as_json:
         print_json({"before": before, "version": now})

@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 from uuid import UUID
 
 import typer
+import typer.models
+
+from postroom.settings import MOST_DAYS
 
 Database = Annotated[
     str | None,
@@ -76,3 +79,27 @@ def _message_id(text: str) -> UUID:
 
 MessageId = Annotated[UUID, typer.Argument(metavar="ID", parser=_message_id, help="The message's id.")]
 MessageIds = Annotated[list[UUID] | None, typer.Argument(metavar="ID", parser=_message_id, help="The messages' ids.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, metavar="N", help="At most this many.")]
+Before = Annotated[
+    int | None,
+    typer.Option(
+        "--before",
+        min=1,
+        max=2**63 - 1,
+        metavar="POSITION",
+        help="Only messages before this position, for the next page.",
+    ),
+]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this ordering key.")]
+Code = Annotated[str | None, typer.Option("--code", metavar="CODE", help="Only this reason code.")]
+
+
+def days(name: str, help: str) -> typer.models.OptionInfo:
+    """An option that takes a number of days."""
+    option: typer.models.OptionInfo = typer.Option(name, min=0, max=MOST_DAYS, metavar="DAYS", help=help)
+    return option
+
+
+FailedDaysAgo = Annotated[int | None, days("--older-than", "Only those that failed more than this many days ago.")]
+AddedDaysAgo = Annotated[int | None, days("--older-than", "Only those that were added more than this many days ago.")]

@@ -15,8 +15,6 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-DUMB = frozenset({"dumb", "unknown"})
-"""Values of TERM that promise no more than a typewriter: Rich moves nothing there, and would print empty lines."""
 STATUS_STYLES = {"dead": "bold red", "waiting": "yellow", "sending": "cyan", "sent": "green", "expired": "dim"}
 
 
@@ -27,6 +25,8 @@ def on_terminal() -> bool:
 
 def can_redraw() -> bool:
     """Whether that person's terminal can draw over what it has shown; one that is ``dumb`` cannot."""
+    from postroom.telemetry.logs import DUMB
+
     return on_terminal() and os.environ.get("TERM", "").lower() not in DUMB
 
 

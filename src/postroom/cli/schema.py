@@ -11,6 +11,7 @@ from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json
 from postroom.errors import InvalidSetting
 from postroom.settings import Settings
+from postroom.store.schema.purposes import Purpose
 
 
 class Dialect(StrEnum):
@@ -20,18 +21,6 @@ class Dialect(StrEnum):
     MYSQL = "mysql"
     MARIADB = "mariadb"
     SQLITE = "sqlite"
-
-
-class Purpose(StrEnum):
-    """What a role is for: as in `postroom.store.schema.grants`, which need not be loaded to ask for help."""
-
-    PRODUCER = "producer"
-    SQL_PRODUCER = "sql-producer"
-    RELAY = "relay"
-    CONSUMER = "consumer"
-    LEDGER = "ledger"
-    DASHBOARD = "dashboard"
-    OPERATOR = "operator"
 
 
 def schema(
@@ -54,7 +43,6 @@ def schema(
 ) -> None:
     """Print the SQL that creates the tables, or what to grant a role. For you to run; it connects to no database."""
     from postroom.store.schema.ddl import create_statements
-    from postroom.store.schema.grants import Purpose as StoredPurpose
     from postroom.store.schema.grants import grant_statements
     from postroom.store.sql.names import Names
 
@@ -66,7 +54,7 @@ def schema(
     if grants is None:
         statements = create_statements(name, names)
     else:
-        statements = grant_statements(names, grants, map(StoredPurpose, purposes or Purpose))
+        statements = grant_statements(names, grants, purposes or Purpose)
     if as_json:
         print_json(statements)
     else:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from postroom import insight
-from postroom.cli.databases import checked
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, print_table, print_text
-from postroom.settings import Settings
 
 if TYPE_CHECKING:
-    from postroom.insight import Status
-    from postroom.store.connections.stores import BlockingStore
+    from postroom.admin import HeldTarget, Status, Worker
 
 MEANINGS = {
     "pending": "to be sent now",
@@ -27,8 +23,8 @@ MEANINGS = {
 }
 TARGETS = {"topic": "topic", "waiting": "waiting", "since": "since", "reason": "why it takes no messages"}
 """What people are shown of a topic that takes no messages → its title."""
-RELAYS = {
-    "worker": "relay",
+WORKERS = {
+    "name": "relay",
     "queue": "queue",
     "host": "host",
     "pid": "pid",
@@ -37,7 +33,7 @@ RELAYS = {
     "broker_down": "broker",
     "seen_seconds_ago": "seen (s ago)",
 }
-"""What people are shown of a relay → its title."""
+"""What people are shown of a relay or consumer → its title."""
 
 
 def status(
@@ -47,58 +43,49 @@ def status(
 
     Also shows how long the oldest message has been waiting.
     """
-    settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
-    with checked(settings) as store:
-        found = read(store, settings.order)
+    from postroom.admin import Admin
+    from postroom.admin import as_json as jsonable
+
+    with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
+        found = admin.status()
     if as_json:
-        print_json(asdict(found))
-    else:
-        show(found)
-        show_targets(found)
-        show_relays(found)
+        print_json(jsonable(found))
+        return
+    _show_counts(found)
+    _show_targets(found.targets)
+    _show_workers(found.workers)
 
 
-def read(store: BlockingStore, order: str = "hold") -> Status:
-    """The figures, from the database."""
-    from postroom.rules.ordering import Order
-    from postroom.store.admin.status import StatusReader
-
-    return store.run(insight.status(StatusReader(store.names, Order(order))))
-
-
-def show(found: Status) -> None:
-    """The figures for people."""
+def _show_counts(found: Status) -> None:
     rows = [(name, getattr(found, name), meaning) for name, meaning in MEANINGS.items()]
     if found.pending:
         rows[0] = ("pending", found.pending, f"to be sent now; the oldest for {found.oldest_pending_seconds:,.0f} s")
     print_table(("status", "messages", ""), rows, right=("messages",))
 
 
-def show_targets(found: Status) -> None:
-    """The topics that take no messages, for people."""
-    if found.targets:
+def _show_targets(targets: Sequence[HeldTarget]) -> None:
+    if targets:
         print_text("")
-        rows = [[_of_target(target, column) for column in TARGETS] for target in found.targets]
+        rows = [[_of_target(target, column) for column in TARGETS] for target in targets]
         print_table(list(TARGETS.values()), rows, right=("waiting",), spare=("since",))
 
 
-def _of_target(target: dict[str, Any], column: str) -> object:
-    value = target[column]
+def _of_target(target: HeldTarget, column: str) -> object:
+    value = getattr(target, column)
     return f"{value:%Y-%m-%d %H:%M:%S} UTC" if isinstance(value, datetime) else value
 
 
-def show_relays(found: Status) -> None:
-    """The relays for people."""
-    if not found.relays:
+def _show_workers(workers: Sequence[Worker]) -> None:
+    if not workers:
         print_text("\nno relay and no consumer is alive")
         return
     print_text("")
-    rows = [[_of_relay(relay, column) for column in RELAYS] for relay in found.relays]
-    print_table(list(RELAYS.values()), rows, right=("pid", "lanes", "in flight", "seen (s ago)"), spare=("host",))
+    rows = [[_of_worker(worker, column) for column in WORKERS] for worker in workers]
+    print_table(list(WORKERS.values()), rows, right=("pid", "lanes", "in flight", "seen (s ago)"), spare=("host",))
 
 
-def _of_relay(relay: dict[str, Any], column: str) -> object:
-    value = relay[column]
+def _of_worker(worker: Worker, column: str) -> object:
+    value = getattr(worker, column)
     match column:
         case "broker_down":
             return f"down: {value}" if value else "up"

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from postroom.retention import clean
+from postroom.store.admin.retention import clean
 from postroom.store.connections.reconnecting import Outage
 
 if TYPE_CHECKING:

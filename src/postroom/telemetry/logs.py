@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """The levels that lines can have, by their weight, which is that of Python's own log."""
 LONGEST_REASON = 300
-_DUMB = frozenset({"dumb", "unknown"})
+DUMB = frozenset({"dumb", "unknown"})
+"""Values of TERM of terminals that know no colours, and cannot draw over what they have shown."""
 _LEVELS = {
     Outcome.SUCCESS: "info",
     Outcome.DEDUP_HIT: "info",
@@ -294,7 +295,7 @@ def _writer(stream: TextIO, json: bool | None, least: str) -> Write:  # noqa: FB
 
     if json is None:
         json = not stream.isatty()
-    colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "").lower() not in _DUMB
+    colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "").lower() not in DUMB
     text = structlog.dev.ConsoleRenderer(colors=colours, sort_keys=False, repr_native_str=True)
     logger = structlog.wrap_logger(  # all of it given here: the application's own configuration stays as it is
         structlog.PrintLogger(stream),

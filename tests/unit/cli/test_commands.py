@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom import Outbox
-from postroom.cli import init, output, schema
+from postroom.cli import init, output
 from postroom.store.schema import migrations
-from postroom.store.schema.grants import Purpose
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Command
@@ -169,10 +168,6 @@ def test_grants_that_make_no_sense_are_a_clear_error(postroom: Command, wrong: t
     refused = postroom("schema", *wrong)
     assert refused.code != 0
     assert problem in refused.err
-
-
-def test_the_purposes_of_the_command_are_those_of_the_store() -> None:
-    assert list(schema.Purpose) == list(map(str, Purpose))
 
 
 def test_schema_as_json_is_the_list_of_statements(postroom: Command) -> None:

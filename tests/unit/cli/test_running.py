@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom import insight
+from postroom import Admin
 from postroom.cli import main
 from postroom.errors import DatabaseUnreachable, PostroomError
 
@@ -138,14 +138,14 @@ def test_what_goes_wrong_in_a_command_is_one_line_and_exit_code_1(
     def fail(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr(insight, "status", fail)
+    monkeypatch.setattr(Admin, "status", fail)
     monkeypatch.setattr("postroom.cli.running._drop_output", lambda: None)  # pytest's own standard output
     postroom("init", *DATABASE)
     assert postroom("status", *DATABASE) == (1, "", line)
 
 
 def test_a_bug_keeps_its_traceback(postroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insight, "status", None)
+    monkeypatch.setattr(Admin, "status", None)
     postroom("init", *DATABASE)
     with pytest.raises(TypeError):
         postroom("status", *DATABASE)
@@ -155,7 +155,7 @@ def test_an_interrupt_ends_with_130_and_without_a_word(postroom: Command, monkey
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(insight, "status", interrupt)
+    monkeypatch.setattr(Admin, "status", interrupt)
     postroom("init", *DATABASE)
     assert postroom("status", *DATABASE) == (130, "", "")
 

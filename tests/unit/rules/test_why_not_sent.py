@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroom import insight
+from postroom.admin.explanations import EXPLANATIONS
 from postroom.rules.lifecycle import Stored
 from postroom.rules.why_not_sent import Facts, WhyNotSent, why_not_sent
 
@@ -48,4 +48,4 @@ def test_where_a_message_stands(known: dict[str, Any], where: WhyNotSent) -> Non
 
 
 def test_each_has_an_explanation() -> None:
-    assert set(insight.EXPLANATIONS) == set(WhyNotSent)
+    assert set(EXPLANATIONS) == set(WhyNotSent)

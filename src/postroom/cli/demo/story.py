@@ -7,16 +7,13 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from postroom.cli import databases, messages, status
+from postroom import schema
+from postroom.admin import Admin, State
 from postroom.cli.demo.broker import Broker
 from postroom.cli.demo.fleet import LEASE, DemoFailed, Fleet
 from postroom.cli.demo.premises import database_url
 from postroom.cli.demo.shop import Billing, CardDeclined, Shop, connect
 from postroom.cli.demo.stage import Scene, Stage
-from postroom.rules.lifecycle import State
-from postroom.settings import Settings
-from postroom.store.connections.stores import BlockingStore
-from postroom.store.schema.migrations import upgrade
 
 PATIENCE = 60.0
 """Seconds without any progress after which the demo has failed."""
@@ -37,21 +34,18 @@ notes in an inbox which it has seen. Now we break things.
 def play(directory: Path, orders: int, stage: Stage) -> dict[str, int]:
     """Play it in the directory, and return the figures. Afterwards no relay runs, whatever is raised."""
     url = database_url(directory)
-    with databases.opened(Settings(database=url), create=True) as store:
-        store.call(lambda connection: upgrade(connection, store.names))
-        with closing(connect(directory)) as ours, Fleet(directory) as fleet, stage:
-            broker = Broker(directory)
-            broker.create()
-            return Story(store, Shop(ours), Billing(ours), broker, fleet, stage).run(orders)
+    schema.create(url)
+    with Admin(url) as admin, closing(connect(directory)) as ours, Fleet(directory) as fleet, stage:
+        broker = Broker(directory)
+        broker.create()
+        return Story(admin, Shop(ours), Billing(ours), broker, fleet, stage).run(orders)
 
 
 class Story:
     """Everybody who takes part, and what happens to them."""
 
-    def __init__(
-        self, store: BlockingStore, shop: Shop, billing: Billing, broker: Broker, fleet: Fleet, stage: Stage
-    ) -> None:
-        self._store = store
+    def __init__(self, admin: Admin, shop: Shop, billing: Billing, broker: Broker, fleet: Fleet, stage: Stage) -> None:
+        self._admin = admin
         self._shop = shop
         self._billing = billing
         self._broker = broker
@@ -131,10 +125,10 @@ class Story:
         self._stage.pause()
 
     def _set_poison_aside(self) -> None:
-        for dead in messages.read(self._store, State.DEAD):
-            tries = f"was refused {_counted(dead['attempts'], 'time')} ({dead['error_code']})"
+        for dead in self._admin.messages(status=State.DEAD):
+            tries = f"was refused {_counted(dead.attempts, 'time')} ({dead.error_code})"
             self._tell(
-                f"5. The damaged message to {dead['topic']} {tries}.\n"
+                f"5. The damaged message to {dead.topic} {tries}.\n"
                 "   It is set aside as a dead letter, for a person to look at; it held up nobody."
             )
 
@@ -151,7 +145,7 @@ class Story:
         for one in received:
             self._billing.receive(one)
             self._read_to = one.offset
-        found = status.read(self._store)
+        found = self._admin.status()
         self._stage.show(
             Scene(
                 total=self._total,
@@ -182,7 +176,7 @@ class Story:
         return self._billing.not_billed() == 0
 
     def _all_settled(self) -> bool:
-        found = status.read(self._store)
+        found = self._admin.status()
         return found.pending == found.sending == found.waiting == 0
 
     def _stock(self) -> str:
@@ -196,7 +190,7 @@ class Story:
 
     def _figures(self) -> dict[str, int]:
         self._work()
-        found = status.read(self._store)
+        found = self._admin.status()
         return {
             "committed": self._shop.orders(),
             "delivered": self._broker.orders(),

@@ -1,16 +1,20 @@
-"""Audit: who did what to which message, written in the transaction of the act."""
+"""Audit: who did what to which message, and why. Entries are written in the transaction of the act."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from postroom.rules.failures import cut
 from postroom.store.sql.dialect import as_json
-from postroom.store.sql.operations import chunks
-from postroom.store.sql.steps import Query, Steps
+from postroom.store.sql.operations import Operations, chunks
+from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from postroom.store.sql.names import Names
 
@@ -20,12 +24,83 @@ Entry = tuple[int, str | None, dict[str, Any]]
 """A message's position, its id, and what there is to say."""
 
 
-def audit(names: Names, action: str, actor: str, entries: Sequence[Entry]) -> Steps[None]:
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Who acts, and why."""
+
+    actor: str = ""
+    reason: str = ""
+
+
+UNSIGNED = Note()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One act on one message."""
+
+    id: int
+    at: datetime | None
+    action: str
+    """requeue, discard, cancel; or conflict, where a worker found its lease lost."""
+    actor: str
+    reason: str
+    """Why, in the actor's words; empty where none was given."""
+    position: int | None
+    message_id: str | None
+    details: Mapping[str, Any]
+    """What the message was: its topic, key, attempts and last error; of a conflict, what the worker found."""
+
+
+def audit(names: Names, action: str, note: Note, entries: Sequence[Entry]) -> Steps[None]:
     """Write an entry for each message."""
+    reason = {"reason": cut(note.reason)} if note.reason else {}
     for chunk in chunks(entries):
-        params: dict[str, Any] = {"action": action, "actor": cut(actor, ACTOR_LENGTH)}
+        params: dict[str, Any] = {"action": action, "actor": cut(note.actor, ACTOR_LENGTH)}
         for n, (position, message_id, details) in enumerate(chunk):
-            params |= {f"position_{n}": position, f"message_{n}": message_id, f"details_{n}": as_json(details)}
+            params |= {
+                f"position_{n}": position,
+                f"message_{n}": message_id,
+                f"details_{n}": as_json({**details, **reason}),
+            }
         values = ", ".join(f"(:action, :actor, :position_{n}, :message_{n}, :details_{n})" for n in range(len(chunk)))
         table = names.mapping()["audit"]
         yield Query(f"INSERT INTO {table} (action, actor, position, message_id, details) VALUES {values}", params)
+
+
+class AuditTrail(Operations):
+    """Reads the entries."""
+
+    def of_message(self, position: int) -> Steps[list[AuditEntry]]:
+        """What was done to a message, oldest first."""
+        return (yield from self._entries("position = :position ORDER BY id", {"position": position}))
+
+    def listed(
+        self,
+        action: str | None = None,
+        actor: str | None = None,
+        message_id: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Steps[list[AuditEntry]]:
+        """Entries, newest first, from before an entry's id on."""
+        given = {"action": action, "actor": actor, "message_id": message_id, "before": before}
+        params = {name: value for name, value in given.items() if value is not None}
+        conditions = [f"id < :{name}" if name == "before" else f"{name} = :{name}" for name in params]
+        where = " AND ".join(["id > 0", *conditions])
+        return (yield from self._entries(f"{where} ORDER BY id DESC LIMIT :limit", {**params, "limit": limit}))
+
+    def _entries(self, where: str, params: dict[str, Any]) -> Steps[list[AuditEntry]]:
+        found = yield Query(
+            f"SELECT id, {self.dialect.readable('at')}, action, actor, position, message_id, details "
+            f"FROM {self.tables['audit']} WHERE {where}",
+            params,
+        )
+        return [self._entry(row) for row in found.rows]
+
+    def _entry(self, row: Row) -> AuditEntry:
+        number, at, action, actor, position, message_id, written = row
+        details = written if isinstance(written, dict) else msgspec.json.decode(written or "{}")
+        reason = str(details.pop("reason", ""))
+        identifier = None if message_id is None else str(message_id)
+        return AuditEntry(number, self.dialect.read_moment(at), action, actor, reason, position, identifier, details)

@@ -1,11 +1,11 @@
-"""Conflicts: leases that a worker lost, written to the audit with what it found in their place."""
+"""Audit conflicts: a worker wanted to settle a message whose lease it had lost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import State, Stored, status
-from postroom.store.admin.audit import audit
+from postroom.store.admin.audit import Note, audit
 from postroom.store.outbox.leases import Claimed, Found
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.states import unsettled
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Conflicts:
-    """Conflicts of one queue."""
+    """Conflicts on the deliveries of one queue: leases that a worker lost before it could settle."""
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
@@ -36,7 +36,7 @@ class Conflicts:
         lanes = yield from self._lanes_of(lost)
         found = [_found(one, rows.get(one.position), receipts.get(one.position), lanes.get(one.lane)) for one in lost]
         entries = [(one.claimed.position, str(one.claimed.message.id), _details(one)) for one in found]
-        yield from audit(self._deliveries.names, "conflict", worker, entries)
+        yield from audit(self._deliveries.names, "conflict", Note(worker), entries)
         return found
 
     def _rows_of(self, lost: Sequence[Claimed]) -> Steps[dict[int, Row]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
@@ -13,34 +14,35 @@ from postroom.store.sql.steps import Query, Steps
 from postroom.store.sql.walking import Walking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from postroom.store.admin.selection import Progress
 
 
-class Released(NamedTuple):
-    """How many leases were freed: on messages without a key, and on lanes."""
+@dataclass(frozen=True, slots=True)
+class Released:
+    """How many expired leases were released: on messages without a key, and on lanes."""
 
     messages: int
     lanes: int
 
 
 class ExpiredLeases(Walking):
-    """Frees leases of all queues, in small batches. Never one that still runs, and counts of claims stay."""
+    """Expired leases of all queues."""
 
-    def release(self, tell: Callable[[int], None] | None = None) -> Steps[Released]:
-        """Free what has ended; `tell` hears how many after each batch."""
+    def release(self, progress: Progress | None = None) -> Steps[Released]:
+        """Release them, in small batches. Active leases stay, and so do counts of claims."""
         messages = 0
         for queue in (yield from self.queues_with(Stored.READY)):
             after: int | None = 0
             while after is not None:
-                positions = yield from self.transaction(self._free_messages, queue, after)
+                positions = yield from self.transaction(self._release_messages, queue, after)
                 messages += len(positions)
-                if tell:
-                    tell(len(positions))
+                if progress:
+                    progress(len(positions))
                 after = positions[-1] if len(positions) == CHUNK else None
-        lanes = yield from self.transaction(self._free_lanes)
+        lanes = yield from self.transaction(self._release_lanes)
         return Released(messages, lanes)
 
-    def _free_messages(self, queue: str, after: int) -> Steps[list[int]]:
+    def _release_messages(self, queue: str, after: int) -> Steps[list[int]]:
         of_queue = f"{ready()} AND queue = :queue AND lane = {NO_LANE}"
         found = yield Query(
             f"SELECT position FROM {self.delivery} WHERE {of_queue} AND position > :after AND owner <> '' "
@@ -56,7 +58,7 @@ class ExpiredLeases(Walking):
             )
         return positions
 
-    def _free_lanes(self) -> Steps[int]:
+    def _release_lanes(self) -> Steps[int]:
         """The token stays: by it the next holder knows that the last one was interrupted, and may have died of it."""
         ended = f"owner <> '' AND leased_until <= {self.now}"
         found = yield Query(f"SELECT queue, lane FROM {self.lane} WHERE {ended}{self.dialect.skip_locked}")

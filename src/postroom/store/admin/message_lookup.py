@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.lifecycle import Stored
-from postroom.store.admin.status import StatusReader
+from postroom.store.admin.audit import AuditEntry, AuditTrail
+from postroom.store.admin.status import StatusReader, Worker
 from postroom.store.sql.dialect import ALL_LANES
 from postroom.store.sql.operations import read_up_to
 from postroom.store.sql.rows import shown
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from postroom.message import Message
 
 
-class Delivery(NamedTuple):
+class DeliveryRow(NamedTuple):
     """A row of `outbox_delivery`, with what the database's clock says about it."""
 
     state: int
@@ -39,16 +40,19 @@ class Delivery(NamedTuple):
     error_message: str
 
 
-class Receipt(NamedTuple):
-    """A row of `outbox_receipt`."""
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """How a message was settled: a row of `outbox_receipt`."""
 
     outcome: str
+    """sent, duplicate or expired."""
     sent_at: datetime | None
     attempts: int
     answer: str | None
+    """What the broker answered."""
 
 
-class Lane(NamedTuple):
+class HeldLane(NamedTuple):
     """A row of `outbox_lane` under a lease that has not ended."""
 
     owner: str
@@ -63,17 +67,10 @@ class Blocker:
     id: str | None
     position: int
     status: str
+    """dead, failed or requeued."""
     due: datetime | None
     error_code: str
     error_message: str
-
-
-class Act(NamedTuple):
-    """A row of `audit`."""
-
-    at: datetime | None
-    action: str
-    actor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +80,13 @@ class Found:
     message: Message
     position: int
     queue: str
-    delivery: Delivery | None
+    delivery: DeliveryRow | None
     receipt: Receipt | None
-    lane: Lane | None
+    lane: HeldLane | None
     blocker: Blocker | None
-    relays: list[dict[str, Any]]
+    workers: tuple[Worker, ...]
     """Those of its queue that are alive."""
-    history: list[Act]
+    history: tuple[AuditEntry, ...]
 
 
 class MessageLookup(StatusReader, Walking):
@@ -108,7 +105,7 @@ class MessageLookup(StatusReader, Walking):
         # In this order: what is settled meanwhile is then found twice, and not nowhere.
         queue, delivery = yield from self._in_any_queue(row[1], position)
         receipt = yield from self._receipt(position)
-        relays = yield from self.relays()
+        workers = yield from self.workers()
         return Found(
             self.message(row),
             position,
@@ -117,11 +114,11 @@ class MessageLookup(StatusReader, Walking):
             receipt,
             (yield from self._lane(queue, delivery.lane)) if delivery else None,
             (yield from self._blocker(queue, position, delivery.key_hash)) if delivery else None,
-            [relay for relay in relays if relay["queue"] == queue],
-            (yield from self._history(position)),
+            tuple(worker for worker in workers if worker.queue == queue),
+            tuple((yield from AuditTrail(self.names).of_message(position))),
         )
 
-    def _in_any_queue(self, added_to: str, position: int) -> Steps[tuple[str, Delivery | None]]:
+    def _in_any_queue(self, added_to: str, position: int) -> Steps[tuple[str, DeliveryRow | None]]:
         """Its delivery and the queue that it is in: the one it was added to, or one it was sorted into since."""
         delivery = yield from self._delivery(added_to, position)
         if delivery is not None:
@@ -135,7 +132,7 @@ class MessageLookup(StatusReader, Walking):
                 return queue, delivery
         return added_to, None
 
-    def _delivery(self, queue: str, position: int) -> Steps[Delivery | None]:
+    def _delivery(self, queue: str, position: int) -> Steps[DeliveryRow | None]:
         due, leased_until, failed_at = map(self._when, ("due", "leased_until", "failed_at"))
         found = yield Query(
             f"SELECT state, lane, key_hash, due <= {self.now}, leased_until > {self.now}, {due}, {leased_until}, "
@@ -146,7 +143,7 @@ class MessageLookup(StatusReader, Walking):
         )
         if not found.rows:
             return None
-        row = Delivery(*found.rows[0])
+        row = DeliveryRow(*found.rows[0])
         return row._replace(
             due_passed=bool(row.due_passed),
             leased=bool(row.leased),
@@ -165,10 +162,10 @@ class MessageLookup(StatusReader, Walking):
         )
         if not found.rows:
             return None
-        row = Receipt(*found.rows[0])
-        return row._replace(sent_at=self.dialect.read_moment(row.sent_at))
+        outcome, sent_at, attempts, answer = found.rows[0]
+        return Receipt(outcome, self.dialect.read_moment(sent_at), attempts, answer)
 
-    def _lane(self, queue: str, lane: int) -> Steps[Lane | None]:
+    def _lane(self, queue: str, lane: int) -> Steps[HeldLane | None]:
         found = yield Query(
             f"SELECT owner, leased_until, read_to FROM {self.lane} "
             f"WHERE queue = :queue AND lane = :lane AND leased_until > {self.now}",
@@ -176,7 +173,7 @@ class MessageLookup(StatusReader, Walking):
         )
         if not found.rows:
             return None
-        row = Lane(*found.rows[0])
+        row = HeldLane(*found.rows[0])
         return row._replace(leased_until=self.dialect.read_moment(row.leased_until), read_to=read_up_to(row.read_to))
 
     def _blocker(self, queue: str, position: int, key_hash: int | None) -> Steps[Blocker | None]:
@@ -201,10 +198,3 @@ class MessageLookup(StatusReader, Walking):
             code,
             text,
         )
-
-    def _history(self, position: int) -> Steps[list[Act]]:
-        found = yield Query(
-            f"SELECT at, action, actor FROM {self.tables['audit']} WHERE position = :position ORDER BY id",
-            {"position": position},
-        )
-        return [Act(self.dialect.read_moment(at), action, actor) for at, action, actor in found.rows]

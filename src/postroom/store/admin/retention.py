@@ -1,20 +1,34 @@
-"""Retention: remove what is old and done, in small batches, and never what is not sent."""
+"""Retention: remove what is old and done, in small batches. What is not sent, or dead, stays however old it is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.store.sql.dialect import whole_numbers
+from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
+from postroom.telemetry.events import Cleaned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from postroom.store.sql.operations import Operations
-
-    Tell = Callable[[int], None]
+    from postroom.store.admin.selection import Progress
+    from postroom.store.sql.names import Names
 
 BATCH = 1000
+DAY = 86_400.0
+
+
+def clean(
+    names: Names, *, days: float = 7, inbox_days: float = 7, batch: int = BATCH, progress: Progress | None = None
+) -> Steps[Cleaned]:
+    """Remove messages settled more than `days` ago, inbox marks older than `inbox_days`, and expired ledger entries.
+
+    In small batches, each a transaction of its own. Several may clean at once.
+    """
+    retention = Retention(names)
+    messages = yield from retention.remove_settled(days * DAY, batch, progress)
+    marks = yield from retention.remove_marks(inbox_days * DAY, batch, progress)
+    entries = yield from retention.remove_expired(batch, progress)
+    return Cleaned(messages, marks, entries)
 
 
 class _Kept(NamedTuple):
@@ -27,69 +41,65 @@ class _Kept(NamedTuple):
     params: dict[str, float]
 
 
-class Retention:
+class Retention(Operations):
     """Removes settled messages, old inbox marks, and entries of the idempotency ledger that have expired.
 
     Each batch starts behind the one before: what a batch removed, and what is to stay, is not read again.
     """
 
-    def __init__(self, operations: Operations) -> None:
-        self._o = operations
-
-    def remove_settled(self, seconds: float, batch: int = BATCH, tell: Tell | None = None) -> Steps[int]:
+    def remove_settled(self, seconds: float, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
         """Remove all messages that were settled longer ago, batch by batch; returns how many."""
         removed = 0
         after: int | None = 0
         while after is not None:
-            positions = yield from self._o.transaction(self._remove_batch, float(seconds), batch, after)
+            positions = yield from self.transaction(self._remove_settled_batch, float(seconds), batch, after)
             removed += len(positions)
-            if tell:
-                tell(len(positions))
+            if progress:
+                progress(len(positions))
             after = positions[-1] if len(positions) == batch else None
         return removed
 
-    def remove_marks(self, seconds: float, batch: int = BATCH, tell: Tell | None = None) -> Steps[int]:
+    def remove_marks(self, seconds: float, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
         """Remove all inbox marks that are older, batch by batch; returns how many."""
-        old = f"received_at <= {self._o.dialect.later(':ago')}"
-        marks = _Kept(self._o.tables["inbox"], "consumer", "message_id", old, {"ago": -float(seconds)})
-        return (yield from self._remove_all(marks, batch, tell))
+        old = f"received_at <= {self.dialect.later(':ago')}"
+        marks = _Kept(self.tables["inbox"], "consumer", "message_id", old, {"ago": -float(seconds)})
+        return (yield from self._remove_all(marks, batch, progress))
 
-    def remove_expired(self, batch: int = BATCH, tell: Tell | None = None) -> Steps[int]:
+    def remove_expired(self, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
         """Remove all entries of the ledger that have expired and that no run holds, batch by batch; returns how many.
 
         How long an entry is kept was decided when it was written.
         """
-        old = f"expires_at <= {self._o.now} AND leased_until <= {self._o.now}"
-        entries = _Kept(self._o.tables["idempotency"], "scope", "idempotency_key", old, {})
-        return (yield from self._remove_all(entries, batch, tell))
+        old = f"expires_at <= {self.now} AND leased_until <= {self.now}"
+        entries = _Kept(self.tables["idempotency"], "scope", "idempotency_key", old, {})
+        return (yield from self._remove_all(entries, batch, progress))
 
-    def _remove_all(self, kept: _Kept, batch: int, tell: Tell | None) -> Steps[int]:
+    def _remove_all(self, kept: _Kept, batch: int, progress: Progress | None) -> Steps[int]:
         """Group by group, and in each batch by batch through the primary key."""
         removed = 0
         group = yield from self._first_group(kept, ">=", "")
         while group is not None:
             after: str | None = ""
             while after is not None:
-                names = yield from self._o.transaction(self._remove, kept, batch, group, after)
+                names = yield from self.transaction(self._remove, kept, batch, group, after)
                 removed += len(names)
-                if tell:
-                    tell(len(names))
+                if progress:
+                    progress(len(names))
                 after = names[-1] if len(names) == batch else None
             group = yield from self._first_group(kept, ">", group)
         return removed
 
-    def _remove_batch(self, seconds: float, batch: int, after: int) -> Steps[list[int]]:
-        o = self._o
+    def _remove_settled_batch(self, seconds: float, batch: int, after: int) -> Steps[list[int]]:
         found = yield Query(
-            f"SELECT position FROM {o.receipt} WHERE position > :after AND sent_at <= {o.dialect.later(':ago')} "
-            f"ORDER BY position LIMIT :batch{o.dialect.skip_locked}",
+            f"SELECT position FROM {self.receipt} WHERE position > :after AND sent_at <= {self.dialect.later(':ago')} "
+            f"ORDER BY position LIMIT :batch{self.dialect.skip_locked}",
             {"ago": -seconds, "batch": batch, "after": after},
         )
         removed = [position for [position] in found.rows]
         if removed:
             positions = whole_numbers(removed)
-            yield Query(f"DELETE FROM {o.outbox} WHERE position IN ({positions})")
-            yield Query(f"DELETE FROM {o.receipt} WHERE position IN ({positions})")
+            yield Query(f"DELETE FROM {self.outbox} WHERE position IN ({positions})")
+            yield Query(f"DELETE FROM {self.receipt} WHERE position IN ({positions})")
         return removed
 
     def _first_group(self, kept: _Kept, where: str, value: str) -> Steps[str | None]:
@@ -102,7 +112,7 @@ class Retention:
     def _remove(self, kept: _Kept, batch: int, group: str, after: str) -> Steps[list[str]]:
         found = yield Query(
             f"SELECT {kept.name} FROM {kept.table} WHERE {kept.group} = :group AND {kept.name} > :after "
-            f"AND {kept.old} ORDER BY {kept.name} LIMIT :batch{self._o.dialect.skip_locked}",
+            f"AND {kept.old} ORDER BY {kept.name} LIMIT :batch{self.dialect.skip_locked}",
             {"group": group, "after": after, "batch": batch, **kept.params},
         )
         names = [str(name) for [name] in found.rows]

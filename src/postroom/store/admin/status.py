@@ -1,43 +1,21 @@
-"""Questions about the tables that change nothing."""
+"""Status: how many messages are in which state, who is alive to send them, and what waits for its topic."""
 
 from __future__ import annotations
 
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
-from postroom.store.outbox.holding import Holding
+from postroom.store.outbox.holding import HeldTarget, Holding
 from postroom.store.outbox.workers import ALIVE_SECONDS
-from postroom.store.sql.dialect import whole_numbers
-from postroom.store.sql.rows import shown
 from postroom.store.sql.states import comes_due, dead, holds_key, ready
-from postroom.store.sql.steps import Query, Row, Steps
+from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from datetime import datetime
 
     from postroom.store.sql.names import Names
-
-LISTED = (
-    "position",
-    "id",
-    "queue",
-    "topic",
-    "type",
-    "key",
-    "status",
-    "attempts",
-    "due",
-    "owner",
-    "leased_until",
-    "error_code",
-    "error_message",
-    "created_at",
-    "sent_at",
-)
-"""The columns of the view `outbox_status`."""
-MOMENTS = ("due", "leased_until", "created_at", "sent_at")
 
 STATUS = f"""\
 CASE
@@ -61,8 +39,59 @@ LEFT JOIN {{lane}} l ON {ready("d")} AND l.queue = d.queue AND l.lane = d.lane
 """The lane that a delivery is being sent in: read by the lane's holder, and nothing stands before it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A relay or consumer that is alive: one row for each queue that it serves."""
+
+    name: str
+    queue: str
+    host: str
+    pid: int
+    lanes: int
+    in_flight: int
+    broker_down: str | None
+    """Why it cannot reach its broker; None if it can."""
+    started_at: datetime | None
+    seen_seconds_ago: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """The unsent messages of one queue. Settled messages are counted in `Status` alone."""
+
+    queue: str
+    pending: int = 0
+    sending: int = 0
+    waiting: int = 0
+    dead: int = 0
+    held: int = 0
+    """Pending behind a failed or, under `hold`, dead message of their key; counted in `pending` too."""
+    oldest_pending_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How many messages are in each state, and how long the oldest one that could leave has waited."""
+
+    pending: int
+    sending: int
+    waiting: int
+    dead: int
+    sent: int
+    expired: int
+    held: int
+    """Pending behind a failed or, under `hold`, dead message of their key; counted in `pending` too."""
+    oldest_pending_seconds: float
+    workers: tuple[Worker, ...] = ()
+    """Relays and consumers that are alive."""
+    targets: tuple[HeldTarget, ...] = ()
+    """Topics that took no messages when last tried."""
+    queues: tuple[QueueStatus, ...] = ()
+    """Queues with unsent messages, by name."""
+
+
 class StatusReader(Holding):
-    """Counts and lists over all queues. Whether dead messages hold their key back, the relays' settings say."""
+    """Counts over all queues. `order` is that of the relays: it says whether dead messages hold their key back."""
 
     def __init__(self, names: Names, order: Order = Order.HOLD) -> None:
         super().__init__(names)
@@ -72,96 +101,81 @@ class StatusReader(Holding):
             template.format(**words) for template in (STATUS, BEHIND, SENDING_LANE)
         )
 
-    def counts(self) -> Steps[dict[State, int]]:
-        """How many messages are in each state."""
-        by_state = dict.fromkeys(State, 0)
-        unsent = yield Query(f"SELECT {self._status}, count(*) FROM {self.delivery} d {self._sending_lane} GROUP BY 1")
-        settled = yield Query(
-            f"SELECT CASE outcome WHEN 'expired' THEN 'expired' ELSE 'sent' END, count(*) "
-            f"FROM {self.receipt} GROUP BY 1"
+    def status(self) -> Steps[Status]:
+        """The whole picture."""
+        queues = yield from self.queues()
+        settled = yield from self._settled()
+        return Status(
+            pending=sum(queue.pending for queue in queues),
+            sending=sum(queue.sending for queue in queues),
+            waiting=sum(queue.waiting for queue in queues),
+            dead=sum(queue.dead for queue in queues),
+            sent=settled.get(State.SENT, 0),
+            expired=settled.get(State.EXPIRED, 0),
+            held=sum(queue.held for queue in queues),
+            oldest_pending_seconds=max((queue.oldest_pending_seconds for queue in queues), default=0.0),
+            workers=(yield from self.workers()),
+            targets=tuple((yield from self.held_targets())),
+            queues=queues,
         )
-        for name, count in (*unsent.rows, *settled.rows):
-            by_state[State(name)] += count
-        return by_state
 
-    def held(self) -> Steps[int]:
-        """How many messages stand behind one of their key that holds them: failed or, under `hold`, dead."""
-        result = yield Query(
-            f"SELECT count(*) FROM {self.delivery} d WHERE {ready('d')} AND d.key_hash IS NOT NULL AND {self._behind}"
+    def queues(self) -> Steps[tuple[QueueStatus, ...]]:
+        """The unsent messages of each queue."""
+        found = yield Query(
+            f"SELECT d.queue, {self._status}, count(*) FROM {self.delivery} d {self._sending_lane} GROUP BY 1, 2"
         )
-        return int(result.rows[0][0])
+        counts: dict[str, dict[str, int]] = {}
+        for queue, state, count in found.rows:
+            counts.setdefault(queue, {})[state] = count
+        held = yield from self._held_by_queue()
+        queues: list[QueueStatus] = []
+        for queue, by_state in sorted(counts.items()):
+            counted = QueueStatus(queue, **by_state, held=held.get(queue, 0))
+            if counted.pending:
+                counted = replace(counted, oldest_pending_seconds=(yield from self._oldest_pending(queue)))
+            queues.append(counted)
+        return tuple(queues)
 
-    def oldest_pending(self) -> Steps[float]:
-        """For how many seconds the oldest message that could leave has been waiting; 0 if there is none."""
-        oldest = (
-            f"SELECT d.position, d.due FROM {self.delivery} d {self._sending_lane} "
-            f"WHERE {self._status} = 'pending' AND NOT {self._behind} ORDER BY d.position LIMIT 1"
-        )
-        # What was due later has been waiting only since then.
-        since = self.dialect.seconds_since("CASE WHEN d.due > m.created_at THEN d.due ELSE m.created_at END")
-        waited = yield Query(f"SELECT {since} FROM ({oldest}) d JOIN {self.outbox} m ON m.position = d.position")
-        return max(0.0, float(waited.rows[0][0] or 0.0)) if waited.rows else 0.0
-
-    def relays(self) -> Steps[list[dict[str, Any]]]:
-        """The relays that are alive, as rows of `relay_worker`, each with how long ago it was seen."""
+    def workers(self) -> Steps[tuple[Worker, ...]]:
+        """Relays and consumers that are alive."""
         found = yield Query(
             f"SELECT worker, queue, host, pid, lanes, in_flight, broker_down, started_at, "
             f"{self.dialect.seconds_since('seen_at')} FROM {self.tables['worker']} "
             f"WHERE seen_at > {self.dialect.later(':silent')} ORDER BY queue, worker",
             {"silent": -ALIVE_SECONDS},
         )
-        names = ("worker", "queue", "host", "pid", "lanes", "in_flight", "broker_down")
-        return [
-            {
-                **dict(zip(names, row, strict=False)),
-                "broker_down": row[6] or None,
-                "started_at": self.dialect.read_moment(row[7]),
-                "seen_seconds_ago": round(max(0.0, float(row[8])), 3),
-            }
-            for row in found.rows
-        ]
-
-    def messages(self, state: State | None, limit: int, before: int | None) -> Steps[list[dict[str, Any]]]:
-        """Messages, newest first, as rows of the view `outbox_status`; `before` pages on behind a position.
-
-        Without a state also those that the view does not have, since only half of them was written.
-        """
-        params: dict[str, Any] = {"limit": limit, "before": before if before is not None else 2**63 - 1}
-        if state is not None:
-            return (yield from self._rows("status = :status AND position < :before", {**params, "status": state.value}))
-        page = yield Query(
-            f"SELECT position FROM {self.outbox} WHERE position < :before ORDER BY position DESC LIMIT :limit", params
+        return tuple(
+            Worker(
+                *(name, queue, host, pid, lanes, in_flight, down or None),
+                started_at=self.dialect.read_moment(started_at),
+                seen_seconds_ago=round(max(0.0, float(silent)), 3),
+            )
+            for name, queue, host, pid, lanes, in_flight, down, started_at, silent in found.rows
         )
-        positions = [position for [position] in page.rows]
-        listed = yield from self._rows(f"position IN ({whole_numbers(positions)})", params)
-        if halves := set(positions) - {row["position"] for row in listed}:
-            listed += yield from self._halves(sorted(halves))
-        return sorted(listed, key=itemgetter("position"), reverse=True)
 
-    def _rows(self, condition: str, params: dict[str, Any]) -> Steps[list[dict[str, Any]]]:
-        columns = ", ".join(
-            self.dialect.readable(name) if name in MOMENTS else self.names.quoted(name) for name in LISTED
-        )
+    def _settled(self) -> Steps[dict[str, int]]:
         found = yield Query(
-            f"SELECT {columns} FROM {self.tables['status_view']} WHERE {condition} ORDER BY position DESC LIMIT :limit",
-            params,
+            f"SELECT CASE outcome WHEN 'expired' THEN 'expired' ELSE 'sent' END, count(*) "
+            f"FROM {self.receipt} GROUP BY 1"
         )
-        return [self._listed(row) for row in found.rows]
+        return dict(found.rows)
 
-    def _halves(self, positions: Sequence[int]) -> Steps[list[dict[str, Any]]]:
-        """Messages of which a program in plain SQL wrote only half: they have no state."""
-        values = {name: name for name in ("position", "id", "queue", "topic", "type")}
-        values |= {"key": "ordering_key", "attempts": "0", "created_at": self.dialect.readable("created_at")}
+    def _held_by_queue(self) -> Steps[dict[str, int]]:
         found = yield Query(
-            f"SELECT {', '.join(values.get(name, 'NULL') for name in LISTED)} FROM {self.outbox} "
-            f"WHERE position IN ({whole_numbers(positions)})"
+            f"SELECT d.queue, count(*) FROM {self.delivery} d "
+            f"WHERE {ready('d')} AND d.key_hash IS NOT NULL AND {self._behind} GROUP BY d.queue"
         )
-        return [self._listed(row) for row in found.rows]
+        return dict(found.rows)
 
-    def _listed(self, row: Row) -> dict[str, Any]:
-        listed = dict(zip(LISTED, row, strict=True))
-        for name in ("id", "topic", "type", "key"):
-            listed[name] = shown(listed[name])
-        for name in MOMENTS:
-            listed[name] = self.dialect.read_moment(listed[name])
-        return listed
+    def _oldest_pending(self, queue: str) -> Steps[float]:
+        """For how many seconds the oldest message that could leave has been waiting; 0 if there is none."""
+        oldest = (
+            f"SELECT d.position, d.due FROM {self.delivery} d {self._sending_lane} WHERE d.queue = :queue "
+            f"AND {self._status} = 'pending' AND NOT {self._behind} ORDER BY d.position LIMIT 1"
+        )
+        # What was due later has been waiting only since then.
+        since = self.dialect.seconds_since("CASE WHEN d.due > m.created_at THEN d.due ELSE m.created_at END")
+        waited = yield Query(
+            f"SELECT {since} FROM ({oldest}) d JOIN {self.outbox} m ON m.position = d.position", {"queue": queue}
+        )
+        return round(max(0.0, float(waited.rows[0][0] or 0.0)), 3) if waited.rows else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.failures import Reason
@@ -21,7 +22,8 @@ HELD_BACK = f"{in_state(Stored.RETRY, 'd')} AND d.error_code = '{Reason.TARGET_U
 """The condition for deliveries `d` that wait for their topic."""
 
 
-class HeldTarget(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HeldTarget:
     """A topic of a queue that took no messages when last one of them tried."""
 
     queue: str

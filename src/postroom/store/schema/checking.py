@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from postroom.errors import PrivilegeMissing
 from postroom.store.schema import migrations
-from postroom.store.schema.grants import Purpose, check_privileges
+from postroom.store.schema.grants import check_privileges
+from postroom.store.schema.purposes import Purpose
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import text
 
 from postroom.errors import InvalidSetting, PrivilegeMissing
 from postroom.store.outbox.writer import MESSAGE_COLUMNS
+from postroom.store.schema.purposes import Purpose
 from postroom.store.schema.tables import metadata
 from postroom.store.sql.db_errors import is_denied, is_lost_connection
 
@@ -18,24 +18,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from postroom.store.sql.names import Names
-
-
-class Purpose(StrEnum):
-    """What a role is for."""
-
-    PRODUCER = "producer"
-    """`Outbox.add`, and plain SQL."""
-    SQL_PRODUCER = "sql-producer"
-    """PostgreSQL's function `add`, and nothing else; on MariaDB the statements for programs in plain SQL."""
-    RELAY = "relay"
-    CONSUMER = "consumer"
-    """With its retries; the tables that handlers write are the service's own."""
-    LEDGER = "ledger"
-    """The idempotency middleware and `Ledger`."""
-    DASHBOARD = "dashboard"
-    """All that only looks: status, lists, metrics."""
-    OPERATOR = "operator"
-    """Commands that act: re-queue, discard, cancel, release, clean up."""
 
 
 class Right(NamedTuple):

@@ -1,32 +1,31 @@
-"""Insight: counts, lists and the view agree with each other and with the rules."""
+"""Status: counts, lists and the view agree with each other and with the rules."""
 
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroom import insight
+from postroom.admin import Status, as_json
 from postroom.rules.lifecycle import State, Stored, status
 from postroom.rules.ordering import Order
-from postroom.store.admin.status import LISTED, StatusReader
+from postroom.store.admin.message_list import COLUMNS
 from postroom.store.outbox.leases import Dead, Expired, GivenBack, Retry, Sent
 from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, key_of_lane, positions
 
 
-def figures(room: Room, order: Order = Order.HOLD) -> insight.Status:
-    return room.run(insight.status(StatusReader(room.names, order)))
+def figures(room: Room, order: Order = Order.HOLD) -> Status:
+    return room.admin(order).status()
 
 
 def listed(room: Room, state: State | None = None, limit: int = 50, before: int | None = None) -> list[int]:
-    found = room.run(insight.messages(StatusReader(room.names), state, limit, before))
-    return [one["position"] for one in found]
+    return [one.position for one in room.admin().messages(status=state, limit=limit, before=before)]
 
 
 def test_an_empty_outbox_has_nothing_in_any_state(room: Room) -> None:
-    assert figures(room) == insight.Status(0, 0, 0, 0, 0, 0, 0, 0.0)
+    assert figures(room) == Status(0, 0, 0, 0, 0, 0, 0, 0.0)
     assert listed(room) == []
 
 
@@ -121,19 +120,20 @@ def test_status_shows_the_relays_that_are_alive(room: Room) -> None:
     room.run(Workers(room.names, "handlers").beat("down", 0, 0, "connection refused"))
     room.run(Workers(room.names).beat("silent", 0, 0))
     room.select(f"UPDATE {{worker}} SET seen_at = {room.dialect.later(':ago')} WHERE worker = 'silent'", ago=-60.0)
-    up, down = figures(room).relays
-    assert (up["worker"], up["queue"], up["lanes"], up["in_flight"], up["broker_down"]) == (
+    up, down = figures(room).workers
+    assert (up.name, up.queue, up.lanes, up.in_flight, up.broker_down) == (
         "up",
         "default",
         16,
         3,
         None,
     )
-    assert (down["worker"], down["queue"], down["broker_down"]) == ("down", "handlers", "connection refused")
-    assert up["host"]
-    assert up["pid"]
-    assert 0 <= up["seen_seconds_ago"] < 5
-    assert up["started_at"].utcoffset().total_seconds() == 0
+    assert (down.name, down.queue, down.broker_down) == ("down", "handlers", "connection refused")
+    assert up.host
+    assert up.pid
+    assert 0 <= up.seen_seconds_ago < 5
+    assert up.started_at is not None
+    assert up.started_at.utcoffset() == timedelta()
 
 
 def test_status_says_how_long_the_oldest_has_waited(room: Room) -> None:
@@ -186,14 +186,15 @@ def test_a_listed_message_shows_all_but_its_payload(room: Room) -> None:
     [first, _] = room.claim("worker 7")
     room.settle(Retry(first, 60, "TIMEOUT", "no answer"))
     identifiers = [str(one) for one in room.ids([sent, failed, leased])]
-    third, second, first_listed = room.run(insight.messages(StatusReader(room.names)))
-    assert tuple(first_listed) == LISTED
-    assert [one["id"] for one in (first_listed, second, third)] == identifiers
+    third, second, first_listed = room.admin().messages()
+    assert tuple(as_json(first_listed)) == COLUMNS
+    assert [one.id for one in (first_listed, second, third)] == identifiers
     now = datetime.now(UTC)
     for one in (first_listed, second, third):
-        assert abs((now - one["created_at"]).total_seconds()) < 30
-        assert one["created_at"].utcoffset().total_seconds() == 0
-    assert {name: first_listed[name] for name in ("position", "queue", "topic", "type", "key", "status")} == {
+        assert one.created_at is not None
+        assert abs((now - one.created_at).total_seconds()) < 30
+        assert one.created_at.utcoffset() == timedelta()
+    assert {name: getattr(first_listed, name) for name in ("position", "queue", "topic", "type", "key", "status")} == {
         "position": sent,
         "queue": "default",
         "topic": "one",
@@ -201,8 +202,11 @@ def test_a_listed_message_shows_all_but_its_payload(room: Room) -> None:
         "key": "a",
         "status": "sent",
     }
-    assert abs((now - first_listed["sent_at"]).total_seconds()) < 30
-    assert [second[name] for name in ("status", "attempts", "error_code", "error_message", "owner", "sent_at")] == [
+    assert first_listed.sent_at is not None
+    assert abs((now - first_listed.sent_at).total_seconds()) < 30
+    assert [
+        getattr(second, name) for name in ("status", "attempts", "error_code", "error_message", "owner", "sent_at")
+    ] == [
         "waiting",
         1,
         "TIMEOUT",
@@ -210,17 +214,24 @@ def test_a_listed_message_shows_all_but_its_payload(room: Room) -> None:
         None,
         None,
     ]
-    assert 30 < (second["due"] - now).total_seconds() <= 61
-    assert [third[name] for name in ("status", "owner", "error_code", "due")] == ["sending", "worker 7", None, None]
-    assert 0 < (third["leased_until"] - now).total_seconds() <= 31
+    assert second.due is not None
+    assert 30 < (second.due - now).total_seconds() <= 61
+    assert [getattr(third, name) for name in ("status", "owner", "error_code", "due")] == [
+        "sending",
+        "worker 7",
+        None,
+        None,
+    ]
+    assert third.leased_until is not None
+    assert 0 < (third.leased_until - now).total_seconds() <= 31
 
 
 def test_a_message_of_a_lane_shows_the_lanes_holder(room: Room) -> None:
     room.add(key="a")
     room.read_lanes(room.take_lanes("worker 7"))
-    [one] = room.run(insight.messages(StatusReader(room.names)))
-    assert (one["status"], one["owner"]) == ("sending", "worker 7")
-    assert one["leased_until"] is not None
+    [one] = room.admin().messages()
+    assert (one.status, one.owner) == ("sending", "worker 7")
+    assert one.leased_until is not None
 
 
 def test_all_queues_are_counted(room: Room) -> None:

@@ -8,11 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from postroom import insight
+from postroom.admin import Released, as_json
 from postroom.errors import MessageNotFound
 from postroom.rules.ordering import NO_LANE, Order
-from postroom.store.admin.expired_leases import ExpiredLeases, Released
-from postroom.store.admin.message_lookup import MessageLookup
 from postroom.store.outbox.leases import Dead, Duplicate, Expired, Retry, Sent
 from postroom.store.outbox.workers import Workers
 from tests.contract.store_drivers import Room, key_of_lane
@@ -21,9 +19,11 @@ if TYPE_CHECKING:
     from postroom.store.outbox.leases import Settlement
 
 
-def about(room: Room, position: int, order: Order = Order.HOLD, **options: Any) -> dict[str, Any]:
+def about(room: Room, position: int, order: Order = Order.HOLD) -> dict[str, Any]:
+    """As JSON shows it."""
     [identifier] = room.ids([position])
-    return room.run(insight.message(MessageLookup(room.names, order), identifier, **options))
+    found: dict[str, Any] = as_json(room.admin(order).message(identifier))
+    return found
 
 
 def reason(room: Room, position: int, order: Order = Order.HOLD) -> str:
@@ -37,7 +37,7 @@ def beat(room: Room, worker: str, broker_down: str = "", queue: str = "default")
 def test_a_message_that_is_not_there_is_an_error(room: Room) -> None:
     missing = uuid4()
     with pytest.raises(MessageNotFound, match=str(missing)):
-        room.run(insight.message(MessageLookup(room.names), missing))
+        room.admin().message(missing)
 
 
 def test_all_facts_but_payload_and_header_values(room: Room) -> None:
@@ -52,7 +52,7 @@ def test_all_facts_but_payload_and_header_values(room: Room) -> None:
     assert found["payload_bytes"] == len('{"card":"4711"}')
     assert abs((datetime.now(UTC) - found["created_at"]).total_seconds()) < 30
     assert "471" not in str({name: value for name, value in found.items() if name not in ("digest", "id")})
-    assert bytes(about(room, position, payload=True)["payload"]) == b'{"card":"4711"}'
+    assert room.admin().message(identifier, payload=True).payload == b'{"card":"4711"}'
 
 
 def test_V_5_without_a_relay_nothing_leaves_and_with_one_it_is_next(room: Room) -> None:
@@ -173,7 +173,7 @@ def test_a_message_without_a_delivery_is_told(room: Room) -> None:
 
 
 def free(room: Room) -> Released:
-    return room.run(ExpiredLeases(room.names).release())
+    return room.admin().release_expired()
 
 
 def test_V_5_leases_that_have_ended_are_freed_in_all_queues(room: Room) -> None:

@@ -1,0 +1,57 @@
+"""Operate Postroom from code: status, messages, dead letters, clean-up, audit. `Admin` is sync, `AsyncAdmin` async.
+
+::
+
+    with Admin("postgresql://…/shop") as admin:
+        for letter in admin.dead_letters(Filter(topic="orders.created")):
+            print(letter.id, letter.error_message)
+        admin.requeue(Filter(code="TIMEOUT"), actor="ada", reason="the broker is back")
+"""
+
+from postroom.admin.admin import Admin
+from postroom.admin.async_admin import AsyncAdmin
+from postroom.admin.details import Delivery, Lease, MessageDetails, Why
+from postroom.admin.jsonable import as_json
+from postroom.admin.results import ActResult, Page, Refusal, Refused
+from postroom.rules.lifecycle import State
+from postroom.rules.why_not_sent import WhyNotSent
+from postroom.store.admin.audit import AuditEntry
+from postroom.store.admin.dead_letters import DeadLetter
+from postroom.store.admin.expired_leases import Released
+from postroom.store.admin.message_list import ListedMessage
+from postroom.store.admin.message_lookup import Blocker, Receipt
+from postroom.store.admin.selection import ALL, Count, Filter, Progress
+from postroom.store.admin.status import QueueStatus, Status, Worker
+from postroom.store.outbox.holding import HeldTarget
+from postroom.telemetry.events import Cleaned
+
+__all__ = [
+    "ALL",
+    "ActResult",
+    "Admin",
+    "AsyncAdmin",
+    "AuditEntry",
+    "Blocker",
+    "Cleaned",
+    "Count",
+    "DeadLetter",
+    "Delivery",
+    "Filter",
+    "HeldTarget",
+    "Lease",
+    "ListedMessage",
+    "MessageDetails",
+    "Page",
+    "Progress",
+    "QueueStatus",
+    "Receipt",
+    "Refusal",
+    "Refused",
+    "Released",
+    "State",
+    "Status",
+    "Why",
+    "WhyNotSent",
+    "Worker",
+    "as_json",
+]

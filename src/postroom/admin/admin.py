@@ -1,0 +1,189 @@
+"""`Admin`: operate Postroom from sync code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+
+from postroom.admin.steps import AdminSteps
+from postroom.compose import check_tables, open_store
+from postroom.settings import Settings, SettingsOverrides
+from postroom.store.admin.audit import Note
+from postroom.store.admin.selection import ALL, Filter
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from uuid import UUID
+
+    from postroom.admin.details import MessageDetails
+    from postroom.admin.results import ActResult, Page
+    from postroom.rules.lifecycle import State
+    from postroom.store.admin.audit import AuditEntry
+    from postroom.store.admin.dead_letters import DeadLetter
+    from postroom.store.admin.expired_leases import Released
+    from postroom.store.admin.message_list import ListedMessage
+    from postroom.store.admin.selection import Count, Progress
+    from postroom.store.admin.status import Status, Worker
+    from postroom.store.outbox.holding import HeldTarget
+    from postroom.store.sql.steps import Steps
+    from postroom.telemetry.events import Cleaned
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Looks at messages and acts on them, over all queues of one database. The commands do the same.
+
+    ``database`` is a URL. It, and all other settings, which may be given by name, default to the settings in force;
+    ``order`` must be that of the relays. Close it, or use it as a context manager. It is for one thread at a time.
+
+    The constructor raises `InvalidSetting`, `UnsupportedDatabase` or `DriverMissing`, and `SchemaMissing` if an SQLite
+    file is not there. The first method that is called connects: it raises `DatabaseUnreachable`, or `SchemaError` if
+    the tables are not those of this version. Every method raises `PrivilegeMissing` if the database's user may not do
+    what it does.
+    """
+
+    def __init__(self, database: str | None = None, **settings: Unpack[SettingsOverrides]) -> None:
+        in_force = Settings.load(database=database, **settings)
+        self._store = open_store(in_force)
+        self._steps = AdminSteps(self._store.names, in_force)
+        self._checked = False
+
+    def status(self) -> Status:
+        """How many messages are in each state, in all and by queue; who is alive; which topics take no messages.
+
+        Reads all unsent messages and all receipts. For figures every few seconds, use the relay's metrics.
+        """
+        return self._run(self._steps.status())
+
+    def workers(self) -> tuple[Worker, ...]:
+        """Relays and consumers that were seen in the last seconds."""
+        return self._run(self._steps.workers())
+
+    def held_targets(self) -> tuple[HeldTarget, ...]:
+        """Topics that took no messages when last tried: how many messages wait for each, since when, and why."""
+        return self._run(self._steps.held_targets())
+
+    def messages(
+        self,
+        *,
+        status: State | str | None = None,
+        queue: str | None = None,
+        topic: str | None = None,
+        key: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Page[ListedMessage]:
+        """Messages that match all that is given, newest first, without payloads.
+
+        ``before`` is the `next` of the page before. No index helps with ``topic`` and ``key``: the database reads
+        backwards until the page is full.
+        """
+        return self._run(self._steps.messages(status, queue, topic, key, limit, before))
+
+    def message(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+        """Everything about a message, why it has not left yet, and what was done to it.
+
+        Its payload only if asked for, the values of its headers never. Raises `MessageNotFound`.
+        """
+        return self._run(self._steps.message(id, payload=payload))
+
+    def count_unsent(self, which: Filter = ALL) -> Count:
+        """How many messages `cancel` would look at: pending and waiting ones, and those that are being sent."""
+        return self._run(self._steps.count_unsent(which))
+
+    def cancel(self, which: Filter, *, actor: str, reason: str = "", progress: Progress | None = None) -> ActResult:
+        """Remove messages that were not sent yet, for good; those behind them on their keys go on, in their order.
+
+        What is dead, sent or expired is left alone; so is what is being sent. A message with a key that a relay has
+        read within the last second may leave all the same; the audit then has a conflict for it. A keyed request that
+        waits for a message fails with `CANCELLED`. By its id, half a message can be cancelled too.
+
+        Works in batches, each a transaction that also writes the audit; ``progress`` receives the size of each. When
+        it raises, the batches before have been done: call it again.
+        """
+        return self._run(self._steps.cancel(which, Note(actor, reason), progress))
+
+    def release_expired(self, *, progress: Progress | None = None) -> Released:
+        """Take the names of workers off leases that have ended. Such leases can be claimed anyway.
+
+        Active leases are never touched.
+        """
+        return self._run(self._steps.release_expired(progress))
+
+    def dead_letters(self, which: Filter = ALL, *, limit: int = 50, before: int | None = None) -> Page[DeadLetter]:
+        """Dead letters of all queues, newest message first. ``before`` is the `next` of the page before."""
+        return self._run(self._steps.dead_letters(which, limit, before))
+
+    def dead_letter(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+        """`message`, but raises `MessageNotFound` also if the message is not dead."""
+        return self._run(self._steps.dead_letter(id, payload=payload))
+
+    def count_dead_letters(self, which: Filter = ALL) -> Count:
+        """How many dead letters there are, and how many of them are older than what inboxes remember.
+
+        To requeue one that is older may repeat its effect: a send that timed out may have arrived, and a receiver whose
+        inbox no longer has the mark takes it for new.
+        """
+        return self._run(self._steps.count_dead_letters(which))
+
+    def requeue(self, which: Filter, *, actor: str, reason: str = "", progress: Progress | None = None) -> ActResult:
+        """Send dead messages after all: attempts start again at 0, error and due time are cleared.
+
+        On its key, a message goes before what it held back. A keyed request that failed with it is in progress again.
+        What is not dead is left alone. Works in batches, as `cancel` does.
+        """
+        return self._run(self._steps.requeue(which, Note(actor, reason), progress))
+
+    def discard(self, which: Filter, *, actor: str, reason: str = "", progress: Progress | None = None) -> ActResult:
+        """Remove dead messages for good; those behind them on their keys go on.
+
+        The audit keeps what they were, without the payload. What is not dead is left alone. Works in batches, as
+        `cancel` does.
+        """
+        return self._run(self._steps.discard(which, Note(actor, reason), progress))
+
+    def cleanup(
+        self, *, days: float | None = None, inbox_days: float | None = None, progress: Progress | None = None
+    ) -> Cleaned:
+        """Remove messages settled more than ``days`` ago, older inbox marks, and idempotency keys that have expired.
+
+        ``days`` and ``inbox_days`` default to `retention_days` and `inbox_retention_days`. What is not sent, or dead,
+        stays. Works in small batches, each a transaction, beside everything else; several may clean up at once.
+
+        A message's idempotency key can be used again once it is removed. A mark that is gone no longer tells a
+        repeated delivery from a first one: keep marks for longer than any redelivery takes.
+        """
+        return self._run(self._steps.cleanup(days, inbox_days, progress))
+
+    def audit(
+        self,
+        *,
+        action: str | None = None,
+        actor: str | None = None,
+        message: UUID | str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Page[AuditEntry]:
+        """Who did what to which message, newest first; also to messages that are gone.
+
+        ``action`` is requeue, discard, cancel or conflict. ``before`` is the `next` of the page before.
+        """
+        return self._run(self._steps.audit(action, actor, message, limit, before))
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, steps: Steps[T]) -> T:
+        if not self._checked:
+            self._store.call(check_tables(self._store.names))
+            self._checked = True
+        return self._store.run(steps)

@@ -1,0 +1,149 @@
+"""`AsyncAdmin`: operate Postroom from async code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+
+from postroom.admin.steps import AdminSteps
+from postroom.compose import check_tables, open_async_store
+from postroom.settings import Settings, SettingsOverrides
+from postroom.store.admin.audit import Note
+from postroom.store.admin.selection import ALL, Filter
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from uuid import UUID
+
+    from postroom.admin.details import MessageDetails
+    from postroom.admin.results import ActResult, Page
+    from postroom.rules.lifecycle import State
+    from postroom.store.admin.audit import AuditEntry
+    from postroom.store.admin.dead_letters import DeadLetter
+    from postroom.store.admin.expired_leases import Released
+    from postroom.store.admin.message_list import ListedMessage
+    from postroom.store.admin.selection import Count, Progress
+    from postroom.store.admin.status import Status, Worker
+    from postroom.store.outbox.holding import HeldTarget
+    from postroom.store.sql.steps import Steps
+    from postroom.telemetry.events import Cleaned
+
+T = TypeVar("T")
+
+
+class AsyncAdmin:
+    """`Admin` for async code: the same methods, awaited, with the same contracts.
+
+    ``progress`` may be called from another thread.
+    """
+
+    def __init__(self, database: str | None = None, **settings: Unpack[SettingsOverrides]) -> None:
+        in_force = Settings.load(database=database, **settings)
+        self._store = open_async_store(in_force)
+        self._steps = AdminSteps(self._store.names, in_force)
+        self._checked = False
+
+    async def status(self) -> Status:
+        """`Admin.status`."""
+        return await self._run(self._steps.status())
+
+    async def workers(self) -> tuple[Worker, ...]:
+        """`Admin.workers`."""
+        return await self._run(self._steps.workers())
+
+    async def held_targets(self) -> tuple[HeldTarget, ...]:
+        """`Admin.held_targets`."""
+        return await self._run(self._steps.held_targets())
+
+    async def messages(
+        self,
+        *,
+        status: State | str | None = None,
+        queue: str | None = None,
+        topic: str | None = None,
+        key: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Page[ListedMessage]:
+        """`Admin.messages`."""
+        return await self._run(self._steps.messages(status, queue, topic, key, limit, before))
+
+    async def message(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+        """`Admin.message`."""
+        return await self._run(self._steps.message(id, payload=payload))
+
+    async def count_unsent(self, which: Filter = ALL) -> Count:
+        """`Admin.count_unsent`."""
+        return await self._run(self._steps.count_unsent(which))
+
+    async def cancel(
+        self, which: Filter, *, actor: str, reason: str = "", progress: Progress | None = None
+    ) -> ActResult:
+        """`Admin.cancel`."""
+        return await self._run(self._steps.cancel(which, Note(actor, reason), progress))
+
+    async def release_expired(self, *, progress: Progress | None = None) -> Released:
+        """`Admin.release_expired`."""
+        return await self._run(self._steps.release_expired(progress))
+
+    async def dead_letters(
+        self, which: Filter = ALL, *, limit: int = 50, before: int | None = None
+    ) -> Page[DeadLetter]:
+        """`Admin.dead_letters`."""
+        return await self._run(self._steps.dead_letters(which, limit, before))
+
+    async def dead_letter(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+        """`Admin.dead_letter`."""
+        return await self._run(self._steps.dead_letter(id, payload=payload))
+
+    async def count_dead_letters(self, which: Filter = ALL) -> Count:
+        """`Admin.count_dead_letters`."""
+        return await self._run(self._steps.count_dead_letters(which))
+
+    async def requeue(
+        self, which: Filter, *, actor: str, reason: str = "", progress: Progress | None = None
+    ) -> ActResult:
+        """`Admin.requeue`."""
+        return await self._run(self._steps.requeue(which, Note(actor, reason), progress))
+
+    async def discard(
+        self, which: Filter, *, actor: str, reason: str = "", progress: Progress | None = None
+    ) -> ActResult:
+        """`Admin.discard`."""
+        return await self._run(self._steps.discard(which, Note(actor, reason), progress))
+
+    async def cleanup(
+        self, *, days: float | None = None, inbox_days: float | None = None, progress: Progress | None = None
+    ) -> Cleaned:
+        """`Admin.cleanup`."""
+        return await self._run(self._steps.cleanup(days, inbox_days, progress))
+
+    async def audit(
+        self,
+        *,
+        action: str | None = None,
+        actor: str | None = None,
+        message: UUID | str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Page[AuditEntry]:
+        """`Admin.audit`."""
+        return await self._run(self._steps.audit(action, actor, message, limit, before))
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, steps: Steps[T]) -> T:
+        if not self._checked:
+            await self._store.call(check_tables(self._store.names))
+            self._checked = True
+        async with self._store.line() as run:
+            return await run(steps)

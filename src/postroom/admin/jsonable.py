@@ -1,0 +1,129 @@
+"""The one place where results become JSON: what `--json` prints. Moments stay moments, for whoever encodes it."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from postroom.admin.details import MessageDetails
+from postroom.admin.results import ActResult, Page, Refusal
+from postroom.store.admin.dead_letters import DeadLetter
+from postroom.store.admin.status import Status, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _typeshed import DataclassInstance
+
+    from postroom.store.admin.audit import AuditEntry
+
+
+def as_json(result: DataclassInstance, *, payload: bool = False) -> Any:
+    """A result of `Admin` in the form that `--json` prints: a dict, or a list for a page.
+
+    `payload` adds a message's payload: as text, or in base64 where it is not text.
+    """
+    if isinstance(result, Page):
+        return [as_json(item) for item in result]
+    if isinstance(result, MessageDetails):
+        return {**_message(result), **(_payload(result) if payload else {})}
+    form: Callable[[Any], dict[str, Any]] = _FORMS.get(type(result), asdict)
+    return form(result)
+
+
+DONE = {"requeue": "requeued", "discard": "discarded", "cancel": "cancelled"}
+"""What an act has done."""
+
+
+def refused_words(result: ActResult) -> dict[str, str]:
+    """The ids that an act left alone, each with what the message is, in a word or two."""
+    words = {Refusal.SENDING: "being sent"} if result.action == "cancel" else {}
+    return {str(one.id): words.get(one.status, one.status.value) for one in result.refused}
+
+
+def _status(status: Status) -> dict[str, Any]:
+    counts = {
+        field.name: getattr(status, field.name)
+        for field in fields(status)
+        if field.name not in ("workers", "targets", "queues")
+    }
+    return {
+        **counts,
+        "relays": [_worker(worker) for worker in status.workers],
+        "targets": [asdict(target) for target in status.targets],
+    }
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    return {"worker" if name == "name" else name: value for name, value in asdict(worker).items()}
+
+
+def _letter(letter: DeadLetter) -> dict[str, Any]:
+    return {name: value for name, value in asdict(letter).items() if name != "lane"}
+
+
+def _acted(result: ActResult) -> dict[str, Any]:
+    return {DONE[result.action]: result.count, "not_done": refused_words(result)}
+
+
+def _message(told: MessageDetails) -> dict[str, Any]:
+    delivery, receipt, lease = told.delivery, told.receipt, told.lease
+    return {
+        "id": str(told.id),
+        "position": told.position,
+        "queue": told.queue,
+        "topic": told.topic,
+        "type": told.type,
+        "key": told.key,
+        "aggregate_type": told.aggregate_type,
+        "aggregate_id": told.aggregate_id,
+        "idempotency_key": told.idempotency_key,
+        "content_type": told.content_type,
+        "payload_bytes": told.payload_bytes,
+        "headers": list(told.headers),
+        "digest": told.digest,
+        "created_at": told.created_at,
+        "expires_at": told.expires_at,
+        "attempts": told.attempts,
+        "claims": delivery.claims if delivery else None,
+        "due": delivery.due if delivery else None,
+        "failed_at": delivery.failed_at if delivery else None,
+        "error_code": delivery.error_code if delivery else None,
+        "error_message": delivery.error_message if delivery else None,
+        "lane": delivery.lane if delivery else None,
+        "read_to": lease.read_to if lease else None,
+        "owner": lease.owner if lease else None,
+        "leased_until": lease.until if lease else None,
+        "sent_at": receipt.sent_at if receipt else None,
+        "outcome": receipt.outcome if receipt else None,
+        "answer": receipt.answer if receipt else None,
+        "status": told.status,
+        "reason": told.why.reason.value,
+        "explanation": told.why.explanation,
+        "blocker": asdict(told.why.blocker) if told.why.blocker else None,
+        "relays_down": [{"worker": worker.name, "broker_down": worker.broker_down} for worker in told.why.workers_down],
+        "history": [_act(entry) for entry in told.history],
+    }
+
+
+def _act(entry: AuditEntry) -> dict[str, Any]:
+    return {"at": entry.at, "action": entry.action, "actor": entry.actor}
+
+
+def _payload(told: MessageDetails) -> dict[str, Any]:
+    if told.payload is None:
+        return {"payload": None}
+    try:
+        return {"payload": told.payload.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(told.payload).decode("ascii")}
+
+
+_FORMS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Status: _status,
+    Worker: _worker,
+    DeadLetter: _letter,
+    ActResult: _acted,
+}
+"""Those whose JSON is not their fields as they are."""

@@ -1,0 +1,173 @@
+"""What `Admin` and `AsyncAdmin` do, written once: each method is an operation that a store runs, sync or async."""
+# ruff: noqa: D102 - `Admin` documents each method
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from postroom.admin.details import MessageDetails, details_of
+from postroom.admin.results import ActResult, Page, Refusal, Refused
+from postroom.errors import InvalidSetting, MessageNotFound
+from postroom.rules.lifecycle import State
+from postroom.rules.ordering import Order
+from postroom.store.admin.audit import AuditEntry, AuditTrail, Note
+from postroom.store.admin.cancellation import Cancellation
+from postroom.store.admin.dead_letters import DeadLetter, DeadLetters
+from postroom.store.admin.expired_leases import ExpiredLeases, Released
+from postroom.store.admin.message_list import ListedMessage, MessageList
+from postroom.store.admin.message_lookup import MessageLookup
+from postroom.store.admin.retention import DAY, clean
+from postroom.store.admin.selection import Acted, Count, Filter, Progress, message_id
+from postroom.store.admin.status import Status, StatusReader, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from uuid import UUID
+
+    from postroom.settings import Settings
+    from postroom.store.outbox.holding import HeldTarget
+    from postroom.store.sql.names import Names
+    from postroom.store.sql.steps import Steps
+    from postroom.telemetry.events import Cleaned
+
+T = TypeVar("T")
+
+
+class AdminSteps:
+    """The operations of an operator. `Admin` documents each."""
+
+    def __init__(self, names: Names, settings: Settings) -> None:
+        self._names = names
+        self._settings = settings
+        order = Order(settings.order)
+        self._status = StatusReader(names, order)
+        self._lookup = MessageLookup(names, order)
+        self._dead = DeadLetters(names)
+        self._unsent = Cancellation(names, order)
+
+    def status(self) -> Steps[Status]:
+        return (yield from self._status.status())
+
+    def workers(self) -> Steps[tuple[Worker, ...]]:
+        return (yield from self._status.workers())
+
+    def held_targets(self) -> Steps[tuple[HeldTarget, ...]]:
+        return tuple((yield from self._status.held_targets()))
+
+    def messages(
+        self,
+        status: State | str | None,
+        queue: str | None,
+        topic: str | None,
+        key: str | None,
+        limit: int,
+        before: int | None,
+    ) -> Steps[Page[ListedMessage]]:
+        as_of = yield from self._dead.clock()
+        state = None if status is None else _state(status)
+        rows = yield from MessageList(self._names).listed(
+            state, queue=queue, topic=topic, key=key, limit=_checked(limit), before=before
+        )
+        return Page(tuple(rows), rows[-1].position if len(rows) == limit else None, as_of)
+
+    def message(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
+        wanted = message_id(identifier)
+        found = yield from self._lookup.find(wanted)
+        if found is None:
+            raise MessageNotFound(
+                f"there is no message {wanted} in the outbox: check the id, as `postroom messages list` shows it; "
+                "it may have been removed by retention, discarded or cancelled. What a consumer received has another "
+                "id here, which its log calls outbox_id"
+            )
+        return details_of(found, payload=payload)
+
+    def count_unsent(self, which: Filter) -> Steps[Count]:
+        return (yield from self._unsent.count(which, self._marks_kept()))
+
+    def cancel(self, which: Filter, note: Note, progress: Progress | None) -> Steps[ActResult]:
+        acted = yield from self._unsent.cancel(which, note, progress)
+        return (yield from self._result("cancel", which, acted))
+
+    def release_expired(self, progress: Progress | None) -> Steps[Released]:
+        return (yield from ExpiredLeases(self._names).release(progress))
+
+    def dead_letters(self, which: Filter, limit: int, before: int | None) -> Steps[Page[DeadLetter]]:
+        as_of = yield from self._dead.clock()
+        rows = yield from self._dead.listed(which, _checked(limit), before)
+        return Page(tuple(rows), rows[-1].position if len(rows) == limit else None, as_of)
+
+    def dead_letter(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
+        found = yield from self.message(identifier, payload=payload)
+        if found.status is not State.DEAD:
+            raise MessageNotFound(
+                f"message {found.id} is not dead, it is {found.status or Refusal.INCOMPLETE}: "
+                f"see `postroom messages show {found.id}`"
+            )
+        return found
+
+    def count_dead_letters(self, which: Filter) -> Steps[Count]:
+        return (yield from self._dead.count(which, self._marks_kept()))
+
+    def requeue(self, which: Filter, note: Note, progress: Progress | None) -> Steps[ActResult]:
+        acted = yield from self._dead.requeue(which, note, progress)
+        return (yield from self._result("requeue", which, acted))
+
+    def discard(self, which: Filter, note: Note, progress: Progress | None) -> Steps[ActResult]:
+        acted = yield from self._dead.discard(which, note, progress)
+        return (yield from self._result("discard", which, acted))
+
+    def cleanup(self, days: float | None, inbox_days: float | None, progress: Progress | None) -> Steps[Cleaned]:
+        kept = self._settings.retention_days if days is None else days
+        marks_kept = self._settings.inbox_retention_days if inbox_days is None else inbox_days
+        return (yield from clean(self._names, days=kept, inbox_days=marks_kept, progress=progress))
+
+    def audit(
+        self,
+        action: str | None,
+        actor: str | None,
+        message: UUID | str | None,
+        limit: int,
+        before: int | None,
+    ) -> Steps[Page[AuditEntry]]:
+        as_of = yield from self._dead.clock()
+        wanted = None if message is None else str(message_id(message))
+        rows = yield from AuditTrail(self._names).listed(action, actor, wanted, _checked(limit), before)
+        return Page(tuple(rows), rows[-1].id if len(rows) == limit else None, as_of)
+
+    def _marks_kept(self) -> float:
+        return self._settings.inbox_retention_days * DAY
+
+    def _result(self, action: Literal["requeue", "discard", "cancel"], which: Filter, acted: Acted) -> Steps[ActResult]:
+        """With what became of every id that was given."""
+        done = {*acted.ids, *acted.sending}
+        left = [one for one in map(message_id, which.ids or ()) if one not in done]
+        refused = [*(yield from self._refused(sorted(set(left)))), *_being_sent(acted.sending)]
+        return ActResult(action, acted.count, tuple(acted.ids), tuple(refused))
+
+    def _refused(self, ids: Collection[UUID]) -> Steps[list[Refused]]:
+        refused: list[Refused] = []
+        for identifier in ids:
+            try:
+                found = yield from self.message(identifier, payload=False)
+                status = Refusal(found.status or Refusal.INCOMPLETE)
+            except MessageNotFound:
+                status = Refusal.NOT_FOUND
+            refused.append(Refused(identifier, status))
+        return refused
+
+
+def _being_sent(ids: Sequence[UUID]) -> list[Refused]:
+    return [Refused(identifier, Refusal.SENDING) for identifier in ids]
+
+
+def _state(status: State | str) -> State:
+    try:
+        return State(status)
+    except ValueError:
+        raise InvalidSetting(f"status = {status!r} is not valid: use {', '.join(State)}") from None
+
+
+def _checked(limit: int) -> int:
+    if limit < 1:
+        raise InvalidSetting(f"limit = {limit!r} is not valid: give 1 or more")
+    return limit

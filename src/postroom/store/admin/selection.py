@@ -1,0 +1,232 @@
+"""Which messages an operator means, and where their deliveries are: shared by dead letters and cancellation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from uuid import UUID
+
+from postroom.errors import InvalidSetting
+from postroom.store.sql.dialect import ALL_LANES, whole_numbers
+from postroom.store.sql.operations import chunks
+from postroom.store.sql.states import in_state, in_states
+from postroom.store.sql.steps import Query, Steps
+from postroom.store.sql.walking import Walking
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from postroom.rules.lifecycle import Stored
+
+Progress = Callable[[int], None]
+"""Receives how many messages a batch has treated, after each batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages: those that match every given field; all of them if none is given.
+
+    `older_than` and `as_of` look at when a dead letter failed, and at when an unsent message was added. Raises
+    `InvalidSetting` if an id is not a UUID, or if `as_of` has no time zone.
+    """
+
+    ids: Collection[UUID | str] | None = None
+    queue: str | None = None
+    topic: str | None = None
+    key: str | None = None
+    """The ordering key."""
+    code: str | None = None
+    """The reason code of the last failure."""
+    older_than: timedelta | None = None
+    """Only what failed, or was added, longer ago than this."""
+    as_of: datetime | None = None
+    """Only what had failed, or was added, by then. Take it from a page or a count to act on what it showed."""
+
+    def __post_init__(self) -> None:
+        if self.ids is not None:
+            object.__setattr__(self, "ids", tuple(map(message_id, self.ids)))
+        if self.as_of is not None and self.as_of.tzinfo is None:
+            raise InvalidSetting(f"as_of = {self.as_of} has no time zone: give it one, such as datetime.UTC")
+
+
+ALL = Filter()
+"""Every message."""
+
+
+def message_id(value: UUID | str) -> UUID:
+    """The id of a message. Raises `InvalidSetting` if it is not a UUID."""
+    try:
+        return value if isinstance(value, UUID) else UUID(value)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidSetting(f"{value!r} is not a message id: give a UUID, as the lists show it") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many messages a filter matches."""
+
+    total: int
+    older_than_inbox: int
+    """Those recorded longer ago than inboxes keep their marks: to send one again may repeat its effect."""
+    as_of: datetime
+    """The database's time of the count: as a filter's `as_of`, it leaves out what came later."""
+
+
+@dataclass
+class Acted:
+    """How many messages an act treated, the ids that can be read, and what it left alone because it is being sent."""
+
+    count: int
+    ids: list[UUID]
+    sending: list[UUID]
+
+
+class KeyRange(NamedTuple):
+    """A part of the delivery table's primary key, and which positions in it."""
+
+    state: Stored
+    queue: str
+    lane: int
+    positions: str
+
+    def condition(self, after: int = 0) -> str:
+        """Which deliveries `d`; the queue is a parameter."""
+        return (
+            f"{in_state(self.state, 'd')} AND d.queue = :queue AND d.lane = {self.lane} AND {self.positions} "
+            f"AND d.position > {after} "
+        )
+
+
+class Batch(NamedTuple):
+    """The messages of one transaction, by position, each with its id where that can be read."""
+
+    done: dict[int, UUID | None]
+    sending: list[UUID]
+    last: int | None
+    """Behind this position there may be more."""
+
+
+class SelectedDeliveries(Walking):
+    """The deliveries in some states that a filter selects, and acts on them in batches of one transaction each."""
+
+    states: ClassVar[Sequence[Stored]]
+    """In the order in which their deliveries are treated."""
+    since: ClassVar[str]
+    """The column that tells how old a delivery `d` of a message `m` is."""
+
+    @property
+    def source(self) -> str:
+        """A LEFT JOIN, which no planner turns round: it would start at all messages, sent ones included."""
+        return f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position"
+
+    def count(self, which: Filter = ALL, old: float = 0) -> Steps[Count]:
+        """How many there are, and how many of their messages were recorded more than `old` seconds ago."""
+        as_of = yield from self.clock()
+        conditions, params = self.conditions(which)
+        params["old"] = -float(old)
+        places: list[tuple[str, dict[str, Any]]] = [(f"{in_states(self.states, 'd')} ", {})]
+        if which.ids is not None:
+            ranges = yield from self.ranges(which)
+            places = [(part.condition(), {"queue": part.queue}) for part in ranges]
+        total, old_ones = 0, 0
+        for place, queue in places:
+            found = yield Query(
+                f"SELECT count(*), coalesce(sum(CASE WHEN m.created_at <= {self.dialect.later(':old')} "
+                f"THEN 1 ELSE 0 END), 0) {self.source} WHERE {place}{conditions}",
+                {**params, **queue},
+            )
+            total += int(found.rows[0][0])
+            old_ones += int(found.rows[0][1])
+        return Count(total, old_ones, as_of)
+
+    def clock(self) -> Steps[datetime]:
+        """The database's time."""
+        found = yield Query(f"SELECT {self.now}")
+        now = self.dialect.read_moment(found.rows[0][0])
+        assert now is not None  # noqa: S101 - every database has a clock
+        return now
+
+    def act(
+        self, which: Filter, batch: Callable[[KeyRange, int], Steps[Batch]], progress: Progress | None
+    ) -> Steps[Acted]:
+        """Treat every delivery that is selected. `batch(range, after)` treats some behind a position."""
+        count = 0
+        ids: dict[int, UUID] = {}
+        sending: list[UUID] = []
+        for part in (yield from self.ranges(which)):
+            after: int | None = 0
+            while after is not None:
+                done = yield from self.transaction(batch, part, after)
+                count += len(done.done)
+                ids |= {position: one for position, one in done.done.items() if one is not None}
+                sending += done.sending
+                if progress:
+                    progress(len(done.done))
+                after = done.last
+        return Acted(count, [ids[position] for position in sorted(ids)], sending)
+
+    def ranges(self, which: Filter) -> Steps[list[KeyRange]]:
+        """The parts of the primary key in which selected deliveries may be."""
+        positions = None if which.ids is None else (yield from self.positions(which.ids))
+        ranges: list[KeyRange] = []
+        for state in self.states:
+            for queue in (yield from self.queues_with(state)):
+                if which.queue in (None, queue):
+                    ranges += yield from self._ranges_of(state, queue, positions)
+        return ranges
+
+    def _ranges_of(self, state: Stored, queue: str, positions: Sequence[int] | None) -> Steps[list[KeyRange]]:
+        if positions is None:
+            lanes = yield from self.lanes_with(state, queue)
+            return [KeyRange(state, queue, lane, "d.position > 0") for lane in lanes]
+        ranges: list[KeyRange] = []
+        for chunk in chunks(positions):
+            found = yield Query(
+                f"SELECT lane, position FROM {self.delivery} WHERE {in_state(state)} AND queue = :queue "
+                f"AND lane IN ({ALL_LANES}) AND position IN ({whole_numbers(chunk)})",
+                {"queue": queue},
+            )
+            by_lane: dict[int, list[int]] = {}
+            for lane, position in found.rows:
+                by_lane.setdefault(lane, []).append(position)
+            ranges += [
+                KeyRange(state, queue, lane, f"d.position IN ({whole_numbers(sorted(some))})")
+                for lane, some in sorted(by_lane.items())
+            ]
+        return ranges
+
+    def positions(self, ids: Collection[UUID | str]) -> Steps[list[int]]:
+        """Where the messages with these ids are, in order."""
+        positions: list[int] = []
+        for chunk in chunks(sorted(map(str, ids))):
+            found = yield Query(
+                f"SELECT position FROM {self.outbox} WHERE id IN ({_placeholders(chunk)})", named_ids(chunk)
+            )
+            positions += [position for [position] in found.rows]
+        return sorted(positions)
+
+    def conditions(self, which: Filter) -> tuple[str, dict[str, Any]]:
+        """The filter as SQL on `d` and `m`, each condition with AND before it; ids are in the ranges."""
+        older_than = None if which.older_than is None else -which.older_than.total_seconds()
+        conditions = {
+            # With coalesce it stays a LEFT JOIN.
+            "topic": ("coalesce(m.topic, '') = :topic", which.topic),
+            "key": ("coalesce(m.ordering_key, '') = :key", which.key),
+            "code": ("d.error_code = :code", which.code),
+            "in_queue": ("d.queue = :in_queue", which.queue),
+            "older_than": (f"{self.since} <= {self.dialect.later(':older_than')}", older_than),
+            "as_of": (f"{self.since} <= :as_of", self.dialect.moment(which.as_of)),
+        }
+        given = {name: condition for name, condition in conditions.items() if condition[1] is not None}
+        text = "".join(f"AND {text} " for text, _ in given.values())
+        return text, {name: value for name, (_, value) in given.items()}
+
+
+def named_ids(ids: Sequence[UUID | str]) -> dict[str, str]:
+    """Ids as parameters."""
+    return {f"id_{n}": str(one) for n, one in enumerate(ids)}
+
+
+def _placeholders(ids: Sequence[UUID | str]) -> str:
+    return ", ".join(f":{name}" for name in named_ids(ids))
