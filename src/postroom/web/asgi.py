@@ -14,6 +14,7 @@ from postroom.web.idempotency.asgi_exchange import AsgiExchange
 from postroom.web.idempotency.core import Core
 from postroom.web.idempotency.disconnects import Client
 from postroom.web.idempotency.keyed_request import ENVIRON_KEY
+from postroom.web.idempotency.lease_renewal import renewing
 from postroom.web.idempotency.ledger_connections import LedgerConnections
 from postroom.web.idempotency.policy import Refused
 from postroom.web.requests import Request
@@ -95,18 +96,12 @@ class IdempotencyMiddleware:
             return
         keyed = self._core.keyed_request(admitted)
         exchange = AsgiExchange(self._core, self._connections, keyed, client)
-        await self._run({**scope, **_additions(scope, keyed)}, exchange, entry)
+        await self._run({**scope, **_additions(scope, keyed)}, exchange)
 
-    async def _run(self, scope: Scope, exchange: AsgiExchange, entry: Entry) -> None:
-        """Call the application, and renew the lease meanwhile. If cancelled, leave the rest to the lease."""
+    async def _run(self, scope: Scope, exchange: AsgiExchange) -> None:
+        """Call the application. If cancelled, leave the rest to the lease."""
         work = asyncio.ensure_future(self._app(scope, exchange.receive, exchange.send))
-        try:
-            while not (await asyncio.wait({work}, timeout=self._core.lease / 2))[0]:
-                if exchange.needs_lease:
-                    await self._connections.drive(self._core.flow.renew(entry))
-        except asyncio.CancelledError:
-            work.cancel()
-            raise
+        await renewing(self._core.lease, exchange.renew_lease, work)
         try:
             work.result()
         except (Exception, asyncio.CancelledError):  # raised by the application: we were not cancelled

@@ -11,25 +11,30 @@ given as ``using``. A migration creates its tables with `create_tables`.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import got_request_exception
-from django.db import transaction
+from django.db import connections, transaction
 from django.http import HttpResponse, RawPostDataException, UnreadablePostError
 from django.urls import Resolver404, resolve
 
+from postroom.errors import InvalidSetting
 from postroom.rules.replay import Response
 from postroom.settings import Settings
 from postroom.store.connections.kinds import sync_kind
 from postroom.store.schema.ddl import create_statements
 from postroom.store.sql.db_errors import is_missing_table
+from postroom.store.sql.dialect import DIALECTS
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Query, run
-from postroom.web.idempotency.django_connections import core_of
+from postroom.web.idempotency.core import Core
+from postroom.web.idempotency.keyed_flow import Do
 from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from postroom.web.idempotency.lease_renewal import LeaseRenewal
 from postroom.web.idempotency.policy import Refused, check_length
@@ -42,7 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from postroom.rules.replay import Entry
+    from postroom.web.idempotency.keyed_flow import Flow, Pause
     from postroom.web.idempotency.policy import Candidate
+
+T = TypeVar("T")
 
 _REACHED = f"{ENVIRON_KEY}.reached"
 _SINGLE = {"set-cookie", "content-type", "content-disposition", "location", "etag", "retry-after", "last-modified"}
@@ -125,6 +133,55 @@ class IdempotencyMiddleware:
             self._connections.drive(self._core.flow.renew(entry))
         finally:
             self._connections.close()
+
+
+class DjangoConnections:
+    """The ledger on Django's connections, one for each thread, and so in the transactions of Django's tests, too.
+
+    Outside a transaction each step commits. Inside one, such as a test's or an outer middleware's, it is part of it.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread's connection has an open transaction: nobody else sees the entry then."""
+        return bool(connections[self.alias].in_atomic_block)
+
+    def drive(self, flow: Flow[T]) -> T:
+        """Run the flow to its end."""
+        return run(flow, self._act)
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        connections[self.alias].close()
+
+    def _act(self, action: Do | Pause) -> Any:
+        if not isinstance(action, Do):
+            time.sleep(action.seconds)
+            return None
+        with transaction.atomic(using=self.alias):
+            return run(action.steps, sync_kind(connections[self.alias], "").execute)
+
+
+def core_of(given: object) -> tuple[Core, DjangoConnections]:
+    """The core and connections for the options in Django's settings. Raises `InvalidSetting`."""
+    if not isinstance(given, Mapping):
+        raise InvalidSetting(f"POSTROOM_IDEMPOTENCY is of the type {type(given).__name__}: give a dict of options")
+    options = dict(given)
+    using = options.pop("using", "default")
+    if using not in list(connections):
+        raise InvalidSetting(f"using = {using!r} is not one of Django's DATABASES: there are {', '.join(connections)}")
+    if options.pop("database", None) is not None:
+        raise InvalidSetting(
+            "the option database is not for Django, whose tests would write there: leave it out, or give the alias of "
+            "one of Django's DATABASES as using"
+        )
+    vendor: str = connections[using].vendor
+    if vendor not in DIALECTS:
+        raise InvalidSetting(f"using = {using!r} is a database of {vendor}: use PostgreSQL, MySQL/MariaDB or SQLite")
+    return Core(options, vendor), DjangoConnections(using)
 
 
 def create_tables(_apps: Any, schema_editor: Any, schema: str | None = None, table_prefix: str | None = None) -> None:

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import connections
 
 from postroom.errors import InvalidSetting
-from postroom.web.idempotency.django_connections import core_of
+from postroom.web.django import core_of
 
 
 @pytest.fixture(autouse=True)

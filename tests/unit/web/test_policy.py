@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from http import HTTPStatus
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.errors import InvalidEntry, InvalidSetting
-from postroom.rules.replay import Replay, Response
-from postroom.web.http import sized
+from postroom.errors import InvalidSetting
 from postroom.web.idempotency.options import Options
 from postroom.web.idempotency.policy import Policy, Refused, _warn_of_cookies, _warn_of_nobody, _warn_of_signatures
-from postroom.web.idempotency.recorded_responses import as_response, is_event_stream, kept, not_kept, replayed
 from postroom.web.requests import Request
 
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=400)
@@ -82,69 +77,6 @@ def test_a_key_is_never_repeated_in_an_answer() -> None:
     for refused in (in_header, in_body):
         assert refused.value.response.status == 400
         assert b"secret" not in refused.value.response.body
-
-
-async def not_awaited(_request: Request) -> str:
-    return "acme"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "remedy"),
-    [
-        ("conflict_status", 400, "422 or 409"),
-        ("conflict_status", 422.0, "422 or 409"),
-        ("max_body_bytes", -1, "whole number"),
-        ("max_body_bytes", 10.0, "whole number"),
-        ("max_body_bytes", True, "whole number"),
-        ("max_response_bytes", "1MB", "whole number"),
-        ("wait_seconds", float("nan"), "seconds"),
-        ("wait_seconds", None, "seconds"),
-        ("unrecorded", 503, "[503]"),
-        ("unrecorded", "5xx", "[503]"),
-        ("unrecorded", ["503"], "[503]"),
-        ("unrecorded", [True], "[503]"),
-        ("unrecorded", range(5, 6), "[503]"),
-        ("unrecorded", iter([503]), "[503]"),
-        ("kept_headers", "X-A", "list of names"),
-        ("kept_headers", [b"X-A"], "list of names"),
-        ("scope", "x", "function"),
-        ("scope", not_awaited, "without `async`"),
-        ("operation", 5, "function"),
-        ("body_field", "", "None"),
-        ("body_field", 5, "None"),
-        ("pass_large_requests", "no", "True or False"),
-        ("required", "POST /x", "list"),
-        ("required", [5], "list"),
-        ("required", None, "list"),
-        ("required", not_awaited, "without `async`"),
-        ("optional", 5, "list"),
-    ],
-)
-def test_an_option_that_cannot_be_is_refused_with_its_name_its_value_and_a_remedy(
-    name: str, value: Any, remedy: str
-) -> None:
-    with pytest.raises(InvalidSetting) as refused:
-        Options.of({name: value})
-    assert str(refused.value).startswith(f"{name} = {value!r} is not valid: ")
-    assert remedy in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"requierd": ["POST"]}, "'requierd' is not an option of the idempotency middleware: did you mean required?"),
-        ({"zzz": 1}, "there are database, schema"),
-        (None, "of the type NoneType"),
-    ],
-)
-def test_an_option_that_is_not_there_is_refused(given: Any, told: str) -> None:
-    with pytest.raises(InvalidSetting, match=re.escape(told)):
-        Options.of(given)
-
-
-def test_what_can_be_is_taken() -> None:
-    for unrecorded in ([503], {503}, range(500, 600), range(0), (HTTPStatus.BAD_GATEWAY,)):
-        assert Options.of({"unrecorded": unrecorded}).unrecorded == unrecorded
 
 
 def test_a_number_that_tells_whose_key_it_is_is_taken_as_text() -> None:
@@ -272,42 +204,3 @@ def test_a_slash_at_the_end_makes_no_other_operation() -> None:
     for path, route in (("/orders/", ""), ("/orders", ""), ("/o", "/orders/"), ("/o", "/orders")):
         assert scope_of(policy(scope=everyone), request(path, route=route)) == "/POST %2Forders"
     assert scope_of(policy(scope=everyone), request("/")) == "/POST %2F"
-
-
-HEADERS = (
-    ("Set-Cookie", "a=b"),
-    ("Authorization", "x"),
-    ("Content-Length", "4"),
-    ("Date", "now"),
-    ("X-Kind", "order"),
-    ("Bad", "a\0b"),
-    ("Postroom-Response-Not-Kept", "1"),
-)
-
-
-def test_a_response_is_kept_without_what_is_one_clients_own() -> None:
-    assert kept(Response(200, HEADERS, b"body")) == Response(200, (("x-kind", "order"),), b"body")
-    assert kept(Response(200, HEADERS, b"body"), {"set-cookie", "content-length"}).headers == (("set-cookie", "a=b"),)
-
-
-def test_a_response_that_was_not_kept_is_told_of() -> None:
-    again = replayed(Replay(not_kept(Response(206, HEADERS, b"body"))))
-    assert again.status == 409
-    assert b'"original_status":206' in again.body
-
-
-@pytest.mark.parametrize(("status", "has_length"), [(101, False), (204, False), (304, False), (200, True), (404, True)])
-def test_a_response_has_a_length_where_it_may(status: int, *, has_length: bool) -> None:
-    assert (("content-length", "0") in sized(Response(status)).headers) is has_length
-
-
-def test_only_responses_can_be_recorded() -> None:
-    for wrong in (None, "x", 5, object()):
-        with pytest.raises(InvalidEntry, match="not a response"):
-            as_response(wrong)
-
-
-@pytest.mark.parametrize("value", ["text/event-stream", "Text/Event-Stream; charset=utf-8"])
-def test_a_stream_of_events_is_known_however_its_type_is_written(value: str) -> None:
-    assert is_event_stream([("Content-Type", value)])
-    assert not is_event_stream([("Content-Type", "text/html"), ("X-Type", value)])

@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 ParamStyle = Literal["qmark", "format", "numeric_dollar"]
 Row = tuple[Any, ...]
 T = TypeVar("T")
+Yielded = TypeVar("Yielded")
+Sent = TypeVar("Sent")
 
 
 class Query(NamedTuple):
@@ -70,7 +72,7 @@ def _rendered(text: str, style: ParamStyle) -> Rendered:
     return Rendered(_PARAMETER.sub(placeholder, escaped), tuple(order))
 
 
-def run(steps: Steps[T], execute: Callable[[Query], Result]) -> T:
+def run(steps: Generator[Yielded, Sent, T], execute: Callable[[Yielded], Sent]) -> T:
     """Push an operation to its end. A statement's error is raised where the operation yielded it."""
     try:
         query = next(steps)
@@ -85,7 +87,7 @@ def run(steps: Steps[T], execute: Callable[[Query], Result]) -> T:
         return end.value  # type: ignore[no-any-return]  # a generator's return value is untyped in StopIteration
 
 
-async def arun(steps: Steps[T], execute: Callable[[Query], Awaitable[Result]]) -> T:
+async def arun(steps: Generator[Yielded, Sent, T], execute: Callable[[Yielded], Awaitable[Sent]]) -> T:
     """The same with an async connection."""
     try:
         query = next(steps)

@@ -38,11 +38,11 @@ class AsgiExchange:
         self._held: list[Event] = []
         self._is_sent = False
 
-    @property
-    def needs_lease(self) -> bool:
-        """Whether the lease is to be renewed."""
+    async def renew_lease(self) -> None:
+        """Hold the key for another lease, unless the response is recorded."""
         is_open = self._keyed.owed is not None or not self._response.is_settled
-        return is_open and self._keyed.needs_renewal
+        if is_open and self._keyed.needs_renewal:
+            await self._drive(self._flow.renew(self._keyed.entry))
 
     async def receive(self) -> Event:
         """The whole request first. A disconnect is reported once the response is recorded, or has no end."""

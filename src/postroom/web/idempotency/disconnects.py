@@ -16,7 +16,8 @@ _log = logging.getLogger("postroom.web")
 class Client:
     """Has sent its whole request, and waits for the response.
 
-    A server reports a disconnect by an event, by an error of `send`, or by cancelling the request's task.
+    A server reports a disconnect by an event, by an error of `send`, or by cancelling the request's task. What then
+    becomes of the response is decided in `response_state`.
     """
 
     def __init__(self, body: bytes, receive: Receive, send: Send) -> None:

@@ -1,16 +1,27 @@
-"""Lease renewal for requests that threads are handling. In ASGI, each request's own task renews its lease."""
+"""Lease renewal: what holds a request's key while its handler runs, for event loops and for threads."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from postroom.rules.replay import Entry
     from postroom.web.idempotency.keyed_request import KeyedRequest
+
+
+async def renewing(lease: float, renew: Callable[[], Awaitable[None]], work: asyncio.Future[Any]) -> None:
+    """Wait until the work is done, and renew its lease meanwhile. If cancelled, cancel the work, too."""
+    try:
+        while not (await asyncio.wait({work}, timeout=lease / 2))[0]:
+            await renew()
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
 
 
 class LeaseRenewal:

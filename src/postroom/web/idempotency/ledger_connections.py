@@ -1,7 +1,9 @@
 """The middleware's own connections to the ledger's database, for event loops and for threads.
 
 The first step opens them. Each step has a time limit; when one exceeds it, the server counts as silent: all
-connections are given up, nobody waits for one of them any longer, and the next step opens new ones.
+connections are given up, nobody waits for one of them any longer, and the next step opens new ones. A relay's
+`ReconnectingConnection` waits until the database is back. Here any number of requests share a few connections, and
+each of them has to fail soon.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from postroom.settings import Settings
     from postroom.store.connections.stores import BlockingStore, ConnectionFactory
     from postroom.store.sql.steps import Steps
-    from postroom.web.idempotency.keyed_flow import Flow
+    from postroom.web.idempotency.keyed_flow import Flow, Pause
 
 T = TypeVar("T")
 
@@ -55,7 +57,7 @@ class LedgerConnections:
 
     async def drive(self, flow: Flow[T]) -> T:
         """Run the flow to its end."""
-        return await arun(flow, self._act)  # type: ignore[arg-type]  # steps of another kind, pushed in the same way
+        return await arun(flow, self._act)
 
     async def close(self) -> None:
         """Close this loop's connections. A later request opens new ones."""
@@ -63,7 +65,7 @@ class LedgerConnections:
         if pool is not None:
             await pool.close()
 
-    async def _act(self, action: Any) -> Any:
+    async def _act(self, action: Do | Pause) -> Any:
         if isinstance(action, Do):
             return await self._pool(asyncio.get_running_loop()).run(action.steps, action.seconds)
         await asyncio.sleep(action.seconds)
@@ -149,7 +151,7 @@ class ThreadLedgerConnections:
 
     def drive(self, flow: Flow[T]) -> T:
         """Run the flow to its end."""
-        return run(flow, self._act)  # type: ignore[arg-type]  # steps of another kind, pushed in the same way
+        return run(flow, self._act)
 
     def close(self) -> None:
         """Close the connections. A later request opens new ones."""
@@ -159,7 +161,7 @@ class ThreadLedgerConnections:
         if pool is not None:
             pool.close()
 
-    def _act(self, action: Any) -> Any:
+    def _act(self, action: Do | Pause) -> Any:
         if isinstance(action, Do):
             return self._usable().run(action.steps, action.seconds)
         time.sleep(action.seconds)

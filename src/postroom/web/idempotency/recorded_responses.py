@@ -1,4 +1,4 @@
-"""Recorded responses: what the ledger keeps of a response, and how it is replayed."""
+"""Recorded responses: what `KeyedFlow.record` keeps of a response, and how it is replayed."""
 
 from __future__ import annotations
 
