@@ -1,0 +1,190 @@
+"""`Admin` and `AsyncAdmin`: one suite for both, on every driver. The suites beside it show what acts do to rows."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from postroom import Admin, AsyncAdmin
+from postroom.admin import Filter, QueueStatus, Refusal, Refused
+from postroom.errors import InvalidSetting, SchemaMissing
+from postroom.store.outbox.leases import Dead, Retry, Sent
+from tests.contract.store_drivers import Room, key_of_lane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KEY = key_of_lane(0)
+
+
+def bury(room: Room, count: int = 1, code: str = "REJECTED", queue: str = "default") -> list[int]:
+    """Add messages and let them die."""
+    added = room.add(count, queue=queue)
+    protocol = room.on(queue)
+    claimed = room.run(protocol.claim("worker", count, 30)).messages
+    room.run(protocol.settle([Dead(one, code, "not wanted") for one in claimed]))
+    return added
+
+
+def methods(kind: type) -> dict[str, object]:
+    return {
+        name: list(inspect.signature(method).parameters.values())
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def test_both_have_the_same_methods_with_the_same_arguments() -> None:
+    assert methods(Admin) == methods(AsyncAdmin)
+    assert all(inspect.iscoroutinefunction(getattr(AsyncAdmin, name)) for name in methods(Admin))
+
+
+def test_status_counts_by_queue_too(room: Room) -> None:
+    bury(room, 2, queue="handlers")
+    failed, *_ = room.add(3, key=KEY)
+    [claimed] = room.read_lanes(room.take_lanes(), 1).messages
+    assert claimed.position == failed
+    room.settle(Retry(claimed, 60, "TIMEOUT", "no answer"))
+    default, handlers = room.admin().status().queues
+    assert (default.queue, default.pending, default.waiting, default.held) == ("default", 2, 1, 2)
+    assert handlers == QueueStatus("handlers", dead=2)
+
+
+def test_workers_and_targets_are_told_alone_as_in_the_status(room: Room) -> None:
+    admin = room.admin()
+    assert admin.workers() == admin.status().workers == ()
+    assert admin.held_targets() == admin.status().targets == ()
+
+
+def test_messages_are_found_by_state_queue_topic_and_key(room: Room) -> None:
+    [order] = room.add(topic="orders")
+    [keyed] = room.add(topic="orders", key="a")
+    [parked] = room.add(topic="orders", queue="handlers")
+    [mail] = room.add(topic="mails", key="a")
+
+    def found(**fields: str) -> list[int]:
+        return [one.position for one in room.admin().messages(**fields)]  # type: ignore[arg-type]  # all are texts
+
+    assert found() == found(status="pending") == [mail, parked, keyed, order]
+    assert found(queue="handlers") == [parked]
+    assert found(topic="orders") == found(topic="orders", status="pending") == [parked, keyed, order]
+    assert found(key="a") == found(key="a", queue="default") == [mail, keyed]
+    assert found(key="a", topic="mails") == [mail]
+    assert found(status="dead", queue="default", topic="orders", key="a") == []
+
+
+def test_pages_follow_each_other_until_there_is_none(room: Room) -> None:
+    added = bury(room, 5)
+    admin = room.admin()
+    for listed in (admin.messages, admin.dead_letters):
+        seen: list[int] = []
+        page = listed(limit=2)
+        while page.next is not None:
+            seen += [one.position for one in page]
+            page = listed(limit=2, before=page.next)
+        assert [*seen, *(one.position for one in page)] == added[::-1]
+        assert abs((datetime.now(UTC) - page.as_of).total_seconds()) < 30
+
+
+def test_an_act_as_of_a_moment_leaves_out_what_failed_since(room: Room) -> None:
+    shown = bury(room, 2)
+    room.advance(60)
+    admin = room.admin()
+    counted = admin.count_dead_letters()
+    later = bury(room, 1)
+    which = Filter(as_of=counted.as_of - timedelta(seconds=30))
+    assert (counted.total, admin.count_dead_letters(which).total) == (2, 2)
+    assert [one.position for one in admin.dead_letters(which)] == shown[::-1]
+    assert list(admin.requeue(which, actor="ada").ids) == room.ids(shown)
+    assert room.positions(3) == later
+
+
+def test_cancelling_as_of_a_moment_leaves_out_what_was_added_since(room: Room) -> None:
+    shown = room.ids(room.add(2))
+    room.advance(60)
+    counted = room.admin().count_unsent()
+    later = room.add(2)
+    which = Filter(as_of=counted.as_of - timedelta(seconds=30))
+    assert list(room.admin().cancel(which, actor="ada").ids) == shown
+    assert room.positions() == later
+
+
+def test_every_id_is_done_or_refused_with_what_it_is(room: Room) -> None:
+    [dead] = bury(room)
+    [sent] = room.add()
+    room.settle(Sent(room.claim()[0]))
+    [half] = room.add()
+    room.select(f"DELETE FROM {{delivery}} WHERE position = {half}")
+    [pending] = room.add()
+    [leased] = room.add(queue="handlers")
+    room.run(room.on("handlers").claim("worker", 1, 30))
+    missing = uuid4()
+    ids = room.ids([dead, sent, half, pending, leased])
+    result = room.admin().requeue(Filter([*map(str, ids), missing]), actor="ada")
+    assert (result.action, result.count, result.ids) == ("requeue", 1, (ids[0],))
+    assert set(result.refused) == {
+        Refused(ids[1], Refusal.SENT),
+        Refused(ids[2], Refusal.INCOMPLETE),
+        Refused(ids[3], Refusal.PENDING),
+        Refused(ids[4], Refusal.SENDING),
+        Refused(missing, Refusal.NOT_FOUND),
+    }
+    result = room.admin().cancel(Filter(ids[1:]), actor="ada")
+    assert (result.count, set(result.ids)) == (2, {ids[2], ids[3]})
+    assert set(result.refused) == {Refused(ids[1], Refusal.SENT), Refused(ids[4], Refusal.SENDING)}
+
+
+def test_L_10_the_audit_says_who_did_what_and_why_also_of_what_is_gone(room: Room) -> None:
+    first, second = bury(room, 2)
+    ids = room.ids([first, second])
+    admin = room.admin()
+    admin.requeue(Filter(ids[:1]), actor="ada", reason="the broker is back")
+    admin.discard(Filter(ids[1:]), actor="eve")
+    newest, oldest = admin.audit()
+    assert (newest.action, newest.actor, newest.reason, newest.message_id) == ("discard", "eve", "", str(ids[1]))
+    assert (oldest.action, oldest.actor, oldest.reason) == ("requeue", "ada", "the broker is back")
+    assert (oldest.position, oldest.details["error_code"]) == (first, "REJECTED")
+    assert oldest.at is not None
+    assert [entry.id for entry in admin.audit(message=ids[1])] == [newest.id]
+    assert [entry.id for entry in admin.audit(actor="ada", action="requeue")] == [oldest.id]
+    assert list(admin.audit(action="cancel")) == []
+    page = admin.audit(limit=1)
+    assert [entry.id for entry in admin.audit(limit=1, before=page.next)] == [oldest.id]
+    assert admin.message(ids[0]).history == (oldest,)
+
+
+def test_a_dead_letter_beyond_what_inboxes_remember_is_counted(room: Room) -> None:
+    bury(room)
+    room.advance(8 * 86_400)
+    bury(room)
+    counted = room.admin().count_dead_letters()
+    assert (counted.total, counted.older_than_inbox) == (2, 1)
+
+
+WRONG: dict[str, Callable[[Admin], object]] = {
+    "ids": lambda _: Filter(ids=["seven"]),
+    "no time zone": lambda _: Filter(as_of=datetime(2026, 1, 2)),  # noqa: DTZ001 - that is the mistake
+    "id": lambda admin: admin.message("seven"),
+    "status": lambda admin: admin.messages(status="lost"),
+    "limit": lambda admin: admin.messages(limit=0),
+    "limit of dead letters": lambda admin: admin.dead_letters(limit=0),
+    "limit of the audit": lambda admin: admin.audit(limit=-1),
+    "id in the audit": lambda admin: admin.audit(message="seven"),
+}
+
+
+@pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
+def test_what_makes_no_sense_is_refused(room: Room, call: Callable[[Admin], object]) -> None:
+    with pytest.raises(InvalidSetting):
+        call(room.admin())
+
+
+@pytest.mark.parametrize("kind", [Admin, AsyncAdmin])
+def test_a_file_that_is_not_there_is_not_made(kind: type[Admin | AsyncAdmin], tmp_path: Path) -> None:
+    with pytest.raises(SchemaMissing, match="postroom init"):
+        kind(f"sqlite:///{tmp_path}/none.db")
