@@ -1,4 +1,4 @@
-"""Postroom: what a service commits, the world receives; and each effect happens once."""
+"""Postroom: transactional outbox, inbox and idempotency keys in the database that a service already has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first used, so that a program pays only for what it uses."""
+    """Import a public name on first use, so that a program pays only for what it uses."""
     if name == "schema":
         return import_module("postroom.schema")
     if name not in _HOMES:

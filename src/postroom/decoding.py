@@ -1,4 +1,4 @@
-"""Decoding: a payload's JSON as an object of a class of the user's. Errors name what is wrong, never the values."""
+"""Decode JSON payloads to users' classes. Errors say what is wrong, and never quote values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KINDS = "a dataclass, msgspec Struct, TypedDict, NamedTuple, attrs class or pydantic model, or a list or dict of them"
 MOST_NAMED = 5
-"""Faults of one payload that an error names."""
+"""Faults of one payload that an error lists."""
 
 _PLACE = re.compile(r" - at `(?P<place>[^`]+)`$")
 _QUOTING = re.compile(r"(Invalid (?:enum )?value).*")
@@ -31,22 +31,22 @@ _OWN_WORDS = (
     ),
     "Array length",
 )
-"""How msgspec's own texts begin. All others are those of the user's classes, which may quote what they were given."""
+"""How msgspec's own texts start. Any other text comes from users' classes, which may quote the input."""
 _PYDANTICS = ("_type", "_parsing", "_too_long", "_too_short", "missing", "json_invalid", "extra_forbidden")
-"""Pydantic's faults whose texts are its own, and do not quote the input."""
+"""Pydantic's error types whose texts do not quote the input."""
 
 
 def decode(payload: bytes | None, kind: Any = Any) -> Any:
-    """The payload's JSON as an object of this class. No payload, or an empty one, is ``null``.
+    """Decode a JSON payload to this class. No payload, or an empty one, counts as ``null``.
 
-    Raises `PayloadNotDecodable` where the payload is not that, and `TypeError` where the class is none that can be.
+    Raises `PayloadNotDecodable` if the payload does not fit, and `TypeError` if the class is not supported.
     """
     return _decoder(kind)(payload or b"null")
 
 
 @lru_cache(512)
 def _decoder(kind: Any) -> Callable[[bytes], Any]:
-    """A function for this class: pydantic's, if it or a class below it is one of pydantic's; else msgspec's."""
+    """The decoder for this class: pydantic's if it, or a class inside it, is pydantic's; else msgspec's."""
     if _is_pydantics(kind):
         return _pydantics(kind)
     try:
@@ -66,7 +66,7 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
             pydantics.append(_pydantics(kind))
             return pydantics[0](payload)
         except msgspec.DecodeError as error:
-            raise PayloadNotDecodable(f"the payload is no {_named(kind)}: {_told(str(error))}") from None
+            raise PayloadNotDecodable(f"the payload is no {_named(kind)}: {_without_values(str(error))}") from None
         except RecursionError:
             raise PayloadNotDecodable(f"the payload is no {_named(kind)}: it is nested too deeply") from None
         except UnicodeDecodeError:
@@ -76,7 +76,7 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
 
 
 def _pydantics(kind: Any) -> Callable[[bytes], Any]:
-    from pydantic import TypeAdapter, ValidationError  # there, since one of its classes is
+    from pydantic import TypeAdapter, ValidationError  # installed, because one of its classes is in use
 
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
@@ -93,7 +93,7 @@ def _pydantics(kind: Any) -> Callable[[bytes], Any]:
 
 
 class _Unknown(Exception):
-    """Msgspec asks for an object of a class that it does not know."""
+    """Msgspec needs an object of a class that it does not know."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -104,16 +104,16 @@ def _unknown(kind: Any, _value: object) -> Any:
 
 
 def _is_pydantics(kind: Any) -> bool:
-    """Also of a dataclass that is pydantic's: to msgspec it is one like any other, and it would not be checked."""
+    """Also true for pydantic's dataclasses, which msgspec would take for plain ones and not validate."""
     return hasattr(kind, "__pydantic_validator__") or any(map(_is_pydantics, get_args(kind)))
 
 
-def _told(text: str) -> str:
+def _without_values(text: str) -> str:
     """Msgspec's text without the values that it quotes."""
     at = _PLACE.search(text)
     what = text[: at.start()] if at else text
-    told = _QUOTING.sub(r"\1", what) if what.startswith(_OWN_WORDS) else "the class refuses it"
-    return f"{told}, at {at['place']}" if at else told
+    shown = _QUOTING.sub(r"\1", what) if what.startswith(_OWN_WORDS) else "the class refuses it"
+    return f"{shown}, at {at['place']}" if at else shown
 
 
 def _fault(place: tuple[int | str, ...], kind: str, text: str) -> str:

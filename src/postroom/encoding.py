@@ -1,4 +1,4 @@
-"""Payloads as bytes: JSON for objects, text and bytes as they are, and a canonical form to digest."""
+"""Encode payloads: objects as JSON, text and bytes as they are; and in a canonical form for the digest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BINARY = "application/octet-stream"
 
 
 class Encoded(NamedTuple):
-    """A payload as it is stored and sent, and the form of it that a digest is taken of."""
+    """A payload as stored and sent, and its canonical form for the digest."""
 
     body: bytes | None
     content_type: str
@@ -24,9 +24,9 @@ class Encoded(NamedTuple):
 
 
 def encode(payload: object, content_type: str | None = None) -> Encoded:
-    """The payload as bytes. Bytes and text pass through; ``None`` is a tombstone; all else becomes JSON.
+    """Encode a payload. Bytes and text pass through, ``None`` is a tombstone, anything else becomes JSON.
 
-    Raises `PayloadNotEncodable`, which names the type that has no JSON form, never its value.
+    Raises `PayloadNotEncodable`, which names the type that has no JSON form, never a value.
     """
     match payload:
         case None:
@@ -43,7 +43,7 @@ def encode(payload: object, content_type: str | None = None) -> Encoded:
 
 
 def digest(*parts: str | bytes | None) -> str:
-    """SHA-256 over the parts, each preceded by its length, so that no two lists of parts run together."""
+    """SHA-256 over the parts, each prefixed with its length, so that different lists give different digests."""
     digested = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -61,11 +61,11 @@ def _utf8(text: str) -> bytes:
 
 
 def _json(payload: object) -> tuple[bytes, bytes]:
-    """JSON as it is sent, and in canonical form: keys and sets sorted, whatever kind of object held them."""
+    """JSON as sent, and in canonical form: keys and sets sorted, regardless of the kind of object."""
     try:
         body = msgspec.json.encode(payload, enc_hook=_jsonable)
         plain = msgspec.to_builtins(payload, str_keys=True, order="sorted", enc_hook=_jsonable)
-        # Msgspec writes NaN and infinities as null; data must not change without a word.
+        # Msgspec encodes NaN and infinities as null, which would change data silently.
         changed = b"null" in body and _holds_non_finite(plain)
         canonical = msgspec.json.encode(plain, order="sorted")
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -81,11 +81,11 @@ def _json(payload: object) -> tuple[bytes, bytes]:
 
 
 def _jsonable(value: Any) -> object:
-    """What msgspec does not know: pydantic models, and other UUID classes."""
+    """Convert what msgspec does not know: pydantic models, and other UUID classes."""
     if hasattr(value, "model_dump"):
         try:
             return value.model_dump(mode="json")
-        except Exception:  # noqa: BLE001 - whatever a model's own code raises may quote the payload
+        except Exception:  # noqa: BLE001 - an error raised by a model may quote the payload
             raise ValueError from None
     if type(value).__name__ == "UUID":
         return str(value)
@@ -93,7 +93,7 @@ def _jsonable(value: Any) -> object:
 
 
 def _reason(error: Exception) -> str:
-    """The error in our own words where the library's would quote the payload."""
+    """The error, in our own words if the library's would quote the payload."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply or refers to itself"
     if isinstance(error, UnicodeEncodeError):

@@ -1,4 +1,4 @@
-"""The exceptions that Postroom raises, all below one root.
+"""The exceptions that Postroom raises, all derived from `PostroomError`.
 
 ::
 
@@ -10,10 +10,10 @@
     ├── IdempotencyConflict                   the idempotency key belongs to another message
     ├── DuplicateMessage                      a message with this id is already there
     ├── InvalidEntry            (ValueError)  a ledger entry's key, scope, digest or response is wrong
-    ├── LeaseLost                             a keyed request is no longer this run's: roll back
+    ├── LeaseLost                             a keyed request no longer belongs to this run: roll back
     ├── MessageNotFound         (LookupError) there is no message, or no dead letter, with this id
-    ├── UnusableConnection                   the connection handed in cannot be used
-    │   ├── UnsupportedConnection (TypeError) not a connection kind that Postroom knows
+    ├── UnusableConnection                    the connection cannot be used
+    │   ├── UnsupportedConnection (TypeError) not a kind of connection that Postroom knows
     │   ├── WrongMethod           (TypeError) an async connection in a sync method, or the reverse
     │   └── NotInTransaction                  autocommit: the message would commit alone
     ├── InvalidSetting          (ValueError)  a setting has a wrong value
@@ -21,8 +21,8 @@
     ├── UnsupportedDatabase     (ValueError)  the database URL names something unknown
     ├── DriverMissing           (ImportError) a driver, a broker's client or another library is not installed
     ├── DatabaseUnreachable                   the database does not answer
-    ├── PrivilegeMissing                      the database's user may not do what is asked of it
-    ├── BrokerUnavailable                     the broker cannot be reached; nothing counts as tried
+    ├── PrivilegeMissing                      the database user lacks a privilege
+    ├── BrokerUnavailable                     the broker cannot be reached; no message counts as tried
     └── SchemaError                           the tables are not what this version needs
         ├── SchemaMissing                     `postroom init` has not been run
         ├── SchemaOutdated                    `postroom init` must be run again
@@ -33,7 +33,7 @@ from __future__ import annotations
 
 
 class PostroomError(Exception):
-    """The root of all that Postroom raises on purpose."""
+    """The root of all errors that Postroom raises on purpose."""
 
 
 class InvalidMessage(PostroomError, ValueError):
@@ -49,7 +49,7 @@ class PayloadNotEncodable(InvalidMessage):
 
 
 class PayloadNotDecodable(PostroomError, ValueError):
-    """A message's payload is not JSON, or not of the class that it is to be. No retry mends that."""
+    """A message's payload is not JSON, or does not fit the expected class. No retry can help."""
 
 
 class IdempotencyConflict(PostroomError):
@@ -61,34 +61,34 @@ class DuplicateMessage(PostroomError):
 
 
 class InvalidEntry(PostroomError, ValueError):
-    """A key, scope, digest or response cannot be one of the idempotency ledger. Nothing was written."""
+    """The ledger does not accept a key, scope, digest or response. Nothing was written."""
 
 
 class LeaseLost(PostroomError):
-    """A keyed request was finished, or taken over by another run of it. Nothing was written: roll back.
+    """A keyed request is already finished, or was taken over by another run. Nothing was written: roll back.
 
-    What the caller's transaction has done for the request must not be committed, or its effect happens twice.
+    If the caller's transaction commits its work for the request anyway, the effect happens twice.
     """
 
 
 class MessageNotFound(PostroomError, LookupError):
-    """There is no message with this id, or it is not dead where a dead letter is asked for."""
+    """There is no message with this id, or no dead letter where one is expected."""
 
 
 class UnusableConnection(PostroomError):
-    """The connection handed in cannot be used. Nothing was written."""
+    """The connection cannot be used. Nothing was written."""
 
 
 class UnsupportedConnection(UnusableConnection, TypeError):
-    """Not a connection of a kind that Postroom knows."""
+    """Not a kind of connection that Postroom knows."""
 
 
 class WrongMethod(UnusableConnection, TypeError):
-    """An async connection was handed to a sync method, or the reverse."""
+    """An async connection was passed to a sync method, or the reverse."""
 
 
 class NotInTransaction(UnusableConnection):
-    """The connection is in autocommit, where what Postroom writes would commit without the business rows."""
+    """The connection is in autocommit mode, where Postroom's writes would commit without the business rows."""
 
 
 class InvalidSetting(PostroomError, ValueError):
@@ -104,7 +104,7 @@ class UnsupportedDatabase(PostroomError, ValueError):
 
 
 class DriverMissing(PostroomError, ImportError):
-    """A database's driver, a broker's client or another library that is asked for is not installed."""
+    """A database driver, a broker's client or another required library is not installed."""
 
 
 class DatabaseUnreachable(PostroomError):
@@ -112,11 +112,11 @@ class DatabaseUnreachable(PostroomError):
 
 
 class PrivilegeMissing(PostroomError):
-    """The database's user may not do what is asked of it: `postroom schema --grants` prints what to grant."""
+    """The database user lacks a privilege: `postroom schema --grants` prints what to grant."""
 
 
 class BrokerUnavailable(PostroomError):
-    """The broker cannot be reached, or refuses us as a whole: no message counts as tried."""
+    """The broker cannot be reached, or refuses all messages: none counts as tried."""
 
 
 class SchemaError(PostroomError):
@@ -124,12 +124,12 @@ class SchemaError(PostroomError):
 
 
 class SchemaMissing(SchemaError):
-    """Postroom's tables are not there: `postroom init` makes them."""
+    """Postroom's tables are missing: `postroom init` creates them."""
 
 
 class SchemaOutdated(SchemaError):
-    """Postroom's tables are of an older version: `postroom init` upgrades them."""
+    """Postroom's tables are from an older version: `postroom init` upgrades them."""
 
 
 class SchemaNewer(SchemaError):
-    """Postroom's tables were made by a newer Postroom than this one."""
+    """Postroom's tables were made by a newer version of Postroom."""

@@ -1,14 +1,19 @@
-"""Idempotency: begin a keyed request, then finish it, or replay what an earlier one was answered."""
+"""Idempotency keys: run a keyed request once, then replay its recorded response."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import UUID
+from typing import TYPE_CHECKING, TypeVar
 
 from postroom import encoding
 from postroom.errors import InvalidEntry, LeaseLost
+from postroom.rules.ledger_entries import (
+    MOST_CHARACTERS,
+    checked_digest,
+    checked_key,
+    checked_response,
+    checked_scope,
+    scope_of,
+)
 from postroom.rules.replay import (
     Conflict,
     Decision,
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "MOST_CHARACTERS",
     "Conflict",
     "Decision",
     "Entry",
@@ -50,23 +56,19 @@ __all__ = [
     "scope_of",
 ]
 
-MOST_CHARACTERS = 255
 MOST_SECONDS = MOST_DAYS * 24 * HOUR
 NO_DIGEST = "0" * 64
-"""Of who asks for an entry without a request to compare it with."""
-_DIGEST = re.compile("[0-9a-f]{64}")
+"""The digest for looking up an entry without a request to compare it with."""
 T = TypeVar("T")
-_NO_HEADER = re.compile("[\x00\r\n]|[^\x00-\xff]")
-"""What no HTTP header can hold: it would be two headers, or none."""
 
 
 class Ledger:
-    """The ledger of keyed requests: each runs once, and whoever asks again gets the same response.
+    """The idempotency ledger: each keyed request runs once, and repetitions get the same response.
 
-    ``lease_seconds``: for how long a run holds its key unless it renews; short, because a key whose run has crashed is
-    free only when it ends. ``keep_seconds``: for how long a response can be replayed. ``replay_failures``: a request
-    that ended in an exception does not run again; its failure is replayed. These, ``schema`` and ``table_prefix``
-    default to the settings.
+    ``lease_seconds``: how long a run holds its key unless it renews. Keep it short: after a crash, the key is free
+    only when the lease ends. ``keep_seconds``: how long a response can be replayed. ``replay_failures``: replay the
+    failure of a request that ended in an exception, instead of running it again. These, ``schema`` and
+    ``table_prefix`` default to the settings.
     """
 
     def __init__(
@@ -85,26 +87,28 @@ class Ledger:
             idempotency_keep_sec=keep_seconds,
             replay_failures=replay_failures,
         )
-        Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
+        Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # raises for an invalid identifier
         self._terms = Terms(self._settings.idempotency_lease_sec, self._settings.idempotency_keep_sec)
         self._keepers: dict[str, Keeper] = {}
 
     @property
     def lease_seconds(self) -> float:
-        """For how long a run holds its key. Renew at half of it or sooner."""
+        """How long a run holds its key. Renew after half of it at the latest."""
         return self._terms.lease
 
     def begin(self, connection: object, key: str, digest: str, *, scope: str = "") -> Decision:
-        """Take the key for this request in the connection's open transaction, or tell why it is not to run.
+        """Claim the key for this request in the connection's open transaction, or say why the request must not run.
 
-        `Run`: do the work, then `finish` or `fail` with its `entry`. `Replay`: the response of an earlier run.
-        `Conflict`: the key was used for a request with another digest. `InProgress`: another run holds it.
+        `Run`: do the work, then call `finish` or `fail` with its `entry`. `Replay`: return the response of an earlier
+        run. `Conflict`: the key was used for a request with another digest. `InProgress`: another run holds the key.
 
-        Exactly one of several transactions that begin the same key at once gets `Run`. While another has begun it and
-        is still open, the call waits for its end. Scope and key together are the identity. Commit before the work
-        begins, so that others are told at once that it is in progress; or do all in one transaction, and they wait.
-        Raises `InvalidEntry` or `UnusableConnection`; then nothing was written. An error of the database itself is
-        passed on as it is: roll back.
+        Scope and key together identify the request. If several transactions begin the same key at once, exactly one
+        gets `Run`; the others wait until its transaction ends. Either commit before the work starts, so that
+        repetitions are told at once that the request is in progress; or do everything in one transaction, and they
+        wait.
+
+        Raises `InvalidEntry` or `UnusableConnection`; then nothing was written. Errors of the database itself are
+        raised unchanged: roll back.
         """
         entry = entry_of(scope, key, digest)
         kind = sync_kind(connection, "ledger.begin")
@@ -117,10 +121,10 @@ class Ledger:
         return await arun(explained(self._begin(kind.dialect, entry)), kind.execute)
 
     def look(self, connection: object, key: str, *, scope: str = "") -> Recorded | None:
-        """What the ledger holds for a key, for who only wants to know: its status and what whoever asks is answered.
+        """Look up what the ledger holds for a key: its status, and the response that repetitions get.
 
-        Writes nothing and waits for nobody. None where there is no entry; `expired` where it is kept no longer.
-        Raises `InvalidEntry` or `UnusableConnection`.
+        Writes nothing and waits for nobody. Returns None if there is no entry; `expired` is set if its retention period
+        is over. Raises `InvalidEntry` or `UnusableConnection`.
         """
         entry = entry_of(scope, key, NO_DIGEST)
         kind = sync_kind(connection, "ledger.look")
@@ -133,42 +137,42 @@ class Ledger:
         return await arun(explained(self._look(kind.dialect, entry)), kind.execute)
 
     def finish(self, connection: object, entry: Entry, response: Response) -> None:
-        """Record the response, in the transaction of the work, so that effect and response commit together.
+        """Record the response in the transaction of the work, so that effect and response commit together.
 
-        Raises `LeaseLost` where the request is no longer this run's, because its lease ended and another run took it
-        over, or because it was finished: let the transaction roll back. A lease that has ended and that nobody took
-        over does no harm. So it is where the request was left to a message by ``add(ledger=entry)``, whose fate then
-        is its outcome: `hand_over` takes a response for the meantime. Raises `InvalidEntry` for a response that cannot
-        be kept.
+        Raises `LeaseLost` if the request no longer belongs to this run, because its lease ended and another run took
+        over, or because it is already finished: roll back. A lease that has ended does no harm if nobody took over.
+        Also raises `LeaseLost` if the request was handed to a message by ``add(ledger=entry)``: then the message
+        decides its outcome, and `hand_over` records a response for the meantime. Raises `InvalidEntry` for a response
+        that cannot be kept.
         """
-        answer = _response(response)
+        answer = checked_response(response)
         if not self._call(connection, "ledger.finish", lambda keeper: self._finish(keeper, entry, answer)):
             raise LeaseLost(_lost(entry))
 
     async def afinish(self, connection: object, entry: Entry, response: Response) -> None:
         """`finish` for an async connection."""
-        answer = _response(response)
+        answer = checked_response(response)
         if not await self._acall(connection, "ledger.afinish", lambda keeper: self._finish(keeper, entry, answer)):
             raise LeaseLost(_lost(entry))
 
     def fail(self, connection: object, entry: Entry, response: Response | None = None) -> bool:
-        """Record that the work failed: it may run again at once, unless a response is given, which is then replayed.
+        """Record that the work failed. It may run again at once, unless a response is given, which is then replayed.
 
-        For use after the work's own transaction was rolled back. Returns False where the request is no longer this
-        run's; then nothing was written, and nothing is to be done.
+        Call it after the work's own transaction was rolled back. Returns False, and writes nothing, if the request no
+        longer belongs to this run; there is nothing to do then.
         """
-        answer = None if response is None else _response(response)
+        answer = None if response is None else checked_response(response)
         return self._call(connection, "ledger.fail", lambda keeper: self._fail(keeper, entry, answer))
 
     async def afail(self, connection: object, entry: Entry, response: Response | None = None) -> bool:
         """`fail` for an async connection."""
-        answer = None if response is None else _response(response)
+        answer = None if response is None else checked_response(response)
         return await self._acall(connection, "ledger.afail", lambda keeper: self._fail(keeper, entry, answer))
 
     def renew(self, connection: object, entry: Entry, seconds: float | None = None) -> bool:
-        """Hold the request for so many seconds from now, the lease's length by default.
+        """Extend the lease to end that many seconds from now; the default is the lease's length.
 
-        Returns False where it is no longer this run's: stop the work, `finish` would refuse it.
+        Returns False if the request no longer belongs to this run: stop the work, because `finish` would refuse it.
         """
         return self._call(connection, "ledger.renew", lambda keeper: self._renew(keeper, entry, seconds))
 
@@ -177,20 +181,20 @@ class Ledger:
         return await self._acall(connection, "ledger.arenew", lambda keeper: self._renew(keeper, entry, seconds))
 
     def hand_over(self, connection: object, entry: Entry, response: Response | None = None) -> Entry:
-        """Leave the rest of the work to others, and give a response for the meantime, such as a 202.
+        """Leave the rest of the work to others, and record a response for the meantime, such as a 202.
 
-        ``add(ledger=entry)`` leaves it to a message by itself, and this, in the same transaction, says what whoever
-        asks is told until the relay has confirmed the entry: succeeded when the message is sent, failed when it is
-        dead. Without a response they are told that the request is in progress. This run can end it no more; whoever
-        holds the entry that is returned can. Raises `LeaseLost` where the request is no longer this run's: roll back.
+        ``add(ledger=entry)`` already hands the request to a message. Call this in the same transaction to choose what
+        repetitions get until the relay confirms the entry: succeeded when the message is sent, failed when it is dead.
+        Without a response they are told that the request is in progress. This run can no longer finish the request;
+        only the returned entry can. Raises `LeaseLost` if the request no longer belongs to this run: roll back.
         """
         operation = self._hand_over(entry, response)
-        return _inherited(entry, self._call(connection, "ledger.hand_over", operation))
+        return _handed_over(entry, self._call(connection, "ledger.hand_over", operation))
 
     async def ahand_over(self, connection: object, entry: Entry, response: Response | None = None) -> Entry:
         """`hand_over` for an async connection."""
         operation = self._hand_over(entry, response)
-        return _inherited(entry, await self._acall(connection, "ledger.ahand_over", operation))
+        return _handed_over(entry, await self._acall(connection, "ledger.ahand_over", operation))
 
     def _call(self, connection: object, method: str, operation: Callable[[Keeper], Steps[T]]) -> T:
         kind = sync_kind(connection, method)
@@ -208,27 +212,29 @@ class Ledger:
         return None if found is None else found.recorded
 
     def _finish(self, keeper: Keeper, entry: Entry, response: Response) -> Steps[bool]:
-        if (yield from keeper.end(_given(entry), Status.SUCCEEDED, response, self._terms.keep)):
+        if (yield from keeper.end(_checked(entry), Status.SUCCEEDED, response, self._terms.keep)):
             return True
         if (yield from handing.has_message(keeper, entry)):
             raise LeaseLost(
-                f"the request with the idempotency key {entry.key!r} was left to a message by add(ledger=…), whose "
-                "fate is its outcome: roll back, and call hand_over with the response instead of finish, or add the "
+                f"the request with the idempotency key {entry.key!r} was handed to a message by add(ledger=…), which "
+                "decides its outcome: roll back, and call hand_over with the response instead of finish, or add the "
                 "message without ledger=…"
             )
         return False
 
     def _fail(self, keeper: Keeper, entry: Entry, response: Response | None) -> Steps[bool]:
-        return keeper.end(_given(entry), Status.FAILED, response, self._terms.keep)
+        return keeper.end(_checked(entry), Status.FAILED, response, self._terms.keep)
 
     def _renew(self, keeper: Keeper, entry: Entry, seconds: float | None) -> Steps[bool]:
         if seconds is not None and not 0 < seconds <= MOST_SECONDS:
-            raise InvalidEntry(f"a lease of {seconds!r} seconds cannot be had: more than none, up to {MOST_SECONDS:,}")
-        return keeper.renew(_given(entry), self._terms.lease if seconds is None else seconds)
+            raise InvalidEntry(
+                f"a lease of {seconds!r} seconds is not possible: give more than 0, up to {MOST_SECONDS:,}"
+            )
+        return keeper.renew(_checked(entry), self._terms.lease if seconds is None else seconds)
 
     def _hand_over(self, entry: Entry, response: Response | None) -> Callable[[Keeper], Steps[Entry | None]]:
-        answer = None if response is None else _response(response)
-        return lambda keeper: handing.hand_over(keeper, _given(entry), answer)
+        answer = None if response is None else checked_response(response)
+        return lambda keeper: handing.hand_over(keeper, _checked(entry), answer)
 
     def _keeper(self, dialect: str) -> Keeper:
         if dialect not in self._keepers:
@@ -237,108 +243,32 @@ class Ledger:
         return self._keepers[dialect]
 
 
-def _given(entry: object) -> Entry:
+def _checked(entry: object) -> Entry:
     if not isinstance(entry, Entry):
-        raise InvalidEntry(f"the entry must be that of the Run that begin answered, not {type(entry).__name__}")
+        raise InvalidEntry(f"the entry must be that of the Run that begin returned, not {type(entry).__name__}")
     return entry
 
 
-def _inherited(entry: Entry, heir: Entry | None) -> Entry:
-    if heir is None:
+def _handed_over(entry: Entry, successor: Entry | None) -> Entry:
+    if successor is None:
         raise LeaseLost(_lost(entry))
-    return heir
+    return successor
 
 
 def digest_of(method: str, path: str, query: str = "", body: bytes = b"") -> str:
-    """What makes two HTTP requests the same one: SHA-256 over method, path, query and body."""
+    """The digest that tells HTTP requests apart: SHA-256 over method, path, query and body."""
     return encoding.digest(method.upper(), path, query, body)
-
-
-def scope_of(*parts: str | int | UUID) -> str:
-    """One scope of several parts, such as tenant and operation, so that no two lists of parts give the same.
-
-    Numbers and UUIDs are taken as text. Raises `InvalidEntry` for other things, such as None.
-    """
-    return "/".join(_part(part).replace("%", "%25").replace("/", "%2F") for part in parts)
-
-
-def _part(part: object) -> str:
-    if isinstance(part, str):
-        return str.__str__(part)
-    if isinstance(part, UUID) or (isinstance(part, int) and not isinstance(part, bool)):
-        return str(part)
-    raise InvalidEntry(
-        f"a part of the scope is {part!r}: give a str, int or UUID, and for who has no name one that nobody else has"
-    )
 
 
 def entry_of(scope: object, key: object, digest: object) -> Entry:
     """The entry of a new run of this request. Raises `InvalidEntry`."""
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        shown = repr(digest[:20]) if isinstance(digest, str) else type(digest).__name__
-        raise InvalidEntry(f"the digest ({shown}) is not 64 lower-case hexadecimal digits: make it with digest_of")
-    visible_scope = "" if scope == "" else _visible("the scope", scope)
-    return Entry(visible_scope, _visible("the idempotency key", key), str.__str__(digest), new_token())
-
-
-def _visible(name: str, value: object) -> str:
-    """A text of 1 to 255 characters that can be seen: what Unicode calls printable, with spaces only inside.
-
-    Databases disagree on spaces at the end, and people on characters that they cannot see.
-    """
-    if not isinstance(value, str):
-        raise InvalidEntry(f"{name} must be a str, not {type(value).__name__}")
-    if not 0 < len(value) <= MOST_CHARACTERS:
-        raise InvalidEntry(f"{name} has {len(value)} characters ({value[:20]!r}): 1 to {MOST_CHARACTERS} are allowed")
-    if not value.isprintable() or value != value.strip():
-        raise InvalidEntry(
-            f"{name} {value[:40]!r} holds a character that cannot be seen, or a space at its start or end: remove it"
-        )
-    return str.__str__(value)  # plain text: drivers would write a member of a `(str, Enum)` each in its own way
-
-
-def _response(response: Response) -> Response:
-    """The response as the ledger can keep it."""
-    if not isinstance(response, Response):
-        raise InvalidEntry(f"the response must be a postroom.idempotency.Response, not {type(response).__name__}")
-    return Response(_http_status(response.status), _headers(response.headers), _body(response.body))
-
-
-def _http_status(status: object) -> int:
-    if not isinstance(status, int) or not 100 <= status <= 999:  # noqa: PLR2004 - three digits, as HTTP has them
-        raise InvalidEntry(f"the response's status {status!r} is not a number of three digits")
-    return int(status)
-
-
-def _body(body: object) -> bytes:
-    if not isinstance(body, bytes | bytearray | memoryview):
-        raise InvalidEntry(f"the response's body must be bytes, not {type(body).__name__}")
-    return bytes(body)
-
-
-def _headers(headers: Any) -> tuple[tuple[str, str], ...]:
-    """Pairs; a mapping is taken as such too."""
-    try:
-        pairs = [(name, value) for name, value in (headers.items() if isinstance(headers, Mapping) else headers)]
-    except (TypeError, ValueError):
-        raise InvalidEntry('the response\'s headers must be pairs of str: (("location", "/orders/7"), …)') from None
-    return tuple((_header(name), _header(value)) for name, value in pairs)
-
-
-def _header(value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidEntry(f"a response header's name or value must be a str, not {type(value).__name__}")
-    if wrong := _NO_HEADER.search(value):
-        raise InvalidEntry(
-            f"a response header holds {wrong[0]!r}, which HTTP cannot carry (no line ends, no NUL, Latin-1 only): "
-            "remove or encode it"
-        )
-    return str.__str__(value)
+    checked = checked_digest(digest)
+    return Entry(checked_scope(scope), checked_key(key), checked, new_token())
 
 
 def _lost(entry: Entry) -> str:
     scope = f" of the scope {entry.scope!r}" if entry.scope else ""
     return (
-        f"the request with the idempotency key {entry.key!r}{scope} is no longer this run's: its lease ended and "
-        "another took it over, or it was finished. Roll back, and begin it again to learn its response"
+        f"the request with the idempotency key {entry.key!r}{scope} no longer belongs to this run: its lease ended and "
+        "another run took over, or it is finished. Roll back, and begin it again to get its response"
     )

@@ -1,4 +1,4 @@
-"""Inbox: is this the first time? Recorded with the effect, in the caller's transaction."""
+"""Inbox: mark a message as processed in the transaction of its effect, so that a redelivery has no second effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """The marks of one consumer. The same message counts once for each consumer.
+    """Remembers which messages a consumer has processed. Each consumer has its own marks.
 
     ``schema`` and ``table_prefix`` default to the settings.
     """
@@ -26,13 +26,13 @@ class Inbox:
     def __init__(self, consumer: str, *, schema: str | None = None, table_prefix: str | None = None) -> None:
         self.consumer = unique_key("consumer", consumer)
         self._settings = Settings.load(schema=schema, table_prefix=table_prefix)
-        Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
+        Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # raises for an invalid identifier
 
     def first_time(self, connection: object, message_id: uuid.UUID | str) -> bool:
-        """Mark the message as received in the caller's transaction; False if this consumer has marked it before.
+        """Mark the message in the caller's transaction. Returns False if this consumer has marked it before.
 
-        The mark commits or rolls back with the caller's own writes. While another transaction has marked the same
-        message and is still open, the call waits for its end.
+        The mark commits or rolls back with the caller's own writes. If another open transaction has marked the same
+        message, the call waits until that ends.
         """
         identifier = unique_key("message_id", message_id)
         kind = sync_kind(connection, "inbox.first_time")
@@ -45,7 +45,7 @@ class Inbox:
         return await arun(explained(self._marker(kind.dialect).mark(self.consumer, identifier)), kind.execute)
 
     def first_times(self, connection: object, message_ids: Sequence[uuid.UUID | str]) -> list[bool]:
-        """`first_time` for many messages, in a few statements. Of an id that is there twice, the second is none."""
+        """`first_time` for many messages, with a few statements. If an id occurs twice, the second one is False."""
         identifiers = [unique_key("message_id", one) for one in message_ids]
         kind = sync_kind(connection, "inbox.first_times")
         marked = run(explained(self._marker(kind.dialect).mark_many(self.consumer, identifiers)), kind.execute)

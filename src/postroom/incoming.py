@@ -1,4 +1,4 @@
-"""Incoming: a message as it was received."""
+"""Incoming: a message as received from a broker."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Class: TypeAlias = type[T]
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A received message: what a handler is given. The names are those of `Message`."""
+    """A received message, as passed to a handler. Its fields have the same names as those of `Message`."""
 
     id: str
-    """What the sender calls it; where it gave none, its place at the broker and what is there, else something new."""
+    """The sender's id. If it gave none: derived from the message's place at the broker and content, else a new one."""
     topic: str
     payload: bytes | None
     """None for a tombstone."""
@@ -28,16 +28,16 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     type: str | None = None
     key: str | None = None
     source: str | None = None
-    """Which service sent it, as it calls itself."""
+    """The service that sent it, by its own name."""
     aggregate_type: str | None = None
     aggregate_id: str | None = None
     position: int | None = None
-    """Its place in the sender's outbox: of two messages with the same key, the one with the higher place is newer."""
+    """Its position in the sender's outbox: of two messages with the same key, the higher one is newer."""
     created_at: datetime | None = None
     expires_at: datetime | None = None
     headers: Mapping[str, str] = {}
     problem: str | None = None
-    """Why it cannot be read, where it says that it is a CloudEvent and is none."""
+    """Why it cannot be read, if it claims to be a CloudEvent and is not."""
 
     assigned_dedup_id: str | None = None
     """Takes the place of source and id in `dedup_id`: the one a parked message was received under, or, where senders
@@ -49,13 +49,14 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.assigned_dedup_id or dedup_id_of(self.source, self.id, self.topic)
 
     def json(self) -> Any:
-        """The payload decoded from JSON. Raises `PayloadNotDecodable`."""
+        """Decode the payload from JSON. Raises `PayloadNotDecodable`."""
         return decode(self.payload)
 
     def decode(self, kind: Class[T]) -> T:
-        """The payload decoded from JSON, and checked to be of this type.
+        """Decode the payload from JSON to this type, and validate it.
 
-        A dataclass, a msgspec Struct, a TypedDict, a pydantic model, a list of them. Raises `PayloadNotDecodable`.
+        The type may be a dataclass, msgspec Struct, TypedDict or pydantic model, or a list of them. Raises
+        `PayloadNotDecodable`.
         """
         decoded: T = decode(self.payload, kind)
         return decoded
@@ -67,9 +68,9 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return len(self.payload or b"") + headers
 
     def __hash__(self) -> int:
-        """By the id: headers are a dict, which has no hash."""
+        """Hash by id, because headers are a dict, which has no hash."""
         return hash(self.id)
 
     def __repr__(self) -> str:
-        """Without the payload and the headers, which do not belong in logs."""
+        """Leave out payload and headers, which do not belong in logs."""
         return f"Incoming(id={self.id!r}, topic={self.topic!r}, key={self.key!r}, {self.size} bytes)"

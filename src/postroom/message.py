@@ -1,4 +1,4 @@
-"""Message: the envelope of one fact that a service tells the world."""
+"""Message: an outgoing message, validated and immutable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Class: TypeAlias = type[T]
 
 
 class Fields(TypedDict, total=False):
-    """What a message may carry beside its topic and payload."""
+    """The optional fields of a message."""
 
     key: Key | None
     type: str | None
@@ -59,16 +59,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idempotency_key: str | None = None
     digest: str | None = None
     deliver_at: datetime | None = None
-    """Not before then; None when it is read back, for then it is the delivery's matter."""
+    """Earliest delivery; None in a message that was read back, because its delivery row holds it."""
     expires_at: datetime | None = None
     position: int | None = None
-    """Its place in the outbox; None until it is read back."""
+    """Its position in the outbox; None until it is read back."""
     created_at: datetime | None = None
-    """When the database recorded it, by the database's clock; None until it is read back."""
+    """When it was recorded, by the database's clock; None until it is read back."""
     ledger: Entry | None = None
-    """The keyed request that is left to it by `add`; None when it is read back, for then a header has its place."""
+    """The keyed request that `add` hands to it; None in a message that was read back, where a header holds it."""
     duplicate: bool = False
-    """True where `add` found the idempotency key in use by this same message and wrote nothing."""
+    """True if `add` found the idempotency key in use by this same message, and wrote nothing."""
 
     @classmethod
     def new(  # noqa: PLR0913 - a message has that many fields, all but two by name
@@ -88,12 +88,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         content_type: str | None = None,
         ledger: Entry | None = None,
     ) -> Message:
-        """A validated message with its id, digest and trace context. Raises `InvalidMessage`, naming the field.
+        """Make a validated message with id, digest and trace context. Raises `InvalidMessage`, naming the field.
 
-        ``key``: messages with the same key leave in the order they were added. ``idempotency_key``: recorded once.
-        ``ledger``: the entry of a keyed request whose work this message does. `add` leaves the request to it: its run
-        can end it no more, and it is confirmed when the message is sent. One message for a request.
-        ``deliver_at``: not before then. ``expires_at``: not after then. ``payload``: see `postroom.encoding.encode`.
+        ``payload``: see `postroom.encoding.encode`. ``key``: messages with the same key leave in the order in which
+        they were added. ``idempotency_key``: a message with this key is recorded once. ``deliver_at``: do not send
+        before then. ``expires_at``: do not send after then. ``ledger``: the entry of a keyed request whose work this
+        message does. `add` hands the request to the message: its run can no longer finish it, and the relay confirms it
+        when the message is sent. A request can be handed to one message only.
         """
         encoded = encoding.encode(payload, _optional("content_type", content_type))
         message = cls(
@@ -118,7 +119,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(message, digest=message._digest(encoded.canonical))
 
     def _digest(self, canonical_payload: bytes | None) -> str:
-        """What makes two messages the same request: where they go and what they say, not their id or headers."""
+        """The digest that tells messages apart: where they go and what they say, without id and headers."""
         return encoding.digest(
             self.topic,
             self.type,
@@ -136,20 +137,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return len(self.payload or b"") + headers
 
     def json(self) -> Any:
-        """The payload decoded from JSON. Raises `PayloadNotDecodable`."""
+        """Decode the payload from JSON. Raises `PayloadNotDecodable`."""
         return decode(self.payload)
 
     def decode(self, kind: Class[T]) -> T:
-        """The payload decoded from JSON, and checked to be of this type, as `Incoming.decode` does."""
+        """Decode the payload from JSON to this type, and validate it, like `Incoming.decode`."""
         decoded: T = decode(self.payload, kind)
         return decoded
 
     def __hash__(self) -> int:
-        """By the id: headers are a dict, which has no hash."""
+        """Hash by id, because headers are a dict, which has no hash."""
         return hash(self.id)
 
     def __repr__(self) -> str:
-        """Without the payload and the headers, which do not belong in logs."""
+        """Leave out payload and headers, which do not belong in logs."""
         return f"Message(id={self.id!s}, topic={self.topic!r}, key={self.key!r}, {self.size} bytes)"
 
 
@@ -169,41 +170,41 @@ def _optional(name: str, value: object) -> str | None:
 
 
 _UNSTORABLE = {
-    False: re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]"),  # topics and headers become part of protocols' heads
+    False: re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]"),  # topics and headers end up in protocol headers
     True: re.compile("[\x00\ud800-\udfff]"),
 }
 
 
 def _storable(name: str, value: str, *, control_characters: bool) -> str:
-    """Refuse NUL, lone surrogates, which UTF-8 cannot hold, and, unless allowed, other control characters."""
+    """Refuse NUL, lone surrogates (not valid UTF-8) and, unless allowed, other control characters."""
     wrong = _UNSTORABLE[control_characters].search(value)
     if wrong:
         raise InvalidMessage(f"{name} holds the character {wrong[0]!r}, which cannot be stored or sent: remove it")
-    return str.__str__(value)  # plain text: drivers would write a member of a `(str, Enum)` each in its own way
+    return str.__str__(value)  # plain text: drivers would each write a member of a `(str, Enum)` in their own way
 
 
 def _key(name: str, value: object) -> str | None:
-    """Ordering and idempotency keys: text, whole numbers and UUIDs, as text."""
+    """Normalise a key: text, whole numbers and UUIDs become text."""
     if value is None:
         return None
-    is_key = isinstance(value, str | int | uuid.UUID) or type(value).__name__ == "UUID"  # uuid_utils has its own
+    is_key = isinstance(value, str | int | uuid.UUID) or type(value).__name__ == "UUID"  # uuid_utils has its own class
     if isinstance(value, bool) or not is_key:
         raise InvalidMessage(f"{name} must be a str, int or UUID, not {type(value).__name__}")
     if isinstance(value, int):
         value = int(value)  # the number of an `(int, Enum)`
-        if abs(value) >= 10**MAX_TEXT:  # Python may refuse to write it out
+        if abs(value) >= 10**MAX_TEXT:  # Python limits the conversion of huge numbers
             raise InvalidMessage(f"{name} is a number of more than {MAX_TEXT} digits: at most {MAX_TEXT} are allowed")
     return _text(name, value if isinstance(value, str) else str(value), control_characters=True)
 
 
 def _id(value: object) -> uuid.UUID:
-    """A time-ordered id (UUIDv7), or the one given."""
+    """The given id, or a new time-ordered one (UUIDv7)."""
     if value is None:
         return uuid_utils.compat.uuid7()
     try:
         return uuid.UUID(str(value))
     except ValueError:
-        raise InvalidMessage(f"id must be a UUID, not {str(value)[:60]!r}: leave it out to have one made") from None
+        raise InvalidMessage(f"id must be a UUID, not {str(value)[:60]!r}: leave it out to get a new one") from None
 
 
 def _moment(name: str, value: object) -> datetime | None:
@@ -219,14 +220,14 @@ def _moment(name: str, value: object) -> datetime | None:
         moment = value.astimezone(UTC)
     except OverflowError:
         moment = None
-    if moment is None or not 1000 <= moment.year <= 9998:  # noqa: PLR2004 - what every database can hold
+    if moment is None or not 1000 <= moment.year <= 9998:  # noqa: PLR2004 - the range of every database
         raise InvalidMessage(f"{name} {value.isoformat()} is outside the years 1000 to 9998")
     return moment
 
 
 def _place(entry: object) -> str:
     if not isinstance(entry, Entry):
-        raise InvalidMessage(f"ledger must be the entry that ledger.begin gave, not {type(entry).__name__}")
+        raise InvalidMessage(f"ledger must be the entry that ledger.begin returned, not {type(entry).__name__}")
     return msgspec.json.encode((entry.scope, entry.key, entry.digest)).decode()
 
 
@@ -247,7 +248,7 @@ def _headers(given: object) -> dict[str, str]:
 
 
 def check_stored(message: Message) -> None:
-    """Raise `InvalidMessage` where a message that was read back is none that `new` would have made."""
+    """Raise `InvalidMessage` if a message that was read back could not have been made by `new`."""
     _text("topic", message.topic)
     _text("content_type", message.content_type)
     _optional("type", message.type)
@@ -260,7 +261,7 @@ def check_stored(message: Message) -> None:
 
 
 def _with_trace_context(headers: dict[str, str]) -> dict[str, str]:
-    """W3C trace context of the current span. An application that never loaded OpenTelemetry has none."""
+    """Add the W3C trace context of the current span. An application that never imported OpenTelemetry has none."""
     if "opentelemetry.trace" not in sys.modules or "traceparent" in map(str.lower, headers):
         return headers
     from opentelemetry.trace.propagation.tracecontext import (
@@ -275,13 +276,13 @@ def _idempotency_key(value: object) -> str:
     key = unique_key("idempotency_key", value)
     if key.startswith(RESERVED):
         raise InvalidMessage(
-            f"idempotency_key {key[:40]!r} begins with {RESERVED!r}, as only Postroom's own do: give another"
+            f"idempotency_key {key[:40]!r} starts with {RESERVED!r}, which is reserved for Postroom: choose another"
         )
     return key
 
 
 def unique_key(name: str, value: object) -> str:
-    """A text, whole number or UUID as text of 1 to 255 characters that is unique in every database alike.
+    """Normalise a text, whole number or UUID to text of 1 to 255 characters that is unique in every database.
 
     Raises `InvalidMessage`.
     """
@@ -289,5 +290,5 @@ def unique_key(name: str, value: object) -> str:
     if key is None:
         raise InvalidMessage(f"{name} is None: give a str, int or UUID")
     if key.endswith(" "):
-        raise InvalidMessage(f"{name} {key[-20:]!r} ends with a space, which MySQL would not tell from none: strip it")
+        raise InvalidMessage(f"{name} {key[-20:]!r} ends with a space, which MySQL ignores: strip it")
     return key

@@ -1,4 +1,4 @@
-"""Outbox: add a message in the caller's transaction, so that it commits with the business rows or not at all."""
+"""Outbox: record a message in the caller's transaction, so that it commits with the business rows or not at all."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Steps, arun, run
 
 MOST_TOPICS = 4096
-"""Of which it is remembered whether a broker can have them."""
+"""Topics whose check is cached."""
 Mask = Callable[[str, Any], Any]
 
 
 class Outbox:
-    """Records messages. It never commits, never opens a transaction of its own, never talks to a broker.
+    """Records messages in the caller's transaction. It never commits, never opens a transaction, never calls a broker.
 
-    ``schema``, ``table_prefix`` and ``max_payload_bytes`` default to the settings. ``mask(topic, payload)`` is called
-    with each payload before it is encoded, and returns what is stored instead: the place to remove personal data.
+    ``schema``, ``table_prefix``, ``max_payload_bytes``, ``notify``, ``routes`` and ``brokers`` default to the settings.
 
-    Messages of one key leave in the order of ``add``, which is the order of commit only if the transactions wait for
-    each other: because they lock the key's business row first, or with ``lock_keys``, which makes ``add`` wait until
-    every other transaction that has added with the same key has ended. SQLite's transactions always do; on
-    PostgreSQL it costs one more statement; MySQL and MariaDB cannot do it (`InvalidSetting`).
+    ``mask(topic, payload)`` is called with each payload before it is encoded, and returns what is stored instead: the
+    place to remove personal data.
 
-    With ``notify``, PostgreSQL tells listening relays of a commit with messages in it, so that they need not wait for
-    their next look; elsewhere it has no effect. It defaults to the settings.
+    ``lock_keys``: messages of one key leave in the order of ``add``. That is the order of commit only if transactions
+    with the same key wait for each other: because they lock the key's business row first, or with ``lock_keys``, which
+    makes ``add`` wait until every other transaction that added with the same key has ended. SQLite's transactions
+    always wait; on PostgreSQL it costs one more statement; MySQL and MariaDB do not support it (`InvalidSetting`).
 
-    ``brokers`` are the patterns of topics for which relays have brokers of their own; they default to the settings. A
-    message goes at once where the relay would have to bring it. An outbox that does not know them is no mistake.
+    ``notify``: on PostgreSQL, wake listening relays when a transaction with messages commits, so that they need not
+    wait for their next poll. It has no effect on other databases.
 
-    Where the settings name the broker, a topic that it cannot have, or that is its own, is an `InvalidMessage`.
+    ``brokers``: the topic patterns for which relays have brokers of their own. Messages then go to the right queue at
+    once; without them, a relay moves them there.
+
+    If the settings name the broker, a topic that it does not accept, or reserves, raises `InvalidMessage`.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Outbox:
         patterns = self._settings.brokers
         self._queue_of = Routing(patterns).queue_of if patterns else None
         self._problem_of = _topic_rules(self._settings)
-        Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # refuses what is no identifier
+        Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # raises for an invalid identifier
         self._mask = mask
         self._lock_keys = lock_keys
         self._writers: dict[str, Writer] = {}
@@ -81,13 +83,14 @@ class Outbox:
     ) -> Message:
         """Record one message in the connection's open transaction, and return it.
 
-        Where the topic is None, ``routes`` of the settings give that of the message's type, else ``default_topic``.
-        The fields: key, type, aggregate_type, aggregate_id, headers, id, idempotency_key, deliver_at, expires_at,
-        content_type, ledger; see `Message.new`.
-        Messages with the same key leave in the order they were added. Raises `InvalidMessage`, `IdempotencyConflict`,
-        `DuplicateMessage` or `UnusableConnection`; then nothing was written, and the transaction can be used on.
-        Raises `LeaseLost` where ``ledger`` is a keyed request that is no longer this run's: roll back. An error of the
-        database itself is passed on as it is: roll back.
+        If the topic is None, ``routes`` of the settings maps the message's type to a topic; the default is
+        ``default_topic``. The fields are key, type, aggregate_type, aggregate_id, headers, id, idempotency_key,
+        deliver_at, expires_at, content_type and ledger; see `Message.new`. Messages with the same key leave in the
+        order in which they were added.
+
+        Raises `InvalidMessage`, `IdempotencyConflict`, `DuplicateMessage` or `UnusableConnection`; then nothing was
+        written, and the transaction is still usable. Raises `LeaseLost` if ``ledger`` is a keyed request that no longer
+        belongs to this run: roll back. Errors of the database itself are raised unchanged: roll back.
         """
         message = self.message(topic, payload, **fields)
         [recorded] = self._add(connection, [message], "outbox.add")
@@ -96,15 +99,15 @@ class Outbox:
     async def aadd(
         self, connection: object, topic: str | None, payload: object = None, **fields: Unpack[Fields]
     ) -> Message:
-        """`add` for an async connection; it takes the same fields."""
+        """`add` for an async connection."""
         message = self.message(topic, payload, **fields)
         [recorded] = await self._aadd(connection, [message], "outbox.aadd")
         return recorded
 
     def add_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
-        """Record many messages, made with `Message.new` or `message`, in a few statements, in their order.
+        """Record many messages, made with `Message.new` or `message`, in order and with a few statements.
 
-        Raises as `add` does; then none of them was written.
+        Raises like `add`; then none of them was written.
         """
         return self._add(connection, _listed(messages), "outbox.add_many")
 
@@ -113,14 +116,14 @@ class Outbox:
         return await self._aadd(connection, _listed(messages), "outbox.aadd_many")
 
     def message(self, topic: str | None, payload: object = None, **fields: Unpack[Fields]) -> Message:
-        """A message for `add_many`, with mask and routes as `add` has them; `Message.new` knows neither."""
+        """Make a message for `add_many`, applying mask and routes like `add`; `Message.new` applies neither."""
         if topic is None:
             topic = self._route(fields.get("type"))
         return Message.new(topic, self._mask(topic, payload) if self._mask else payload, **fields)
 
     def _route(self, type: str | None) -> str:
         if type is None:
-            raise InvalidMessage("neither topic nor type is given: give a topic, or a type to find its topic by")
+            raise InvalidMessage("neither topic nor type is given: give a topic, or a type that routes map to a topic")
         return self._settings.routes.get(type, self._settings.default_topic)
 
     def _add(self, connection: object, messages: list[Message], method: str) -> list[Message]:
@@ -176,23 +179,23 @@ class Outbox:
 
 
 def _topic_rules(settings: Settings) -> Callable[[str], str | None] | None:
-    """What says why the broker of a topic cannot have it, as far as settings name that broker; None if they do not."""
+    """A function that says why a topic's broker does not accept it; None if the settings name no such broker."""
     rules = {pattern: rule_of(url) for pattern, url in settings.brokers.items()}
-    usual = rule_of(settings.broker)
-    if usual is None and not any(rules.values()):
+    default = rule_of(settings.broker)
+    if default is None and not any(rules.values()):
         return None
 
     @lru_cache(maxsize=MOST_TOPICS)
     def problem_of(topic: str) -> str | None:
         pattern = best_pattern(rules, topic) if rules else None
-        rule = usual if pattern is None else rules[pattern]
+        rule = default if pattern is None else rules[pattern]
         return None if rule is None else rule(topic)
 
     return problem_of
 
 
 def _without_brokers(patterns: Collection[str] | None) -> dict[str, str] | None:
-    """The patterns as settings have them; an outbox does not look at the URLs."""
+    """The patterns in the form of the settings; an outbox ignores the URLs."""
     if isinstance(patterns, str):
         raise InvalidSetting(f"brokers = {patterns!r} is a text: give a list of patterns, as in [{patterns!r}]")
     return None if patterns is None else dict.fromkeys(patterns, "")

@@ -73,7 +73,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "long idempotency key": ({"idempotency_key": "x" * 256}, "idempotency_key has 256 characters"),
     "idempotency key of our own": (
         {"idempotency_key": "postroom:parked:7"},
-        "idempotency_key 'postroom:parked:7' begins with 'postroom:'.*give another",
+        "idempotency_key 'postroom:parked:7' starts with 'postroom:'.*choose another",
     ),
     "NUL in the idempotency key": ({"idempotency_key": "\0"}, "idempotency_key holds the character"),
     "space at an idempotency key's end": (

@@ -116,7 +116,7 @@ def test_K_1_parts_of_a_scope_are_texts_numbers_or_uuids(wrong: Any) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e12])
 def test_K_3_a_lease_has_an_end(connection: sqlite3.Connection, seconds: float) -> None:
-    with pytest.raises(InvalidEntry, match="cannot be had"):
+    with pytest.raises(InvalidEntry, match="is not possible"):
         Ledger().renew(connection, Entry("", "key", DIGEST, 7), seconds)
 
 
