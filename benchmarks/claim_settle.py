@@ -10,8 +10,8 @@ import psycopg
 from benchmarks.rounds import create_tables, per_second, show
 from postroom import Message, Outbox
 from postroom.store.connections.stores import AsyncStore
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import Sent
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.sql.steps import arun
 from tests.services import registry
 from tests.services.databases import fresh_database
@@ -84,12 +84,12 @@ async def _bare(url: str) -> int:
 
 async def _rows(url: str) -> int:
     store = AsyncStore(url)
-    operations = deliveries(store.names)
+    operations = QueueStore(store.names)
     sent = 0
     try:
         async with store.session() as execute:
-            while claim := (await arun(operations.claim("bench", BATCH, 30, due=False), execute)).messages:
-                await arun(operations.settle([Sent(one) for one in claim]), execute)
+            while claim := (await arun(operations.rows.claim("bench", BATCH, 30, due=False), execute)).messages:
+                await arun(operations.settlements.settle([Sent(one) for one in claim]), execute)
                 sent += len(claim)
     finally:
         await store.close()
@@ -98,15 +98,15 @@ async def _rows(url: str) -> int:
 
 async def _lanes(url: str) -> int:
     store = AsyncStore(url)
-    operations = deliveries(store.names)
+    operations = QueueStore(store.names)
     sent = 0
     try:
         async with store.session() as execute:
-            lanes = await arun(operations.take_lanes("bench", 30), execute)
-            while claim := (await arun(operations.read_lanes(lanes, BATCH // 16, 30), execute)).messages:
-                await arun(operations.settle([Sent(one) for one in claim]), execute)
+            lanes = await arun(operations.lanes.take("bench", 30), execute)
+            while claim := (await arun(operations.lanes.read(lanes, BATCH // 16, 30), execute)).messages:
+                await arun(operations.settlements.settle([Sent(one) for one in claim]), execute)
                 sent += len(claim)
-            await arun(operations.release(lanes), execute)
+            await arun(operations.lanes.release(lanes), execute)
     finally:
         await store.close()
     return sent

@@ -8,7 +8,7 @@ from postroom import Admin, Message, Outbox
 from postroom.admin import DeadLetter, Filter, Status
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
-from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.schema.migrations import upgrade
 
@@ -50,7 +50,7 @@ class Service:
         """A relay says that it is alive, takes lanes, and is killed."""
         self._store.run(Workers(self._store.names).beat("killed", lanes, 0))
         if lanes:
-            self._store.run(deliveries(self._store.names).take_lanes("killed", seconds, lanes))
+            self._store.run(QueueStore(self._store.names).lanes.take("killed", seconds, lanes))
 
     def lanes_of(self, worker: str) -> int:
         """How many lanes the worker holds."""

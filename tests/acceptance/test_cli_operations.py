@@ -17,8 +17,8 @@ import pytest
 from postroom import Outbox
 from postroom.cli import main
 from postroom.store.connections.stores import Store
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import Dead, Sent
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from tests.contract import clock
 from tests.services.databases import KINDS
@@ -73,10 +73,10 @@ class Desk:
     def bury(self, *topics: str, code: str = "REJECTED") -> list[UUID]:
         """Messages that have died."""
         added = self.add(*topics)
-        protocol = deliveries(self.store.names)
-        claimed = self.store.run(protocol.claim("relay", 1000, 30)).messages
+        protocol = QueueStore(self.store.names)
+        claimed = self.store.run(protocol.rows.claim("relay", 1000, 30)).messages
         dead = [Dead(one, code, "not wanted") for one in claimed if one.message.id in added]
-        assert self.store.run(protocol.settle(dead)) == []
+        assert self.store.run(protocol.settlements.settle(dead)) == []
         assert len(dead) == len(added)
         return added
 
@@ -166,9 +166,9 @@ def test_L_17_messages_are_cancelled_unless_they_are_sent_or_dead(desk: Desk) ->
     assert code == 1
     assert json.loads(out) == {"cancelled": 1, "not_done": {str(dead): "dead", str(first): "not there"}}
     assert f"{dead} is dead" in err
-    protocol = deliveries(desk.store.names)
-    lanes = desk.store.run(protocol.take_lanes("relay", 30))
-    [claimed] = desk.store.run(protocol.read_lanes(lanes, 1, 30)).messages
+    protocol = QueueStore(desk.store.names)
+    lanes = desk.store.run(protocol.lanes.take("relay", 30))
+    [claimed] = desk.store.run(protocol.lanes.read(lanes, 1, 30)).messages
     assert claimed.message.id == third
     code, out, err = desk.ended("messages", "cancel", "--topic", "mails", "--yes")
     assert (code, out) == (1, "cancelled 1 message\n")
@@ -258,11 +258,11 @@ def test_R_9_what_waits_for_its_topic_is_told_and_can_be_cancelled(
 
 def test_L_16_what_is_held_names_its_blocker_but_skip_holds_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     blocker, behind = desk.add("orders", "orders", key="7")
-    protocol = deliveries(desk.store.names)
-    lanes = desk.store.run(protocol.take_lanes("relay", 30))
-    one, _ = desk.store.run(protocol.read_lanes(lanes, 2, 30)).messages
-    desk.store.run(protocol.settle([Dead(one, "REJECTED", "not wanted")]))
-    desk.store.run(protocol.release(lanes))
+    protocol = QueueStore(desk.store.names)
+    lanes = desk.store.run(protocol.lanes.take("relay", 30))
+    one, _ = desk.store.run(protocol.lanes.read(lanes, 2, 30)).messages
+    desk.store.run(protocol.settlements.settle([Dead(one, "REJECTED", "not wanted")]))
+    desk.store.run(protocol.lanes.release(lanes))
     told = desk.json("messages", "show", str(behind))
     assert (told["reason"], told["blocker"]["id"], told["blocker"]["status"]) == ("held", str(blocker), "dead")
     assert desk.json("status")["held"] == 1
@@ -273,12 +273,12 @@ def test_L_16_what_is_held_names_its_blocker_but_skip_holds_none(desk: Desk, mon
 
 def test_V_5_leases_that_have_ended_are_freed(desk: Desk) -> None:
     desk.add("orders", "orders")
-    protocol = deliveries(desk.store.names)
-    desk.store.run(protocol.claim("gone", 1, 30))
-    desk.store.run(protocol.take_lanes("gone", 30, 2))
+    protocol = QueueStore(desk.store.names)
+    desk.store.run(protocol.rows.claim("gone", 1, 30))
+    desk.store.run(protocol.lanes.take("gone", 30, 2))
     assert desk.json("messages", "release", "--expired") == {"messages": 0, "lanes": 0}
     clock.advance(desk.store, 31)
-    desk.store.run(protocol.claim("alive", 1, 30, after=1, due=False))
+    desk.store.run(protocol.rows.claim("alive", 1, 30, after=1, due=False))
     assert desk("messages", "release", "--expired") == "freed 1 leases on messages and 2 on lanes\n"
     assert desk.json("status")["sending"] == 1
 
@@ -286,9 +286,9 @@ def test_V_5_leases_that_have_ended_are_freed(desk: Desk) -> None:
 def test_L_15_clean_up_removes_what_was_settled_long_ago(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     [dead] = desk.bury("orders")
     desk.add("orders", "orders")
-    protocol = deliveries(desk.store.names)
-    claimed = desk.store.run(protocol.claim("relay", 10, 30)).messages
-    desk.store.run(protocol.settle([Sent(one) for one in claimed]))
+    protocol = QueueStore(desk.store.names)
+    claimed = desk.store.run(protocol.rows.claim("relay", 10, 30)).messages
+    desk.store.run(protocol.settlements.settle([Sent(one) for one in claimed]))
     [unsent] = desk.add("orders")
     clock.advance(desk.store, 3 * DAY)
     assert desk.json("cleanup") == {"messages": 0, "marks": 0, "entries": 0}

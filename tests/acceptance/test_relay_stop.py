@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from postroom import Relay
 from postroom.brokers.memory import MemoryBroker
 from postroom.store.connections.stores import Store
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.lanes import Lanes
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.steps import Query
 
@@ -27,10 +27,10 @@ async def test_R_4_lanes_that_are_being_taken_when_the_relay_stops_are_released(
 ) -> None:
     url = fresh_database("postgresql")
     at_work, taken = asyncio.Event(), asyncio.Event()
-    take_lanes = Lanes.take_lanes
+    take = Lanes.take
 
     def take_slowly(self: Lanes, *args: Any, **options: Any) -> Steps[list[Lane]]:
-        lanes = yield from take_lanes(self, *args, **options)
+        lanes = yield from take(self, *args, **options)
         if lanes:
             taken.set()
             yield Query("SELECT pg_sleep(0.3)")  # committed, and the relay does not know yet
@@ -38,13 +38,13 @@ async def test_R_4_lanes_that_are_being_taken_when_the_relay_stops_are_released(
 
     with closing(Store(url)) as store:
         store.call(lambda connection: upgrade(connection, store.names))
-        operations = deliveries(store.names)
-        before = store.run(operations.take_lanes("another", 60))
-        monkeypatch.setattr(Lanes, "take_lanes", take_slowly)
+        operations = QueueStore(store.names)
+        before = store.run(operations.lanes.take("another", 60))
+        monkeypatch.setattr(Lanes, "take", take_slowly)
         relay = Relay(url, MemoryBroker(), lane_lease_sec=60, hook=lambda _: at_work.set())
         async with asyncio.timeout(30), relay:
             await at_work.wait()
-            store.run(operations.release(before))
+            store.run(operations.lanes.release(before))
             await taken.wait()
-        held = operations.statement(f"SELECT lane FROM {operations.lane} WHERE owner <> ''", {})
+        held = operations.sql.statement(f"SELECT lane FROM {operations.sql.lane} WHERE owner <> ''", {})
         assert store.run(held) == []

@@ -21,7 +21,7 @@ from postroom.message import Message
 from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits
 from postroom.rules.ordering import Order, key_hash, lane_of
 from postroom.store.connections.stores import BlockingStore, BridgedStore, Store
-from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.writing import WRITERS
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE, Operations
@@ -31,7 +31,6 @@ from tests.contract import clock
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.leases import Claim, Claimed, Lane, Renewal, Settlement
 
 T = TypeVar("T")
@@ -145,16 +144,16 @@ class Room:
         self.driver = driver
         self.names = store.names
         self.tables = store.names.mapping()
-        self.deliveries = deliveries(store.names)
+        self.deliveries = QueueStore(store.names)
         self._operations = Operations(store.names)
         self._numbers = itertools.count()
         self.dialect = self._operations.dialect
 
     def on(
         self, queue: str = DEFAULT_QUEUE, order: Order = Order.HOLD, limits: ClaimLimits = DEFAULT_CLAIM_LIMITS
-    ) -> Deliveries:
+    ) -> QueueStore:
         """The lease protocol with other choices than the default ones."""
-        return deliveries(self.names, queue, order, limits)
+        return QueueStore(self.names, queue, order, limits)
 
     def run(self, steps: Steps[T]) -> T:
         return self.store.run(steps)
@@ -213,16 +212,16 @@ class Room:
     # What a worker does
 
     def claim(self, worker: str = "worker", limit: int = 100, seconds: float = 30, **options: Any) -> list[Claimed]:
-        return self.run(self.deliveries.claim(worker, limit, seconds, **options)).messages
+        return self.run(self.deliveries.rows.claim(worker, limit, seconds, **options)).messages
 
     def take_lanes(self, worker: str = "worker", seconds: float = 30, **options: Any) -> list[Lane]:
-        return self.run(self.deliveries.take_lanes(worker, seconds, **options))
+        return self.run(self.deliveries.lanes.take(worker, seconds, **options))
 
     def read_lanes(self, lanes: Sequence[Lane], limit: int = 100, seconds: float = 30, **options: Any) -> Claim:
-        return self.run(self.deliveries.read_lanes(lanes, limit, seconds, **options))
+        return self.run(self.deliveries.lanes.read(lanes, limit, seconds, **options))
 
     def settle(self, *settlements: Settlement) -> list[Claimed]:
-        return self.run(self.deliveries.settle(settlements))
+        return self.run(self.deliveries.settlements.settle(settlements))
 
     # What is in the tables
 

@@ -26,8 +26,8 @@ def bury(room: Room, count: int = 1, code: str = "REJECTED", queue: str = "defau
     """Add messages and let them die."""
     added = room.add(count, queue=queue)
     protocol = room.on(queue)
-    claimed = room.run(protocol.claim("worker", count, 30)).messages
-    room.run(protocol.settle([Dead(one, code, "not wanted") for one in claimed]))
+    claimed = room.run(protocol.rows.claim("worker", count, 30)).messages
+    room.run(protocol.settlements.settle([Dead(one, code, "not wanted") for one in claimed]))
     return added
 
 
@@ -122,7 +122,7 @@ def test_every_id_is_done_or_refused_with_what_it_is(room: Room) -> None:
     room.select(f"DELETE FROM {{delivery}} WHERE position = {half}")
     [pending] = room.add()
     [leased] = room.add(queue="handlers")
-    room.run(room.on("handlers").claim("worker", 1, 30))
+    room.run(room.on("handlers").rows.claim("worker", 1, 30))
     missing = uuid4()
     ids = room.ids([dead, sent, half, pending, leased])
     result = room.admin().requeue(Filter([*map(str, ids), missing]), actor="ada")

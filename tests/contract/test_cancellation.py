@@ -86,16 +86,16 @@ def test_L_17_those_behind_a_cancelled_message_go_in_their_order(room: Room, ord
     protocol = room.on(order=order)
     [first, *held] = room.add(3, key=KEY)
     lanes = room.take_lanes()
-    [claimed] = room.run(protocol.read_lanes(lanes, 1, 30)).messages
+    [claimed] = room.run(protocol.lanes.read(lanes, 1, 30)).messages
     room.settle(Retry(claimed, 60, "UNROUTABLE", "no such queue"))
     [late] = room.add(key=KEY)
-    assert room.run(protocol.read_lanes(lanes, 10, 30)).messages == []
+    assert room.run(protocol.lanes.read(lanes, 10, 30)).messages == []
     assert cancel(room, code="UNROUTABLE").count == 1
     behind = {0: held[-1]}
-    claim = room.run(protocol.read_lanes(lanes, 10, 30, after=behind))
+    claim = room.run(protocol.lanes.read(lanes, 10, 30, after=behind))
     assert (claim.messages, list(claim.freed)) == ([], [0])
-    room.run(protocol.look_back(lanes))
-    assert positions(room.run(protocol.read_lanes(lanes, 10, 30)).messages) == [*held, late]
+    room.run(protocol.lanes.look_back(lanes))
+    assert positions(room.run(protocol.lanes.read(lanes, 10, 30)).messages) == [*held, late]
     assert first not in room.positions()
 
 

@@ -59,18 +59,18 @@ def test_aiomysql_does_what_asyncmy_does(room: Room) -> None:
     added = room.add(4)
     keyed = room.add(2, key="a")
     sent, failed, dead, back = room.claim()
-    assert lost_by(room.run(room.deliveries.renew([sent, failed], [], 30))) == ([], [])
+    assert lost_by(room.run(room.deliveries.renewals.renew([sent, failed], [], 30))) == ([], [])
     failure = Retry(failed, 0, "CODE", "é %s")
     assert room.settle(Sent(sent, "offset 1"), failure, Dead(dead, "CODE", "text"), GivenBack(back)) == []
     assert positions(room.claim()) == [added[1], added[3]]
     lanes = room.take_lanes()
     first, second = room.read_lanes(lanes).messages
     assert room.settle(Retry(first, 0, "CODE", "text")) == []
-    assert room.run(room.deliveries.promote(lanes)) == {first.lane: keyed[0]}
+    assert room.run(room.deliveries.lanes.promote(lanes)) == {first.lane: keyed[0]}
     assert room.settle(Sent(first), Sent(second)) == []
     assert room.admin().requeue(ALL, actor="operator").count == 1
     assert room.admin().status().sent == 3
-    room.run(room.deliveries.release(lanes))
+    room.run(room.deliveries.lanes.release(lanes))
 
 
 def test_L_2_the_oldest_come_first_and_in_order(room: Room) -> None:
@@ -80,7 +80,7 @@ def test_L_2_the_oldest_come_first_and_in_order(room: Room) -> None:
 
 
 def test_L_2_an_empty_outbox_gives_nothing(room: Room) -> None:
-    assert room.run(room.deliveries.claim("worker", 10, 30)) == Claim([], [], 0)
+    assert room.run(room.deliveries.rows.claim("worker", 10, 30)) == Claim([], [], 0)
 
 
 def test_L_2_what_others_hold_is_skipped(room: Room) -> None:
@@ -179,13 +179,15 @@ def test_L_4_no_operation_passes_the_clients_clock_to_the_database(room: Room) -
     room.add(3)
     room.add(3, key="a")
     d = room.deliveries
-    [first, second, third] = room.run(no_moments(d.claim("worker", 9, 30))).messages
-    room.run(no_moments(d.renew([first], [], 30)))
-    room.run(no_moments(d.settle([Sent(first), Retry(second, 30, "CODE", "text"), Dead(third, "CODE", "text")])))
-    lanes = room.run(no_moments(d.take_lanes("worker", 30)))
-    [fourth, *_] = room.run(no_moments(d.read_lanes(lanes, 9, 30))).messages
-    room.run(no_moments(d.settle([Retry(fourth, 0, "CODE", "text")])))
-    assert room.run(no_moments(d.promote(lanes))) == {fourth.lane: fourth.position}
+    [first, second, third] = room.run(no_moments(d.rows.claim("worker", 9, 30))).messages
+    room.run(no_moments(d.renewals.renew([first], [], 30)))
+    room.run(
+        no_moments(d.settlements.settle([Sent(first), Retry(second, 30, "CODE", "text"), Dead(third, "CODE", "text")]))
+    )
+    lanes = room.run(no_moments(d.lanes.take("worker", 30)))
+    [fourth, *_] = room.run(no_moments(d.lanes.read(lanes, 9, 30))).messages
+    room.run(no_moments(d.settlements.settle([Retry(fourth, 0, "CODE", "text")])))
+    assert room.run(no_moments(d.lanes.promote(lanes))) == {fourth.lane: fourth.position}
 
 
 def no_moments(steps: Steps[T]) -> Steps[T]:
@@ -247,10 +249,10 @@ def test_queues_are_separate(room: Room) -> None:
     room.advance(61)
     assert positions(room.claim()) == [here]
     handlers = room.on("handlers")
-    claimed = room.run(handlers.claim("worker", 10, 30)).messages
+    claimed = room.run(handlers.rows.claim("worker", 10, 30)).messages
     assert positions(claimed) == [there, later]
     assert room.settle(Sent(claimed[0])) == [claimed[0]]
-    assert room.run(handlers.settle([Sent(claimed[0])])) == []
+    assert room.run(handlers.settlements.settle([Sent(claimed[0])])) == []
 
 
 def test_L_7_a_message_claimed_too_often_is_sent_alone_and_then_goes_dead(room: Room) -> None:
@@ -259,7 +261,7 @@ def test_L_7_a_message_claimed_too_often_is_sent_alone_and_then_goes_dead(room: 
     protocol = room.on(limits=limits)
 
     def claim() -> Claim:
-        return room.run(protocol.claim("worker", 10, 30))
+        return room.run(protocol.rows.claim("worker", 10, 30))
 
     for _ in range(2):
         assert positions(claim().messages) == [before, poison, behind]
@@ -268,7 +270,7 @@ def test_L_7_a_message_claimed_too_often_is_sent_alone_and_then_goes_dead(room: 
     claimed = claim().messages
     assert positions(claimed) == [before]
     assert [room.delivery(position).claims for position in (poison, behind)] == [2, 2]
-    room.run(protocol.settle([Sent(claimed[0])]))
+    room.run(protocol.settlements.settle([Sent(claimed[0])]))
     for _ in range(2):
         assert positions(claim().messages) == [poison]
         room.advance(31)
@@ -288,16 +290,16 @@ def test_L_7_a_settlement_ends_the_count_of_claims(room: Room) -> None:
     protocol = room.on(limits=limits)
     [position] = room.add()
     for _ in range(4):
-        [claimed] = room.run(protocol.claim("worker", 10, 30)).messages
+        [claimed] = room.run(protocol.rows.claim("worker", 10, 30)).messages
         assert claimed.claims == 1
-        room.run(protocol.settle([Retry(claimed, 0, "CODE", "text")]))
+        room.run(protocol.settlements.settle([Retry(claimed, 0, "CODE", "text")]))
         assert room.delivery(position).claims == 0
 
 
 def test_a_delivery_without_a_message_goes_dead(room: Room) -> None:
     lost, good = room.add(2)
     room.select("DELETE FROM {outbox} WHERE position = :position", position=lost)
-    claim = room.run(room.deliveries.claim("worker", 10, 30))
+    claim = room.run(room.deliveries.rows.claim("worker", 10, 30))
     assert positions(claim.messages) == [good]
     [dead] = claim.settled
     assert isinstance(dead, Dead)
@@ -310,7 +312,7 @@ def test_an_unknown_outcome_is_resolved_by_its_token(room: Room) -> None:
     added = room.add(2)
     known = room.claim(limit=1, token=7)
     room.claim(token=8)
-    room.run(room.deliveries.forget(8))
+    room.run(room.deliveries.recovery.forget(8))
     row = room.delivery(added[1])
     assert (row.token, row.owner, row.claims, row.leased_until) == (0, "", 0, None)
     assert positions(room.claim("other")) == added[1:]
@@ -333,5 +335,5 @@ def test_two_claims_on_two_connections_share_nothing(room: Room, neighbour: Stor
     added = room.add(10)
     mine = room.claim("one", limit=4)
     with neighbour.session() as execute:
-        theirs = run(room.deliveries.claim("two", 100, 30), execute).messages
+        theirs = run(room.deliveries.rows.claim("two", 100, 30), execute).messages
     assert positions(mine) + positions(theirs) == added

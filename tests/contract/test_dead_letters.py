@@ -31,7 +31,7 @@ def bury(room: Room, count: int = 1, key: str | None = None) -> list[int]:
     claimed = [*room.claim(limit=count), *room.read_lanes(lanes, limit=count).messages]
     assert positions(claimed) == added
     assert room.settle(*(Dead(one, "REJECTED", "not wanted") for one in claimed)) == []
-    room.run(room.deliveries.release(lanes))
+    room.run(room.deliveries.lanes.release(lanes))
     return added
 
 
@@ -155,7 +155,7 @@ def test_L_16_a_requeued_message_goes_before_what_it_held(room: Room) -> None:
     assert room.read_lanes(lanes).messages == []
     requeue(room)
     assert room.read_lanes(lanes).messages == []  # it holds them still
-    assert list(room.run(room.deliveries.promote(lanes)).values()) == [dead]
+    assert list(room.run(room.deliveries.lanes.promote(lanes)).values()) == [dead]
     assert positions(room.read_lanes(lanes).messages) == [dead, *behind]
 
 
@@ -163,12 +163,12 @@ def test_L_16_under_skip_a_requeued_message_holds_those_behind_it_again(room: Ro
     protocol = room.on(order=Order.SKIP)
     [dead] = bury(room, key="a")
     behind = room.add(2, key="a")
-    lanes = room.run(protocol.take_lanes("worker", 30))
-    assert positions(room.run(protocol.read_lanes(lanes, 10, 30)).messages) == behind
+    lanes = room.run(protocol.lanes.take("worker", 30))
+    assert positions(room.run(protocol.lanes.read(lanes, 10, 30)).messages) == behind
     requeue(room)
-    assert room.run(protocol.read_lanes(lanes, 10, 30)).messages == []
-    room.run(protocol.promote(lanes))
-    assert positions(room.run(protocol.read_lanes(lanes, 10, 30)).messages) == [dead, *behind]
+    assert room.run(protocol.lanes.read(lanes, 10, 30)).messages == []
+    room.run(protocol.lanes.promote(lanes))
+    assert positions(room.run(protocol.lanes.read(lanes, 10, 30)).messages) == [dead, *behind]
 
 
 def test_L_16_a_discarded_message_holds_nobody(room: Room) -> None:
@@ -194,8 +194,8 @@ def test_queues_are_separate(room: Room) -> None:
     [here] = bury(room)
     [there] = room.add(queue="handlers")
     handlers = room.on("handlers")
-    [claimed] = room.run(handlers.claim("worker", 1, 30)).messages
-    room.run(handlers.settle([Dead(claimed, "CODE", "text")]))
+    [claimed] = room.run(handlers.rows.claim("worker", 1, 30)).messages
+    room.run(handlers.settlements.settle([Dead(claimed, "CODE", "text")]))
     ids = room.ids([here, there])
     assert requeue(room, ids) == ids[:1]
     assert list(room.admin().discard(Filter(queue="handlers"), actor="ada").ids) == ids[1:]
@@ -210,8 +210,8 @@ def test_L_10_dead_letters_of_all_queues_are_listed_newest_first(room: Room) -> 
     [third] = bury(room, key="a")
     [there] = room.add(queue="handlers")
     handlers = room.on("handlers")
-    [claimed] = room.run(handlers.claim("worker", 1, 30)).messages
-    room.run(handlers.settle([Dead(claimed, "OTHER", "text")]))
+    [claimed] = room.run(handlers.rows.claim("worker", 1, 30)).messages
+    room.run(handlers.settlements.settle([Dead(claimed, "OTHER", "text")]))
     assert letters(room) == [there, third, second, first]
     assert letters(room, limit=2) == [there, third]
     assert letters(room, limit=2, before=third) == [second, first]
@@ -287,7 +287,7 @@ def test_every_batch_of_dead_letters_reads_on_behind_the_one_before(room: Room) 
 
 
 def conflicts(room: Room, lost: Sequence[Claimed]) -> list[Found]:
-    return room.run(Conflicts(room.deliveries).record("slow", lost))
+    return room.run(Conflicts(room.deliveries.sql).record("slow", lost))
 
 
 def test_no_conflicts_are_no_entries(room: Room) -> None:
@@ -347,5 +347,5 @@ def test_L_6_a_lane_that_was_taken_is_found_with_its_holder(room: Room) -> None:
         (sent, "sent", "", 0),
         (unsent, "sending", "quick", lanes[0].token),
     ]
-    room.run(room.deliveries.release(lanes))
+    room.run(room.deliveries.lanes.release(lanes))
     assert [(one.status, one.owner) for one in conflicts(room, lost[1:])] == [("pending", "")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.store.outbox.deliveries import content_hash
+from postroom.store.outbox.deduplication import content_hash
 from postroom.store.outbox.leases import Claimed, Dead, Duplicate, Retry, Sent
 from tests.contract.store_drivers import Received, Room, positions
 
@@ -19,7 +19,7 @@ def send(room: Room, claimed: Sequence[Claimed], answer: str = "offset 1") -> No
 
 
 def deduplicate(room: Room, claimed: Sequence[Claimed]) -> tuple[list[Claimed], list[Duplicate]]:
-    sorted_out = room.run(room.deliveries.deduplicate(claimed))
+    sorted_out = room.run(room.deliveries.deduplication.deduplicate(claimed))
     return sorted_out.send, sorted_out.duplicates
 
 

@@ -60,9 +60,9 @@ def test_R_9_topics_that_take_none_are_told_with_how_many_wait_since_when_and_wh
     assert room.run(holding.held_targets()) == []
     room.add_messages([Message.new(topic, "a") for topic in ("a", "a", "b", "c")])
     room.add_messages([Message.new("a", "a")], "other")
-    ours, elsewhere = room.claim(), room.run(room.on(queue="other").claim("worker", 10, 30)).messages
+    ours, elsewhere = room.claim(), room.run(room.on(queue="other").rows.claim("worker", 10, 30)).messages
     room.settle(*(postponed(one) for one in ours[:3]), Retry(ours[3], 60, "TIMEOUT", "no answer"))
-    room.run(room.on(queue="other").settle([postponed(one, reason="forbidden") for one in elsewhere]))
+    room.run(room.on(queue="other").settlements.settle([postponed(one, reason="forbidden") for one in elsewhere]))
     found = room.run(holding.held_targets())
     assert {(one.queue, one.topic, one.waiting, one.reason) for one in found} == {
         ("default", "a", 2, "no queue"),
@@ -100,7 +100,7 @@ def test_L_16_what_waits_for_its_topic_holds_its_key_and_leaves_in_order(room: R
     assert room.read_lanes(lanes).messages == []
     assert sum(freed(room, "a")) == 10
     sent: list[Claimed] = []
-    while room.run(room.on().promote(lanes)) or room.read_lanes(lanes, limit=1).messages:
+    while room.run(room.on().lanes.promote(lanes)) or room.read_lanes(lanes, limit=1).messages:
         some = room.read_lanes(lanes, limit=1).messages
         room.settle(*map(Sent, some))
         sent += some

@@ -14,8 +14,8 @@ from postroom.store.outbox.leases import Claim, Claimed, Dead, GivenBack, Lane, 
 from tests.contract.store_drivers import Room, key_of_lane, positions
 
 if TYPE_CHECKING:
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.leases import Settlement
+    from postroom.store.outbox.queue_store import QueueStore
 
 
 def later(lane: Lane) -> Lane:
@@ -28,17 +28,17 @@ class Crashing:
 
     def __init__(self, room: Room, limits: ClaimLimits, order: Order = Order.HOLD) -> None:
         self.room = room
-        self.protocol: Deliveries = room.on(limits=limits, order=order)
+        self.protocol: QueueStore = room.on(limits=limits, order=order)
 
     def read(self) -> Claim:
-        lanes = self.room.run(self.protocol.take_lanes("worker", 30))
-        return self.room.run(self.protocol.read_lanes(lanes, 100, 30))
+        lanes = self.room.run(self.protocol.lanes.take("worker", 30))
+        return self.room.run(self.protocol.lanes.read(lanes, 100, 30))
 
     def crash(self) -> None:
         self.room.advance(31)
 
     def settle(self, *settlements: Settlement) -> list[Claimed]:
-        return self.room.run(self.protocol.settle(settlements))
+        return self.room.run(self.protocol.settlements.settle(settlements))
 
 
 def test_L_7_what_kills_its_worker_in_a_lane_is_sent_alone_and_then_goes_dead(room: Room) -> None:
@@ -77,7 +77,7 @@ def test_L_7_a_lane_that_was_not_interrupted_counts_no_claims(room: Room) -> Non
         lanes = room.take_lanes()
         assert positions(room.read_lanes(lanes).messages) == [position]
         assert positions(room.read_lanes(lanes).messages) == [position]
-        room.run(room.deliveries.release(lanes))
+        room.run(room.deliveries.lanes.release(lanes))
     assert room.delivery(position).claims == 0
 
 
@@ -111,7 +111,7 @@ def test_L_3_who_lost_the_lane_counts_no_claims_in_it(room: Room) -> None:
     claimed = room.read_lanes(lanes).messages
     room.advance(31)
     room.take_lanes("quick")
-    room.run(room.deliveries.transaction(room.deliveries._count_claims, claimed))
+    room.run(room.deliveries.sql.transaction(room.deliveries.lanes._count_claims, claimed))
     assert room.delivery(position).claims == 1
 
 
@@ -121,11 +121,11 @@ def test_a_delivery_of_a_lane_without_a_message_goes_dead(room: Room, order: Ord
     lost, behind = room.add(2, key="a")
     [other] = room.add(key=key_of_lane(0))
     room.select("DELETE FROM {outbox} WHERE position = :position", position=lost)
-    lanes = room.run(protocol.take_lanes("worker", 30))
-    claim = room.run(protocol.read_lanes(lanes, 10, 30))
+    lanes = room.run(protocol.lanes.take("worker", 30))
+    claim = room.run(protocol.lanes.read(lanes, 10, 30))
     assert [one.claimed.position for one in claim.settled] == [lost]
     assert positions(claim.messages) == [other]  # whether anything stands behind the lost one shows at the next read
     row = room.delivery(lost)
     assert (row.state, row.error_code, row.attempts) == (3, Reason.MESSAGE_MISSING, 0)
-    again = room.run(protocol.read_lanes(lanes, 10, 30))
+    again = room.run(protocol.lanes.read(lanes, 10, 30))
     assert positions(again.messages) == ([other] if order is Order.HOLD else [behind, other])

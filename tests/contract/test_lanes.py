@@ -83,35 +83,35 @@ def test_L_4_a_lane_is_free_when_its_lease_has_ended_and_was_interrupted(room: R
 
 def test_a_released_lane_is_free_at_once_and_was_not_interrupted(room: Room) -> None:
     first, second = room.take_lanes("one", limit=2)
-    room.run(room.deliveries.release([first]))
+    room.run(room.deliveries.lanes.release([first]))
     assert lane_of(room, 0) == ("", 0, 0)
     [again] = room.take_lanes("two", limit=1)
     assert (again.number, again.interrupted) == (first.number, False)
-    assert lost_by(room.run(room.deliveries.renew([], [first, second], 30))) == ([], [first])
+    assert lost_by(room.run(room.deliveries.renewals.renew([], [first, second], 30))) == ([], [first])
 
 
 def test_who_lost_a_lane_cannot_release_it(room: Room) -> None:
     [stale] = room.take_lanes("slow", limit=1)
     room.advance(31)
     [fresh] = room.take_lanes("quick", limit=1)
-    room.run(room.deliveries.release([stale]))
+    room.run(room.deliveries.lanes.release([stale]))
     assert lane_of(room, 0)[:2] == ("quick", fresh.token)
 
 
 def test_an_unknown_outcome_of_taking_lanes_is_resolved_by_its_token(room: Room) -> None:
     kept = room.take_lanes("worker", limit=4)
     room.take_lanes("worker", token=99)
-    room.run(room.deliveries.forget(99))
+    room.run(room.deliveries.recovery.forget(99))
     again = room.take_lanes("other")
     assert numbers(again) == list(range(4, 16))
     assert not any(lane.interrupted for lane in again)
-    assert lost_by(room.run(room.deliveries.renew([], kept, 30))) == ([], [])
+    assert lost_by(room.run(room.deliveries.renewals.renew([], kept, 30))) == ([], [])
 
 
 def test_no_lanes_give_nothing(room: Room) -> None:
     assert room.read_lanes([]) == Claim([], [], 0)
-    assert room.run(room.deliveries.promote([])) == {}
-    room.run(room.deliveries.release([]))
+    assert room.run(room.deliveries.lanes.promote([])) == {}
+    room.run(room.deliveries.lanes.release([]))
 
 
 def test_L_16_lanes_are_read_in_the_order_of_adding(room: Room) -> None:
@@ -164,7 +164,7 @@ def test_a_lane_whose_lease_ended_gives_nothing_and_is_not_revived(room: Room) -
     lanes = room.take_lanes()
     room.advance(31)
     assert room.read_lanes(lanes) == Claim([], [], 0)
-    assert room.run(room.deliveries.promote(lanes)) == {}
+    assert room.run(room.deliveries.lanes.promote(lanes)) == {}
     assert len(room.take_lanes("other")) == LANES
 
 
@@ -172,7 +172,7 @@ def test_a_lane_that_another_took_gives_nothing_while_the_others_do(room: Room) 
     room.add(key=key_of_lane(0))
     [kept] = room.add(key=key_of_lane(1))
     lanes = room.take_lanes("slow", limit=2)
-    room.run(room.deliveries.renew([], lanes[1:], 100))
+    room.run(room.deliveries.renewals.renew([], lanes[1:], 100))
     room.advance(31)
     room.take_lanes("quick", limit=1)
     assert positions(room.read_lanes(lanes).messages) == [kept]
@@ -198,7 +198,7 @@ def test_L_3_who_lost_the_lane_settles_nothing_of_it(
     room.add(key=key_of_lane(4))
     lost, kept = room.take_lanes("slow")[3:5]
     claimed = room.read_lanes([lost, kept]).messages
-    room.run(room.deliveries.renew([], [kept], 100))
+    room.run(room.deliveries.renewals.renew([], [kept], 100))
     room.advance(31)
     if lost_by == "another":
         room.take_lanes("quick")
@@ -238,12 +238,12 @@ def test_due_messages_are_promoted_and_the_lowest_of_each_lane_returned(room: Ro
     [far] = room.add(key=keys[2], deliver_in=6000)
     lanes = room.take_lanes(seconds=600)
     room.settle(*(Retry(one, 60, "CODE", "text") for one in room.read_lanes(lanes, seconds=600).messages))
-    assert room.run(room.deliveries.promote(lanes)) == {}
+    assert room.run(room.deliveries.lanes.promote(lanes)) == {}
     room.advance(61)
-    assert room.run(room.deliveries.promote(lanes)) == {4: failed, 9: elsewhere[0]}
+    assert room.run(room.deliveries.lanes.promote(lanes)) == {4: failed, 9: elsewhere[0]}
     assert room.positions(0) == [failed, *scheduled, *elsewhere]
     assert room.positions(1) == [far]
-    assert room.run(room.deliveries.promote(lanes)) == {}
+    assert room.run(room.deliveries.lanes.promote(lanes)) == {}
 
 
 def test_only_the_lanes_that_are_held_are_promoted(room: Room) -> None:
@@ -251,7 +251,7 @@ def test_only_the_lanes_that_are_held_are_promoted(room: Room) -> None:
     [mine] = room.add(key=key_of_lane(4), deliver_in=60)
     room.advance(61)
     lanes = room.take_lanes()
-    assert room.run(room.deliveries.promote(lanes[4:])) == {4: mine}
+    assert room.run(room.deliveries.lanes.promote(lanes[4:])) == {4: mine}
     assert room.positions(1) == [other]
 
 
@@ -261,7 +261,7 @@ def test_thousands_are_promoted_in_a_few_calls(room: Room) -> None:
     room.advance(61)
     lanes = room.take_lanes()
     lowest: list[int] = []
-    while promoted := room.run(room.deliveries.promote(lanes)):
+    while promoted := room.run(room.deliveries.lanes.promote(lanes)):
         lowest += promoted.values()
     assert lowest == [added[0], added[MOST_PROMOTED]]
     assert positions(room.read_lanes(lanes, limit=2000).messages) == added
@@ -273,7 +273,7 @@ def test_messages_without_a_key_are_in_no_lane(room: Room) -> None:
     room.advance(61)
     lanes = room.take_lanes()
     assert room.read_lanes(lanes).found == 0
-    assert room.run(room.deliveries.promote(lanes)) == {}
+    assert room.run(room.deliveries.lanes.promote(lanes)) == {}
     assert len(room.claim()) == 3
 
 
@@ -282,17 +282,17 @@ def test_a_queue_has_lanes_of_its_own(room: Room) -> None:
     [there] = room.add(key="a", queue="handlers")
     handlers = room.on("handlers")
     mine = room.take_lanes("one")
-    theirs = room.run(handlers.take_lanes("two", 30))
+    theirs = room.run(handlers.lanes.take("two", 30))
     assert numbers(theirs) == list(range(LANES))
-    assert room.run(handlers.take_lanes("three", 30)) == []
+    assert room.run(handlers.lanes.take("three", 30)) == []
     assert positions(room.read_lanes(mine).messages) == [here]
-    [claimed] = room.run(handlers.read_lanes(theirs, 10, 30)).messages
+    [claimed] = room.run(handlers.lanes.read(theirs, 10, 30)).messages
     assert claimed.position == there
     assert room.settle(Sent(claimed)) == [claimed]
-    assert room.run(handlers.settle([Dead(claimed, "CODE", "text")])) == []
+    assert room.run(handlers.settlements.settle([Dead(claimed, "CODE", "text")])) == []
     assert positions(room.read_lanes(mine).messages) == [here]  # a dead one of another queue holds nobody here
-    room.run(handlers.release(theirs))
-    assert lost_by(room.run(room.deliveries.renew([], mine, 30))) == ([], [])
+    room.run(handlers.lanes.release(theirs))
+    assert lost_by(room.run(room.deliveries.renewals.renew([], mine, 30))) == ([], [])
 
 
 def test_what_was_read_is_being_sent_and_what_is_blocked_is_not(room: Room) -> None:
@@ -324,7 +324,7 @@ def test_L_17_a_lane_with_something_freed_is_read_from_the_beginning_or_not_at_a
     [other] = room.add(key=key_of_lane(1))
     claim = room.read_lanes(lanes, after=after, renew=renew)
     assert (positions(claim.messages), list(claim.freed)) == ([other], [0])  # other lanes are read meanwhile
-    room.run(room.deliveries.look_back(lanes))
+    room.run(room.deliveries.lanes.look_back(lanes))
     claim = room.read_lanes(lanes, after={**after, 0: 0}, renew=renew)
     assert (positions(claim.messages), list(claim.freed)) == ([*held, late, other], [])
     assert lane_of(room, 0)[2] == (late if renew else dead)
@@ -355,17 +355,17 @@ def test_strangers_are_those_in_whose_place_is_another_message_or_none(room: Roo
     """As after the promotion of a standby that lagged, which gives positions out again."""
     room.add(3, key=key_of_lane(0))
     first, second, third = room.read_lanes(room.take_lanes()).messages
-    assert room.run(room.deliveries.strangers([first, second, third])) == []
+    assert room.run(room.deliveries.recovery.strangers([first, second, third])) == []
     room.select("DELETE FROM {outbox} WHERE position = :position", position=second.position)
     room.select("UPDATE {outbox} SET id = :id WHERE position = :position", id=str(uuid4()), position=third.position)
-    assert room.run(room.deliveries.strangers([first, second, third])) == [second, third]
+    assert room.run(room.deliveries.recovery.strangers([first, second, third])) == [second, third]
 
 
 def test_a_silent_worker_counts_only_as_long_as_it_holds_lanes(room: Room) -> None:
     """A killed one must not keep others from its share; one with longer beats than ours is not killed."""
     workers = Workers(room.names)
     assert room.run(workers.beat("other", 0, 0)) == 1
-    room.run(room.deliveries.take_lanes("other", 3, 8))
+    room.run(room.deliveries.lanes.take("other", 3, 8))
     assert room.run(workers.beat("mine", 0, 0, silent=1)) == 2
     room.advance(2)
     assert room.run(workers.beat("mine", 0, 0, silent=1)) == 2

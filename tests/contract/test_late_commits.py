@@ -11,8 +11,8 @@ import pytest
 
 from postroom import Outbox
 from postroom.store.connections.stores import Store
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.schema.migrations import upgrade
 from tests.crash.crew import wait_until
 
@@ -58,17 +58,17 @@ def test_a_transaction_is_numbered_before_its_position_even_while_it_waits(fresh
 def test_ages_tell_an_open_transaction_from_one_that_ended(fresh_database: FreshDatabase) -> None:
     with closing(Store(fresh_database("postgresql"))) as store:
         store.call(lambda connection: upgrade(connection, store.names))
-        operations = deliveries(store.names)
+        operations = QueueStore(store.names)
         url = store.call(lambda connection: connection.engine.url).render_as_string(hide_password=False)
         with psycopg.connect(url.replace("postgresql+psycopg", "postgresql")) as producer:
             Outbox().add(producer, "t")
-            asked = store.run(operations.ages())
-            assert store.run(operations.ages()).oldest < asked.youngest
+            asked = store.run(operations.lanes.ages())
+            assert store.run(operations.lanes.ages()).oldest < asked.youngest
             producer.commit()
-            assert store.run(operations.ages()).oldest >= asked.youngest
+            assert store.run(operations.lanes.ages()).oldest >= asked.youngest
 
 
 @pytest.mark.parametrize(("kind", "ages"), [("sqlite", NO_AGES), ("mariadb", UNKNOWN_AGES)])
 def test_elsewhere_all_is_safe_at_once_or_never(kind: str, ages: object, fresh_database: FreshDatabase) -> None:
     with closing(Store(fresh_database(kind))) as store:
-        assert store.run(deliveries(store.names).ages()) == ages
+        assert store.run(QueueStore(store.names).lanes.ages()) == ages

@@ -64,7 +64,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.room.empty()
         self.keeper = KEEPERS[self.room.names.dialect](self.room.names)
         self.confirming = Confirming(self.room.names)
-        self.transaction = self.room.deliveries.transaction
+        self.transaction = self.room.deliveries.sql.transaction
         self.now = 0.0
         self.rows: dict[tuple[str, str], Row] = {}
         self.entries: list[Entry] = []

@@ -130,9 +130,9 @@ def test_L_16_what_is_held_names_its_blocker(room: Room) -> None:
     assert skipping["blocker"]["due"] is not None
     room.advance(61)
     room.settle(Sent(two))
-    room.run(room.deliveries.release(lanes))
+    room.run(room.deliveries.lanes.release(lanes))
     lanes = room.take_lanes()
-    room.run(room.deliveries.promote(lanes))
+    room.run(room.deliveries.lanes.promote(lanes))
     assert reason(room, failed) == "held"
     assert reason(room, failed, Order.SKIP) == "queued"
 
@@ -180,7 +180,7 @@ def test_V_5_leases_that_have_ended_are_freed_in_all_queues(room: Room) -> None:
     ended = room.add(3)
     [elsewhere] = room.add(queue="handlers")
     room.claim("gone", seconds=30)
-    room.run(room.on("handlers").claim("gone", 1, 30))
+    room.run(room.on("handlers").rows.claim("gone", 1, 30))
     room.take_lanes("gone", seconds=30, limit=2)
     assert free(room) == Released(0, 0)
     room.advance(31)

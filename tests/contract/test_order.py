@@ -11,8 +11,8 @@ from postroom.store.outbox.leases import Claimed, Dead, Expired, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane, keys_of_lane, positions
 
 if TYPE_CHECKING:
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.leases import Settlement
+    from postroom.store.outbox.queue_store import QueueStore
 
 every_order = pytest.mark.parametrize("order", Order)
 
@@ -22,17 +22,17 @@ class Worker:
 
     def __init__(self, room: Room, order: Order = Order.HOLD) -> None:
         self.room = room
-        self.protocol: Deliveries = room.on(order=order)
-        self.lanes = room.run(self.protocol.take_lanes("worker", 3600))
+        self.protocol: QueueStore = room.on(order=order)
+        self.lanes = room.run(self.protocol.lanes.take("worker", 3600))
 
     def read(self) -> list[Claimed]:
-        return self.room.run(self.protocol.read_lanes(self.lanes, 1000, 3600)).messages
+        return self.room.run(self.protocol.lanes.read(self.lanes, 1000, 3600)).messages
 
     def promote(self) -> list[int]:
-        return sorted(self.room.run(self.protocol.promote(self.lanes)).values())
+        return sorted(self.room.run(self.protocol.lanes.promote(self.lanes)).values())
 
     def settle(self, *settlements: Settlement) -> None:
-        assert self.room.run(self.protocol.settle(settlements)) == []
+        assert self.room.run(self.protocol.settlements.settle(settlements)) == []
 
     def fail_first(self, delay: float = 60) -> None:
         self.settle(Retry(self.read()[0], delay, "CODE", "text"))
@@ -111,7 +111,7 @@ def test_L_16_an_expired_one_holds_nobody(room: Room, order: Order) -> None:
     ready = room.add(2, key="a")
     worker = Worker(room, order)
     room.advance(61)
-    claim = room.run(worker.protocol.read_lanes(worker.lanes, 10, 3600))
+    claim = room.run(worker.protocol.lanes.read(worker.lanes, 10, 3600))
     assert claim.settled == [Expired(claim.settled[0].claimed)]
     assert positions(claim.messages) == ready
     assert room.receipts() == {expired: "expired"}

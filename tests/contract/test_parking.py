@@ -99,10 +99,10 @@ def test_a_key_is_free_when_what_was_parked_is_sent(room: Room) -> None:
     store = parking(room)
     room.run(store.park(parked("k"), Failed("OOPS", "no", 0.0)))
     deliveries = room.on(QUEUE)
-    lanes = room.run(deliveries.take_lanes("worker", 30))
-    room.run(deliveries.promote(lanes))
-    [claimed] = room.run(deliveries.read_lanes(lanes, 10, 30)).messages
+    lanes = room.run(deliveries.lanes.take("worker", 30))
+    room.run(deliveries.lanes.promote(lanes))
+    [claimed] = room.run(deliveries.lanes.read(lanes, 10, 30)).messages
     assert (claimed.attempts, claimed.message.topic) == (1, "orders")
     assert room.run(store.parked([key_hash("k")])) == {key_hash("k")}
-    assert room.run(deliveries.settle([Sent(claimed)])) == []
+    assert room.run(deliveries.settlements.settle([Sent(claimed)])) == []
     assert room.run(store.parked([key_hash("k")])) == set()

@@ -117,10 +117,10 @@ def test_leases_are_renewed_lost_and_settled(room: Room) -> None:
     added = room.add(3)
     [first, *rest] = room.claim("slow", seconds=20)
     [lane, *lanes] = room.take_lanes("slow", seconds=20)
-    assert lost_by(room.run(room.deliveries.renew(rest, lanes, 60))) == ([], [])
+    assert lost_by(room.run(room.deliveries.renewals.renew(rest, lanes, 60))) == ([], [])
     room.advance(21)
     assert [one.position for one in room.claim("quick")] == added[:1]
-    assert lost_by(room.run(room.deliveries.renew([first, *rest], [lane, *lanes], 60))) == ([first], [lane])
+    assert lost_by(room.run(room.deliveries.renewals.renew([first, *rest], [lane, *lanes], 60))) == ([first], [lane])
     assert room.settle(*map(Sent, [first, *rest])) == [first]
     assert room.receipts() == dict.fromkeys(added[1:], "sent")
 
@@ -148,12 +148,12 @@ def worker(room: Room, url: str, name: str) -> Sequence[Claimed]:
     sent: list[Claimed] = []
     protocol = room.deliveries
     with closing(room.driver.open(url)) as store:
-        lanes = store.run(protocol.take_lanes(name, 30, limit=8))
+        lanes = store.run(protocol.lanes.take(name, 30, limit=8))
         while store.run(single(f"SELECT count(*) FROM {room.tables['delivery']}")).rows[0][0]:
-            claimed = store.run(protocol.claim(name, 10, 30)).messages
-            read = store.run(protocol.read_lanes(lanes, 10, 30)).messages
-            assert lost_by(store.run(protocol.renew(claimed, lanes, 30))) == ([], [])
-            assert store.run(protocol.settle([Sent(one) for one in (*claimed, *read)])) == []
+            claimed = store.run(protocol.rows.claim(name, 10, 30)).messages
+            read = store.run(protocol.lanes.read(lanes, 10, 30)).messages
+            assert lost_by(store.run(protocol.renewals.renew(claimed, lanes, 30))) == ([], [])
+            assert store.run(protocol.settlements.settle([Sent(one) for one in (*claimed, *read)])) == []
             sent += [*claimed, *read]
     return sent
 

@@ -13,7 +13,7 @@ import pytest
 from postroom import Outbox
 from postroom.errors import IdempotencyConflict
 from postroom.rules.ordering import LANES, NO_LANE, key_hash, lane_of
-from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.sql.steps import ParamStyle, render
 from tests.contract.connection_kinds import CONNECT
 from tests.contract.write_support import Database
@@ -104,11 +104,11 @@ def program(producer: str, database: Database) -> Iterator[Program]:
 def claimed(database: Database) -> list[Claimed]:
     """All that a relay gets."""
     store = database.store
-    protocol = deliveries(store.names)
-    without_key = store.run(protocol.claim("relay", 100, 60)).messages
-    lanes = store.run(protocol.take_lanes("relay", 60))
+    protocol = QueueStore(store.names)
+    without_key = store.run(protocol.rows.claim("relay", 100, 60)).messages
+    lanes = store.run(protocol.lanes.take("relay", 60))
     assert len(lanes) == LANES
-    return [*without_key, *store.run(protocol.read_lanes(lanes, 100, 60)).messages]
+    return [*without_key, *store.run(protocol.lanes.read(lanes, 100, 60)).messages]
 
 
 @each_producer

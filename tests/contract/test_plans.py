@@ -16,8 +16,8 @@ from postroom.message import Message
 from postroom.rules.ordering import Order
 from postroom.store.connections.kinds import driver_kind
 from postroom.store.connections.stores import Store
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Lane, Retry, Sent
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.writing import WRITERS
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.names import Names
@@ -28,7 +28,6 @@ from tests.contract.store_drivers import lost_by
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.sql.steps import Result, Row
     from tests.conftest import FreshDatabase
     from tests.contract.plan_support import Execute
@@ -43,8 +42,8 @@ DUE = "outbox_delivery_due"
 PRIMARY_KEY = "outbox_delivery_pkey"
 
 NAMES = Names.of("postgresql")
-HOLD = deliveries(NAMES)
-SKIP = deliveries(NAMES, order=Order.SKIP)
+HOLD = QueueStore(NAMES)
+SKIP = QueueStore(NAMES, order=Order.SKIP)
 
 
 @pytest.fixture(scope="module")
@@ -134,39 +133,39 @@ def lanes() -> list[Lane]:
 
 
 def test_a_claim_of_what_is_ready_reads_its_batch_in_the_primary_key(shown: Shown) -> None:
-    shown(HOLD.claim("worker", BATCH, 30, due=False), {PRIMARY_KEY})
+    shown(HOLD.rows.claim("worker", BATCH, 30, due=False), {PRIMARY_KEY})
 
 
 def test_a_claim_of_what_is_due_reads_its_batch_in_the_due_index(shown: Shown) -> None:
-    shown(HOLD.claim("worker", BATCH, 30, due=True), {DUE})
+    shown(HOLD.rows.claim("worker", BATCH, 30, due=True), {DUE})
 
 
 @pytest.mark.parametrize("operations", [HOLD, SKIP], ids=["hold", "skip"])
 def test_lanes_are_read_by_the_primary_key_with_a_probe_of_the_key_index_for_each_message(
-    shown: Shown, operations: Deliveries
+    shown: Shown, operations: QueueStore
 ) -> None:
-    shown(operations.read_lanes(lanes(), BATCH, 15), {PRIMARY_KEY, KEY}, rows=BATCH * LANES)
+    shown(operations.lanes.read(lanes(), BATCH, 15), {PRIMARY_KEY, KEY}, rows=BATCH * LANES)
 
 
 def test_lanes_promote_what_is_due_by_the_due_index(shown: Shown) -> None:
-    shown(HOLD.promote(lanes()), {DUE}, rows=DUE_ROWS // 2)
+    shown(HOLD.lanes.promote(lanes()), {DUE}, rows=DUE_ROWS // 2)
 
 
 def test_receipts_are_settled_by_the_primary_key(shown: Shown, mine: list[Claimed]) -> None:
-    shown(HOLD.settle([Sent(one, "offset 1") for one in mine]), {PRIMARY_KEY}, rows=len(mine))
+    shown(HOLD.settlements.settle([Sent(one, "offset 1") for one in mine]), {PRIMARY_KEY}, rows=len(mine))
 
 
 def test_failures_are_settled_by_the_primary_key(shown: Shown, mine: list[Claimed]) -> None:
     failures = [Dead(one, "X", "no") if one.position % 2 else Retry(one, 5, "X", "no") for one in mine]
-    shown(HOLD.settle(failures), {PRIMARY_KEY}, rows=len(mine))
+    shown(HOLD.settlements.settle(failures), {PRIMARY_KEY}, rows=len(mine))
 
 
 def test_messages_are_given_back_by_the_primary_key(shown: Shown, mine: list[Claimed]) -> None:
-    shown(HOLD.settle([GivenBack(one) for one in mine]), {PRIMARY_KEY}, rows=len(mine))
+    shown(HOLD.settlements.settle([GivenBack(one) for one in mine]), {PRIMARY_KEY}, rows=len(mine))
 
 
 def test_leases_are_renewed_by_the_primary_key(shown: Shown, mine: list[Claimed]) -> None:
-    shown(HOLD.renew(mine[:BATCH], lanes(), 30), {PRIMARY_KEY}, rows=BATCH)
+    shown(HOLD.renewals.renew(mine[:BATCH], lanes(), 30), {PRIMARY_KEY}, rows=BATCH)
 
 
 def test_a_claim_and_a_renewal_update_rows_in_place(fresh_database: FreshDatabase) -> None:
@@ -181,10 +180,10 @@ def test_a_claim_and_a_renewal_update_rows_in_place(fresh_database: FreshDatabas
             )
         )
         execute(Query("INSERT INTO postroom.outbox_delivery (position) SELECT position FROM postroom.outbox"))
-        claims = [run(HOLD.claim("a worker's name", BATCH, 30), execute) for _ in range(20)]
+        claims = [run(HOLD.rows.claim("a worker's name", BATCH, 30), execute) for _ in range(20)]
         assert updates(execute) == (10_000, 10_000)
         for claim in claims:
-            assert lost_by(run(HOLD.renew(claim.messages, [], 30), execute)) == ([], [])
+            assert lost_by(run(HOLD.renewals.renew(claim.messages, [], 30), execute)) == ([], [])
         assert updates(execute) == (20_000, 20_000)
     store.close()
 
@@ -198,10 +197,10 @@ def updates(execute: Execute) -> tuple[int, int]:
     return (counts[0], counts[1])
 
 
-def statements_of_all_operations(store: Store, operations: Deliveries) -> list[Query]:
+def statements_of_all_operations(store: Store, operations: QueueStore) -> list[Query]:
     """Every statement on deliveries that the lease protocol makes, run once."""
     writer = WRITERS[store.names.dialect](store.names)
-    store.run(operations.transaction(writer.add, [Message.new("t", key=key) for key in [None, *"abcdefgh"] * 5]))
+    store.run(operations.sql.transaction(writer.add, [Message.new("t", key=key) for key in [None, *"abcdefgh"] * 5]))
     seen: list[Query] = []
     with store.session() as execute:
 
@@ -209,16 +208,16 @@ def statements_of_all_operations(store: Store, operations: Deliveries) -> list[Q
             seen.append(query)
             return execute(query)
 
-        lanes = run(operations.take_lanes("worker", 30), noting)
-        run(operations.promote(lanes), noting)
-        ordered = run(operations.read_lanes(lanes, 10, 30), noting).messages
-        free = run(operations.claim("worker", 10, 30), noting).messages
-        assert lost_by(run(operations.renew(free, lanes, 30), noting)) == ([], [])
+        lanes = run(operations.lanes.take("worker", 30), noting)
+        run(operations.lanes.promote(lanes), noting)
+        ordered = run(operations.lanes.read(lanes, 10, 30), noting).messages
+        free = run(operations.rows.claim("worker", 10, 30), noting).messages
+        assert lost_by(run(operations.renewals.renew(free, lanes, 30), noting)) == ([], [])
         mine = [*free, *ordered]
-        assert run(operations.settle([Retry(one, 0, "X", "no") for one in mine[::2]]), noting) == []
-        assert run(operations.settle([Sent(one) for one in mine[1::2]]), noting) == []
-        assert run(operations.promote(lanes), noting)
-    return [query for query in seen if operations.delivery in query.text and not query.text.startswith("INSERT")]
+        assert run(operations.settlements.settle([Retry(one, 0, "X", "no") for one in mine[::2]]), noting) == []
+        assert run(operations.settlements.settle([Sent(one) for one in mine[1::2]]), noting) == []
+        assert run(operations.lanes.promote(lanes), noting)
+    return [query for query in seen if operations.sql.delivery in query.text and not query.text.startswith("INSERT")]
 
 
 either_order = pytest.mark.parametrize("order", Order)
@@ -227,7 +226,7 @@ either_order = pytest.mark.parametrize("order", Order)
 @either_order
 def test_sqlite_finds_what_it_needs_by_whole_keys(fresh_database: FreshDatabase, order: Order) -> None:
     store = new_store(fresh_database("sqlite"))
-    queries = statements_of_all_operations(store, deliveries(store.names, order=order))
+    queries = statements_of_all_operations(store, QueueStore(store.names, order=order))
     with store.session() as execute:
         steps = {row[3] for query in queries for row in execute(explained("EXPLAIN QUERY PLAN", query)).rows}
     store.close()
@@ -239,7 +238,7 @@ def test_sqlite_finds_what_it_needs_by_whole_keys(fresh_database: FreshDatabase,
 @either_order
 def test_mariadb_probes_the_key_index_for_each_message(fresh_database: FreshDatabase, order: Order) -> None:
     store = new_store(fresh_database("mariadb"))
-    queries = statements_of_all_operations(store, deliveries(store.names, order=order))
+    queries = statements_of_all_operations(store, QueueStore(store.names, order=order))
     with store.session() as execute:
         steps = [row for query in queries for row in execute(explained("EXPLAIN", query)).rows]
     store.close()
@@ -260,9 +259,9 @@ def test_mariadb_locks_of_what_is_due_only_what_it_takes(fresh_database: FreshDa
                 )
             )
         execute(Query("ANALYZE TABLE postroom_outbox_delivery"))
-        operations = deliveries(store.names)
-        lanes = run(operations.take_lanes("worker", 30), execute)
-        for operation in (operations.claim("worker", 100, 30), operations.promote(lanes)):
+        operations = QueueStore(store.names)
+        lanes = run(operations.lanes.take("worker", 30), execute)
+        for operation in (operations.rows.claim("worker", 100, 30), operations.lanes.promote(lanes)):
             before = rows_read(execute)
             run(operation, execute)
             assert rows_read(execute) - before < 5000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def renew(
     room: Room, claimed: Sequence[Claimed] = (), lanes: Sequence[Lane] = (), seconds: float = 30
 ) -> tuple[list[Claimed], list[Lane]]:
-    return lost_by(room.run(room.deliveries.renew(claimed, lanes, seconds)))
+    return lost_by(room.run(room.deliveries.renewals.renew(claimed, lanes, seconds)))
 
 
 def test_nothing_to_renew_loses_nothing(room: Room) -> None:
@@ -134,5 +134,5 @@ def test_L_5_renewal_is_one_statement_for_all(room: Room) -> None:
                 renewal: Renewal = end.value
                 return renewal
 
-    assert lost_by(room.run(counted(room.deliveries.renew(claimed, lanes, 30)))) == ([], [])
+    assert lost_by(room.run(counted(room.deliveries.renewals.renew(claimed, lanes, 30)))) == ([], [])
     assert len(statements) == 1

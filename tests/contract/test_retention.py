@@ -129,7 +129,7 @@ def test_K_1_expired_entries_are_removed_in_batches_and_never_from_under_a_run(r
     def begin(scope: str, key: str, lease: float = 30) -> Entry:
         entry = Entry(scope, key, "0" * 64, new_token())
         begin = partial(keeper.begin, replay_failures=False)
-        assert room.run(room.deliveries.transaction(begin, entry, Terms(lease, DAY))) == Run(entry)
+        assert room.run(room.deliveries.sql.transaction(begin, entry, Terms(lease, DAY))) == Run(entry)
         return entry
 
     def finish(entry: Entry) -> None:

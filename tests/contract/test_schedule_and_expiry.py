@@ -61,7 +61,7 @@ def test_L_1_an_expired_message_is_settled_and_not_handed_out(room: Room) -> Non
     [gone] = room.add(expires_in=60)
     [good] = room.add(expires_in=600)
     room.advance(61)
-    claim = room.run(room.deliveries.claim("worker", 10, 30))
+    claim = room.run(room.deliveries.rows.claim("worker", 10, 30))
     assert positions(claim.messages) == [good]
     assert [(type(one), one.claimed.position) for one in claim.settled] == [(Expired, gone)]
     assert claim.found == 2
@@ -75,7 +75,7 @@ def test_L_1_a_message_can_expire_while_it_waits_for_its_retry(room: Room) -> No
     [claimed] = room.claim()
     room.settle(Retry(claimed, 200, "CODE", "text"))
     room.advance(201)
-    claim = room.run(room.deliveries.claim("worker", 10, 30))
+    claim = room.run(room.deliveries.rows.claim("worker", 10, 30))
     assert claim.messages == []
     assert room.receipt(position) == Received("expired", 1, None, None)
 
@@ -102,6 +102,6 @@ def test_L_1_a_scheduled_message_that_is_found_too_late_has_expired(room: Room) 
     room.advance(121)
     assert room.claim() == []
     lanes = room.take_lanes()
-    room.run(room.deliveries.promote(lanes))
+    room.run(room.deliveries.lanes.promote(lanes))
     assert room.read_lanes(lanes).messages == []
     assert room.receipts() == {plain: "expired", keyed: "expired"}

@@ -230,9 +230,9 @@ def test_a_receipt_that_is_there_already_does_not_fail_the_batch(room: Room) -> 
 def test_a_settlement_of_another_queue_finds_nothing(room: Room) -> None:
     room.add(queue="handlers")
     handlers = room.on("handlers")
-    [claimed] = room.run(handlers.claim("worker", 1, 30)).messages
+    [claimed] = room.run(handlers.rows.claim("worker", 1, 30)).messages
     assert room.settle(Sent(claimed)) == [claimed]
-    assert room.run(handlers.settle([Sent(claimed)])) == []
+    assert room.run(handlers.settlements.settle([Sent(claimed)])) == []
 
 
 @on_one_driver_of_each_style

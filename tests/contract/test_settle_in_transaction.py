@@ -10,9 +10,9 @@ import pytest
 from postroom import Message, Outbox
 from postroom.idempotency import InProgress, Ledger, Replay, Run, digest_of
 from postroom.store.connections.kinds import async_kind, sync_kind
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Refiled, Retry, Sent, Settlement
-from postroom.store.outbox.settling import Written
+from postroom.store.outbox.queue_store import QueueStore
+from postroom.store.outbox.settlements import Written
 from postroom.store.sql.steps import arun, run
 from tests.contract import clock
 from tests.contract.connection_kinds import KINDS
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postroom.store.connections.stores import Store
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.sql.names import Names
     from tests.contract.connection_callers import Caller
 
@@ -45,7 +44,7 @@ class Worker:
     def __init__(self, database: Database, caller: Caller) -> None:
         self.store = database.store
         self.caller = caller
-        self.protocol = deliveries(self.store.names)
+        self.protocol = QueueStore(self.store.names)
 
     def add(self, *messages: Message) -> None:
         self.caller.add_many(OUTBOX, list(messages))
@@ -67,11 +66,11 @@ class Worker:
 
     def _settle(self, settlements: Sequence[Settlement]) -> Written:
         kind = sync_kind(self.caller.connection, "settle")
-        return run(self.protocol.settle_in_transaction(settlements), kind.execute)
+        return run(self.protocol.settlements.in_transaction(settlements), kind.execute)
 
     async def _asettle(self, settlements: Sequence[Settlement]) -> Written:
         kind = await async_kind(self.caller.connection, "asettle")
-        return await arun(self.protocol.settle_in_transaction(settlements), kind.execute)
+        return await arun(self.protocol.settlements.in_transaction(settlements), kind.execute)
 
     def end_leases(self) -> None:
         clock.advance(self.store, 60)
@@ -85,10 +84,10 @@ def worker(database: Database, caller: Caller) -> Worker:
     return worker
 
 
-def claim(store: Store, protocol: Deliveries, worker: str) -> list[Claimed]:
-    lanes = store.run(protocol.take_lanes(worker, 30))
-    read = store.run(protocol.read_lanes(lanes, 100, 30)).messages
-    return [*read, *store.run(protocol.claim(worker, 100, 30)).messages]
+def claim(store: Store, protocol: QueueStore, worker: str) -> list[Claimed]:
+    lanes = store.run(protocol.lanes.take(worker, 30))
+    read = store.run(protocol.lanes.read(lanes, 100, 30)).messages
+    return [*read, *store.run(protocol.rows.claim(worker, 100, 30)).messages]
 
 
 def message(key: str | None = None) -> Message:
@@ -130,7 +129,9 @@ def test_what_is_settled_rolls_back_with_the_effect(worker: Worker, caller: Call
     caller.rollback()
     assert not database.has_business(business)
     assert outcomes(database, claimed) == [None, None]
-    assert worker.store.run(worker.protocol.settle([*map(Sent, claimed)])) == []  # still held, as if never settled
+    assert (
+        worker.store.run(worker.protocol.settlements.settle([*map(Sent, claimed)])) == []
+    )  # still held, as if never settled
     assert outcomes(database, claimed) == ["sent", "sent"]
 
 
@@ -156,7 +157,7 @@ def test_every_kind_of_settlement_can_be_written(worker: Worker, caller: Caller,
     assert outcomes(database, claimed) == ["sent", "duplicate", None, None, None, None]
     assert states(database, claimed) == [None, None, 2, 3, 0, 0]
     assert [one.position for one in worker.claim()] == [back.position]
-    elsewhere = claim(worker.store, deliveries(worker.store.names, "other"), "worker")
+    elsewhere = claim(worker.store, QueueStore(worker.store.names, "other"), "worker")
     assert [one.position for one in elsewhere] == [moved.position]
 
 
@@ -213,16 +214,16 @@ def test_nobody_claims_what_is_settled_before_the_transaction_ends_even_if_the_l
     [one] = claimed = worker.claim()
     assert worker.settle(Sent(one)) == NOTHING_LOST
     later = a_minute_later(worker.store.names)
-    assert one.lane not in {lane.number for lane in worker.store.run(later.take_lanes("another", 30))}
-    assert worker.store.run(later.claim("another", 100, 30)).messages == []
+    assert one.lane not in {lane.number for lane in worker.store.run(later.lanes.take("another", 30))}
+    assert worker.store.run(later.rows.claim("another", 100, 30)).messages == []
     caller.commit()
     assert outcomes(database, claimed) == ["sent"]
 
 
-def a_minute_later(names: Names) -> Deliveries:
+def a_minute_later(names: Names) -> QueueStore:
     """The lease protocol with a clock that is a minute ahead."""
-    protocol = deliveries(names)
-    protocol.now = protocol.dialect.later("60")
+    protocol = QueueStore(names)
+    protocol.sql.now = protocol.sql.dialect.later("60")
     return protocol
 
 
@@ -231,7 +232,7 @@ def test_without_locks_on_rows_the_lease_is_read_by_the_one_that_writes(worker: 
     """Python's sqlite3 begins no transaction for a SELECT."""
     worker.add(message())
     [one] = worker.claim()
-    steps = worker.protocol.settle_in_transaction([Sent(one)])
+    steps = worker.protocol.settlements.in_transaction([Sent(one)])
     sync_kind(caller.connection, "settle").execute(next(steps))
     assert caller.connection.in_transaction
     caller.rollback()

@@ -17,8 +17,8 @@ from tests.contract.store_drivers import Room, key_of_lane, only_with_row_locks,
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.leases import Claimed, Lane
+    from postroom.store.outbox.queue_store import QueueStore
     from postroom.store.outbox.sorting import Cursors
 
 PAYMENTS, OTHERS = "topic:payments.*", "topic:*"
@@ -34,20 +34,20 @@ def queues(room: Room) -> dict[int, str]:
     return dict(room.select("SELECT position, queue FROM {delivery}"))
 
 
-def lanes_of(room: Room, queue: str) -> tuple[Deliveries, list[Lane]]:
+def lanes_of(room: Room, queue: str) -> tuple[QueueStore, list[Lane]]:
     protocol = room.on(queue)
-    return protocol, room.run(protocol.take_lanes("worker", 30))
+    return protocol, room.run(protocol.lanes.take("worker", 30))
 
 
 def read(room: Room, queue: str) -> list[int]:
     protocol, lanes = lanes_of(room, queue)
-    claim = room.run(protocol.read_lanes(lanes, 100, 30))
-    room.run(protocol.release(lanes))
+    claim = room.run(protocol.lanes.read(lanes, 100, 30))
+    room.run(protocol.lanes.release(lanes))
     return positions(claim.messages)
 
 
 def claim_from(room: Room, queue: str) -> list[Claimed]:
-    return room.run(room.on(queue).claim("worker", 100, 30)).messages
+    return room.run(room.on(queue).rows.claim("worker", 100, 30)).messages
 
 
 def id_of(room: Room, position: int) -> UUID:
@@ -130,7 +130,7 @@ class TestSorting:
         assert sort(room) == {}
         room.settle(GivenBack(claimed))
         assert sort(room) == {PAYMENTS: 1}
-        room.run(room.deliveries.release(lanes))
+        room.run(room.deliveries.lanes.release(lanes))
         assert sort(room) == {PAYMENTS: 1}
 
     def test_a_lease_that_has_ended_is_no_more(self, room: Room) -> None:
@@ -158,7 +158,7 @@ class TestSorting:
         protocol = room.on(OTHERS)
 
         def claim_meanwhile(topic: str) -> str:
-            room.producer.run(protocol.claim("worker", 1, 30))
+            room.producer.run(protocol.rows.claim("worker", 1, 30))
             return ROUTING.queue_of(topic)
 
         room.run(Sorting(room.names, OTHERS).sort(claim_meanwhile, {}))
@@ -211,7 +211,7 @@ class TestOrder:
         lanes = room.take_lanes()
         [claimed] = room.read_lanes(lanes).messages
         room.settle(Retry(claimed, delay, "NO", "no") if delay else Dead(claimed, "NO", "no"))
-        room.run(room.deliveries.release(lanes))
+        room.run(room.deliveries.lanes.release(lanes))
         room.add(topic="payments.x", key=KEY, queue=PAYMENTS)
         assert read(room, PAYMENTS) == []
         sort(room)
@@ -225,7 +225,7 @@ class TestOrder:
         room.run(Sorting(room.names, PAYMENTS).sort(lambda _: "default"))
         claim = room.read_lanes(lanes, after={3: back})
         assert (claim.messages, claim.freed) == ([], [3])
-        room.run(room.deliveries.look_back(lanes))
+        room.run(room.deliveries.lanes.look_back(lanes))
         assert positions(room.read_lanes(lanes).messages) == [back, newer]
 
     def test_what_is_scheduled_and_unsorted_holds_nothing(self, room: Room) -> None:
@@ -234,7 +234,7 @@ class TestOrder:
         assert read(room, PAYMENTS) == added
 
     def test_a_reader_of_sorted_messages_never_knows_what_is_safe(self, room: Room) -> None:
-        ages = room.run(room.on(PAYMENTS).ages())
+        ages = room.run(room.on(PAYMENTS).lanes.ages())
         assert ages.youngest > ages.oldest
 
 

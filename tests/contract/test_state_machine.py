@@ -125,20 +125,20 @@ class StoreMachine(RuleBasedStateMachine):
 
     def claim(self, data: st.DataObject) -> None:
         limit, lease, token = data.draw(limits), data.draw(leases), new_token()
-        claim = self.room.run(self.protocol.claim("worker", limit, lease, token=token))
+        claim = self.room.run(self.protocol.rows.claim("worker", limit, lease, token=token))
         assert positions(claim.messages) == self.model.claim(token, limit, lease)
         self.hand_out(claim.messages)
 
     def take_lanes(self, data: st.DataObject) -> None:
         limit, lease, token = data.draw(st.sampled_from([1, 2, 16])), data.draw(leases), new_token()
-        taken = self.room.run(self.protocol.take_lanes("worker", lease, limit, token=token))
+        taken = self.room.run(self.protocol.lanes.take("worker", lease, limit, token=token))
         assert [(lane.number, lane.interrupted) for lane in taken] == self.model.take_lanes(token, limit, lease)
         self.lanes += [lane for lane in taken if lane.number < 2]  # where the keys are
 
     def read_lanes(self, data: st.DataObject) -> None:
         lanes, limit, lease = self.some_lanes(data), data.draw(limits), data.draw(leases)
         in_flight = sorted(set(positions(self.some_claimed(data, ordered=True)))) if data.draw(st.booleans()) else []
-        claim = self.room.run(self.protocol.read_lanes(lanes, limit, lease, in_flight=in_flight))
+        claim = self.room.run(self.protocol.lanes.read(lanes, limit, lease, in_flight=in_flight))
         assert positions(claim.messages) == self.model.read_lanes(lanes, limit, lease, in_flight)
         self.hand_out(claim.messages)
         for one in claim.messages:
@@ -147,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
     def pass_on_in_waves(self, data: st.DataObject) -> None:
         """A worker that keeps the order: it sends in waves and drops what stands behind a failure."""
         lanes, limit = self.some_lanes(data), data.draw(limits)
-        claim = self.room.run(self.protocol.read_lanes(lanes, limit, HOUR))
+        claim = self.room.run(self.protocol.lanes.read(lanes, limit, HOUR))
         assert positions(claim.messages) == self.model.read_lanes(lanes, limit, HOUR, ())
         failed: set[str | None] = set()
         for wave in waves(claim.messages, key_of):
@@ -164,27 +164,27 @@ class StoreMachine(RuleBasedStateMachine):
         self.settle_both([data.draw(endings)(one) for one in self.some_claimed(data)])
 
     def settle_both(self, settlements: list[Settlement]) -> None:
-        assert self.room.run(self.protocol.settle(settlements)) == self.model.settle(settlements)
+        assert self.room.run(self.protocol.settlements.settle(settlements)) == self.model.settle(settlements)
 
     def renew(self, data: st.DataObject) -> None:
         claimed, lanes, lease = self.some_claimed(data, ordered=False), self.some_lanes(data), data.draw(leases)
-        renewal = self.room.run(self.protocol.renew(claimed, lanes, lease))
+        renewal = self.room.run(self.protocol.renewals.renew(claimed, lanes, lease))
         assert lost_by(renewal) == self.model.renew(claimed, lanes, lease)
 
     def promote(self, data: st.DataObject) -> None:
         lanes = self.some_lanes(data)
-        assert self.room.run(self.protocol.promote(lanes)) == self.model.promote(lanes)
+        assert self.room.run(self.protocol.lanes.promote(lanes)) == self.model.promote(lanes)
 
     def release(self, data: st.DataObject) -> None:
         lanes = self.some_lanes(data)
-        self.room.run(self.protocol.release(lanes))
+        self.room.run(self.protocol.lanes.release(lanes))
         self.model.release(lanes)
 
     def forget(self, data: st.DataObject) -> None:
         tokens = [one.token for one in self.some_claimed(data)] + [lane.token for lane in self.some_lanes(data)]
         if tokens:
             token = data.draw(st.sampled_from(tokens))
-            self.room.run(self.protocol.forget(token))
+            self.room.run(self.protocol.recovery.forget(token))
             self.model.forget(token)
 
     # Operators
@@ -198,7 +198,7 @@ class StoreMachine(RuleBasedStateMachine):
         positions, ids = self.some_ids(data)
         done = self.room.run(self.dead_letters.discard(Filter(ids, queue=self.protocol.queue))).ids
         assert done == [self.ids[position] for position in self.model.discard(positions)]
-        self.room.run(self.protocol.look_back(self.lanes))
+        self.room.run(self.protocol.lanes.look_back(self.lanes))
 
     def remove_settled(self, data: st.DataObject) -> None:
         age = data.draw(st.sampled_from([0, 2 * HOUR]))

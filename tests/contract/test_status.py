@@ -40,9 +40,9 @@ def populate(room: Room, seed: int) -> None:
             deliver_in = chance.choice([None, None, 40, 4000])
             expires_in = chance.choice([None, 5000])
             room.add(chance.randint(1, 4), key=chance.choice(keys), deliver_in=deliver_in, expires_in=expires_in)
-        room.run(room.deliveries.release(lanes))
+        room.run(room.deliveries.lanes.release(lanes))
         lanes = room.take_lanes("worker", seconds=60, limit=chance.randint(4, 16))
-        room.run(room.deliveries.promote(lanes))
+        room.run(room.deliveries.lanes.promote(lanes))
         claimed = [*room.claim(limit=12, seconds=60), *room.read_lanes(lanes, limit=4, seconds=60).messages]
         endings = [
             chance.choice(
@@ -109,7 +109,7 @@ def test_L_16_under_skip_the_dead_hold_nobody(room: Room) -> None:
     lanes = room.take_lanes()
     first = {one.message.key: one for one in reversed(room.read_lanes(lanes).messages)}
     room.settle(Dead(first["a"], "CODE", "text"), Retry(first["b"], 60, "CODE", "text"))
-    assert len(room.run(skipping.read_lanes(lanes, 10, 30)).messages) == 2
+    assert len(room.run(skipping.lanes.read(lanes, 10, 30)).messages) == 2
     counted = figures(room, Order.SKIP)
     assert (counted.held, counted.sending, counted.pending) == (1, 2, 1)
     assert (figures(room).held, figures(room).sending) == (3, 0)
@@ -152,7 +152,7 @@ def test_what_came_due_has_waited_since_then(room: Room) -> None:
     room.add(key="a", deliver_in=1000)
     room.advance(1100)
     assert 100 <= figures(room).oldest_pending_seconds < 130
-    room.run(room.deliveries.promote(room.take_lanes()))
+    room.run(room.deliveries.lanes.promote(room.take_lanes()))
     [claimed] = room.claim()
     assert claimed.position == position
     room.settle(GivenBack(claimed))
@@ -239,8 +239,8 @@ def test_all_queues_are_counted(room: Room) -> None:
     room.add(queue="handlers")
     room.add(2, queue="handlers", key="a")
     handlers = room.on("handlers", order=Order.SKIP)
-    lanes = room.run(handlers.take_lanes("worker", 30))
-    claim = room.run(handlers.read_lanes(lanes, 10, 30))
+    lanes = room.run(handlers.lanes.take("worker", 30))
+    claim = room.run(handlers.lanes.read(lanes, 10, 30))
     assert figures(room).sending == len(claim.messages) == 2
     assert figures(room).pending == 2
 
@@ -248,8 +248,8 @@ def test_all_queues_are_counted(room: Room) -> None:
 def test_a_stranger_with_the_same_key_in_another_queue_holds_nobody(room: Room) -> None:
     room.add(queue="handlers", key="a")
     handlers = room.on("handlers")
-    [claimed] = room.run(handlers.read_lanes(room.run(handlers.take_lanes("worker", 30)), 10, 30)).messages
-    room.run(handlers.settle([Dead(claimed, "CODE", "text")]))
+    [claimed] = room.run(handlers.lanes.read(room.run(handlers.lanes.take("worker", 30)), 10, 30)).messages
+    room.run(handlers.settlements.settle([Dead(claimed, "CODE", "text")]))
     room.add(key="a")
     assert figures(room).held == 0
     assert positions(room.read_lanes(room.take_lanes()).messages)

@@ -12,8 +12,8 @@ from postroom.message import Message
 from postroom.rules.ordering import Order, key_hash, waves
 from postroom.store.admin.retention import Retention
 from postroom.store.connections.stores import Store
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import Claimed, Dead, Retry, Sent
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.writing import WRITERS
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.steps import Query, run
@@ -72,7 +72,7 @@ def test_who_loses_the_lease_of_a_keyed_message_drops_everything_of_its_lane_uns
     kept = room.add(2, key=key_of_lane(4))
     lanes = room.take_lanes("slow", limit=5)
     batch = room.read_lanes(lanes).messages
-    room.run(room.deliveries.renew([], lanes[4:], 100))
+    room.run(room.deliveries.renewals.renew([], lanes[4:], 100))
     room.advance(31)
     [taken] = [lane for lane in room.take_lanes("quick") if lane.number == 3]
     first, *rest = batch
@@ -91,13 +91,13 @@ def test_a_claim_never_makes_the_row_move(fresh_database: FreshDatabase) -> None
     """NULLs that a claim fills make the row grow: 77 % of the updates were HOT, like this all are."""
     with closing(Store(fresh_database("postgresql"))) as store:
         store.call(lambda connection: upgrade(connection, store.names))
-        protocol = deliveries(store.names)
+        protocol = QueueStore(store.names)
         table = store.names.mapping()["delivery"]
         writer = WRITERS["postgresql"](store.names)
         with store.session() as execute:
             run(writer.add([Message.new("orders", {"n": n}) for n in range(2000)]), execute)
             claimed = 0
-            while messages := run(protocol.claim("a worker of some name", 100, 30), execute).messages:
+            while messages := run(protocol.rows.claim("a worker of some name", 100, 30), execute).messages:
                 claimed += len(messages)
             execute(Query("SELECT pg_stat_force_next_flush()"))
             execute(Query("SELECT pg_stat_clear_snapshot()"))
@@ -145,13 +145,13 @@ def test_the_hash_of_a_key_is_kept_whole(room: Room) -> None:
 )
 def test_what_blocks_a_key(room: Room, before: str, order: Order, blocks: bool) -> None:  # noqa: FBT001 - a table's column
     protocol = room.on(order=order)
-    lanes = room.run(protocol.take_lanes("worker", 30))
+    lanes = room.run(protocol.lanes.take("worker", 30))
     room.add(key="a", deliver_in=60 if before == "scheduled" else None)
-    for one in room.run(protocol.read_lanes(lanes, 10, 30)).messages:
+    for one in room.run(protocol.lanes.read(lanes, 10, 30)).messages:
         ending = Dead(one, "CODE", "text") if before == "dead" else Retry(one, 60, "CODE", "text")
-        room.run(protocol.settle([ending]))
+        room.run(protocol.settlements.settle([ending]))
     [behind] = room.add(key="a")
-    assert positions(room.run(protocol.read_lanes(lanes, 10, 30)).messages) == ([] if blocks else [behind])
+    assert positions(room.run(protocol.lanes.read(lanes, 10, 30)).messages) == ([] if blocks else [behind])
 
 
 # Order under pipelining: waves
@@ -185,7 +185,7 @@ def test_sent_in_waves_a_failure_in_the_middle_leaves_nothing_out_of_order(room:
     assert left == {one: first[:1], other: second}
     assert room.read_lanes(lanes).messages == []  # the failed one holds the rest of its key
     failing = 0
-    room.run(room.deliveries.promote(lanes))
+    room.run(room.deliveries.lanes.promote(lanes))
     pass_on(room.read_lanes(lanes).messages)
     assert left == {one: first, other: second}
 

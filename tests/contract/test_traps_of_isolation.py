@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from postroom.store.sql.steps import Steps
 
 HOLDING_OPERATIONS: dict[str, Callable[[Room, list[Claimed]], Steps[Any]]] = {
-    "claim": lambda room, _: room.deliveries.claim("worker", 100, 30, due=False),
-    "claim of due ones": lambda room, _: room.deliveries.claim("worker", 100, 30),
-    "settle": lambda room, claimed: room.deliveries.settle([Sent(one) for one in claimed]),
-    "renew": lambda room, claimed: room.deliveries.renew(claimed, [], 30),
-    "read": lambda room, _: room.deliveries.read_lanes(room.take_lanes(), 100, 30),
-    "promote": lambda room, _: room.deliveries.promote(room.take_lanes()),
+    "claim": lambda room, _: room.deliveries.rows.claim("worker", 100, 30, due=False),
+    "claim of due ones": lambda room, _: room.deliveries.rows.claim("worker", 100, 30),
+    "settle": lambda room, claimed: room.deliveries.settlements.settle([Sent(one) for one in claimed]),
+    "renew": lambda room, claimed: room.deliveries.renewals.renew(claimed, [], 30),
+    "read": lambda room, _: room.deliveries.lanes.read(room.take_lanes(), 100, 30),
+    "promote": lambda room, _: room.deliveries.lanes.promote(room.take_lanes()),
     "requeue": lambda room, _: DeadLetters(room.names).requeue(),
     "retention": lambda room, _: Retention(room.names).remove_settled(0),
 }

@@ -167,10 +167,10 @@ def send_all(room: Room, send: Callable[[Claimed], None] = lambda _: None) -> li
     sent: list[int] = []
     lanes = room.take_lanes()
     while True:
-        room.run(room.deliveries.promote(lanes))
-        claims = [room.run(room.deliveries.claim("worker", 100, 30)), room.read_lanes(lanes)]
+        room.run(room.deliveries.lanes.promote(lanes))
+        claims = [room.run(room.deliveries.rows.claim("worker", 100, 30)), room.read_lanes(lanes)]
         if not any(claim.found for claim in claims):
-            room.run(room.deliveries.release(lanes))
+            room.run(room.deliveries.lanes.release(lanes))
             return sent
         for claim in claims:
             for one in claim.messages:
@@ -224,7 +224,7 @@ def test_a_row_without_a_size_counts_with_its_real_size(room: Room) -> None:
     payload = {"payload": content[room.names.dialect], "headers": """'{"n": "x"}'"""}
     rows = [write(room, None, payload) for _ in range(3)]
     rows.append(write(room, None, payload, {"size": "-5"}))
-    claim = room.run(room.deliveries.claim("worker", 100, 30, most_bytes=1000))
+    claim = room.run(room.deliveries.rows.claim("worker", 100, 30, most_bytes=1000))
     assert [one.position for one in claim.messages] == rows[:2]
     assert all(600 < one.size < 620 for one in claim.messages)
     keyed = [write(room, "7", payload) for _ in range(3)]

@@ -31,7 +31,7 @@ def until_commit(steps: Steps[Any], execute: Execute) -> Query:
 
 def uncommitted_settle(room: Room, claimed: Claimed, execute: Execute) -> None:
     """Settle a message as sent, in a transaction that stays open."""
-    steps = room.deliveries.settle([Sent(claimed)])
+    steps = room.deliveries.settlements.settle([Sent(claimed)])
     if room.driver.kind == "postgresql":  # where it is one statement
         execute(Query("BEGIN"))
         run(steps, execute)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from postroom.rules.lifecycle import ClaimLimits
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import Claimed, Sent
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.sql.dialect import whole_numbers
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from postroom.store.connections.stores import BlockingStore
-    from postroom.store.outbox.deliveries import Deliveries
     from tests.contract.store_drivers import Driver
 
 LONG = 60.0
@@ -55,41 +54,43 @@ class ClaimWorker:
         self.name = name
         self.store = store
         # Claimed again and again is what the expiring leases are for, and no reason to give up a message.
-        self.deliveries: Deliveries = deliveries(store.names, limits=ClaimLimits(alone_after=1000, dead_after=2000))
+        self.deliveries: QueueStore = QueueStore(store.names, limits=ClaimLimits(alone_after=1000, dead_after=2000))
         self.chance = random.Random(name)  # noqa: S311 - repeatable, not secret
 
     def claims(self, seconds: Sequence[float]) -> Iterator[tuple[list[Claimed], float]]:
         """Claim, each time for one of these times, until all is settled, of which an empty claim is no proof."""
         while True:
             lease = self.chance.choice(seconds)
-            claim = self.store.run(self.deliveries.claim(self.name, self.chance.randint(50, 200), lease))
+            claim = self.store.run(self.deliveries.rows.claim(self.name, self.chance.randint(50, 200), lease))
             if claim.messages:
                 yield claim.messages, lease
             elif not self._unsettled():
                 return
 
     def _unsettled(self) -> int:
-        found = self.store.run(self.deliveries.statement(f"SELECT count(*) FROM {self.deliveries.delivery}", {}))
+        found = self.store.run(
+            self.deliveries.sql.statement(f"SELECT count(*) FROM {self.deliveries.sql.delivery}", {})
+        )
         return int(found[0][0])
 
     def settle(self, claimed: Sequence[Claimed]) -> set[int]:
         """Settle as sent; returns the positions of those that were lost."""
         sent = [Sent(one, str(one.token)) for one in claimed]
-        return {one.position for one in self.store.run(self.deliveries.settle(sent))}
+        return {one.position for one in self.store.run(self.deliveries.settlements.settle(sent))}
 
     def write(self, statement: str) -> None:
-        self.store.run(self.deliveries.statement(statement, {}))
+        self.store.run(self.deliveries.sql.statement(statement, {}))
 
     def lease_ends(self, claimed: Sequence[Claimed]) -> dict[int, str]:
         d = self.deliveries
         found = self.store.run(
-            d.statement(
-                f"SELECT position, leased_until FROM {d.delivery} WHERE state = 0 AND queue = :queue "
-                f"AND {d.places(claimed)} AND token = {claimed[0].token}",
+            d.sql.statement(
+                f"SELECT position, leased_until FROM {d.sql.delivery} WHERE state = 0 AND queue = :queue "
+                f"AND {d.sql.places(claimed)} AND token = {claimed[0].token}",
                 {"queue": d.queue},
             )
         )
-        moments = {position: d.dialect.read_moment(ends) for position, ends in found}
+        moments = {position: d.sql.dialect.read_moment(ends) for position, ends in found}
         return {position: moment.isoformat() for position, moment in moments.items() if moment}
 
 

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from postroom.rules.ordering import LANES, NO_LANE, Order, waves
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import Claimed, Dead, Lane, Retry, Sent, Settlement
+from postroom.store.outbox.queue_store import QueueStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from postroom.store.connections.stores import BlockingStore
-    from postroom.store.outbox.deliveries import Deliveries
     from tests.contract.store_drivers import Driver
 
 RELAYS = 4
@@ -100,7 +99,7 @@ class Relay:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.name)  # noqa: S311 - repeatable, not secret
         self.broker = os.open(self.places.broker, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self.desks = [Desk(self, deliveries(self.store.names, queue, order)) for queue, order in QUEUES.items()]
+        self.desks = [Desk(self, QueueStore(self.store.names, queue, order)) for queue, order in QUEUES.items()]
         signal.signal(signal.SIGTERM, self.stop)
 
     def stop(self, *_: object) -> None:
@@ -143,7 +142,7 @@ class Desk:
     """One queue of a relay: the lanes it holds, and until when it may use them."""
 
     relay: Relay
-    deliveries: Deliveries
+    deliveries: QueueStore
     lanes: dict[int, Lane] = field(default_factory=dict)
     ends: dict[int, float] = field(default_factory=dict)
     """By this process's clock, counted from before the database was asked: never later than the database's own end."""
@@ -162,14 +161,14 @@ class Desk:
         return len(ordered) + len(free)
 
     def close(self) -> None:
-        self.relay.store.run(self.deliveries.release(list(self.lanes.values())))
+        self.relay.store.run(self.deliveries.lanes.release(list(self.lanes.values())))
 
     def _take_lanes(self) -> None:
         for number in [number for number in self.lanes if self._ended(number)]:
             del self.lanes[number]
         if len(self.lanes) < SHARE:
             began = time.monotonic()
-            taken = self.relay.store.run(self.deliveries.take_lanes(self.relay.name, LEASE, SHARE - len(self.lanes)))
+            taken = self.relay.store.run(self.deliveries.lanes.take(self.relay.name, LEASE, SHARE - len(self.lanes)))
             self.lanes |= {lane.number: lane for lane in taken}
             self._leased([lane.number for lane in taken], began)
             self.since |= self._taken_at(taken)
@@ -179,20 +178,20 @@ class Desk:
         since = {lane.number: "" for lane in lanes}
         for lane in lanes:
             found = self.relay.store.run(
-                d.statement(
-                    f"SELECT leased_until FROM {d.lane} WHERE queue = :queue AND lane = :lane AND token = :token",
+                d.sql.statement(
+                    f"SELECT leased_until FROM {d.sql.lane} WHERE queue = :queue AND lane = :lane AND token = :token",
                     {"queue": d.queue, "lane": lane.number, "token": lane.token},
                 )
             )
             for [ends] in found:
-                since[lane.number] = str(d.dialect.read_moment(ends))
+                since[lane.number] = str(d.sql.dialect.read_moment(ends))
         return since
 
     def _read_lanes(self) -> list[Claimed]:
         lanes = list(self.lanes.values())
-        self.relay.store.run(self.deliveries.promote(lanes))
+        self.relay.store.run(self.deliveries.lanes.promote(lanes))
         began = time.monotonic()
-        claim = self.relay.store.run(self.deliveries.read_lanes(lanes, READ, LEASE))
+        claim = self.relay.store.run(self.deliveries.lanes.read(lanes, READ, LEASE))
         # The read renews what it reads. Whether it also renewed a lane in which it found nothing, it does not say.
         read = {one.lane for one in claim.messages}
         self._leased(read, began)
@@ -202,14 +201,14 @@ class Desk:
 
     def _renew(self, idle: Sequence[Lane]) -> None:
         began = time.monotonic()
-        lost = self.relay.store.run(self.deliveries.renew([], idle, LEASE)).lost_lanes
+        lost = self.relay.store.run(self.deliveries.renewals.renew([], idle, LEASE)).lost_lanes
         self._leased([lane.number for lane in idle], began)
         for lane in lost:
             del self.lanes[lane.number]
 
     def _claim_free(self) -> list[Claimed]:
         began = time.monotonic()
-        claim = self.relay.store.run(self.deliveries.claim(self.relay.name, READ, LEASE))
+        claim = self.relay.store.run(self.deliveries.rows.claim(self.relay.name, READ, LEASE))
         self._leased([NO_LANE], began)
         return claim.messages
 
@@ -239,7 +238,7 @@ class Desk:
 
     def _settle(self, settlements: Sequence[Settlement]) -> None:
         began = time.monotonic()
-        lost = self.relay.store.run(self.deliveries.settle(settlements))
+        lost = self.relay.store.run(self.deliveries.settlements.settle(settlements))
         over = {one.claimed.lease for one in settlements if began >= self.over[one.claimed.lane]}
         assert over <= {one.lease for one in lost}, "a lease that was over has settled"
         for one in lost:

@@ -20,10 +20,10 @@ import msgspec
 
 from postroom.relay import Relay
 from postroom.store.outbox import workers
-from postroom.store.outbox.claiming import Claiming
+from postroom.store.outbox.claims import RowClaims
 from postroom.store.outbox.lanes import Lanes
 from postroom.store.outbox.leases import Sent
-from postroom.store.outbox.settling import Settling
+from postroom.store.outbox.settlements import SettlementWriter
 from postroom.telemetry.events import Event, Reachability
 from tests.crash.places import Line, Told, append
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from postroom import Message
     from postroom.store.outbox.leases import Claim, Settlement
-    from postroom.store.outbox.settling import Written
+    from postroom.store.outbox.settlements import Written
     from postroom.store.sql.steps import Steps
     from tests.crash.places import Places
 
@@ -75,14 +75,14 @@ class Fate:
     def arrange(self) -> Iterator[Any]:
         """Patches by which the relay meets its fate."""
         if self.point is Point.CLAIMED:
-            for owner, name in ((Claiming, "claim"), (Lanes, "read_lanes")):
+            for owner, name in ((RowClaims, "claim"), (Lanes, "read")):
                 yield patch.object(owner, name, _claiming(self, getattr(owner, name)))
         else:
-            yield patch.object(Settling, "write", _settling(self, Settling.write))
+            yield patch.object(SettlementWriter, "write", _settling(self, SettlementWriter.write))
 
 
 def _claiming(fate: Fate, original: Callable[..., Steps[Claim]]) -> Callable[..., Steps[Claim]]:
-    def claim(self: Claiming, *args: Any, **options: Any) -> Steps[Claim]:
+    def claim(self: RowClaims, *args: Any, **options: Any) -> Steps[Claim]:
         claimed = yield from original(self, *args, **options)
         fate.meet(Point.CLAIMED, [one.message for one in claimed.messages])
         return claimed
@@ -91,13 +91,13 @@ def _claiming(fate: Fate, original: Callable[..., Steps[Claim]]) -> Callable[...
 
 
 def _settling(fate: Fate, original: Callable[..., Steps[Written]]) -> Callable[..., Steps[Written]]:
-    def write(self: Settling, settlements: Sequence[Settlement]) -> Steps[Written]:
+    def write(self: SettlementWriter, settlements: Sequence[Settlement]) -> Steps[Written]:
         messages = [one.claimed.message for one in settlements if isinstance(one, Sent)]
         steps = original(self, settlements)
         fate.meet(Point.PUBLISHED, messages)
         if fate.point is Point.SETTLING and settlements:
-            if self.names.dialect == "postgresql":  # where it is one statement, which commits by itself
-                steps = self.transaction(partial(original, self), settlements)
+            if self.sql.names.dialect == "postgresql":  # where it is one statement, which commits by itself
+                steps = self.sql.transaction(partial(original, self), settlements)
             steps = _before_commit(steps, lambda: fate.meet(Point.SETTLING, messages))
         written = yield from steps
         fate.meet(Point.SETTLED, messages)

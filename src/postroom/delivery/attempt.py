@@ -21,7 +21,7 @@ from postroom.rules.replay import Verdict
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.ledger.ledgered import entry_of, is_ledgered
 from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Retry, Sent, Settlement
-from postroom.store.outbox.settling import ledger_conflict
+from postroom.store.outbox.settlements import ledger_conflict
 from postroom.telemetry.events import NOT_TRIED, UNREACHED, Phase, Published
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from postroom.delivery.settlements import Settlements
     from postroom.delivery.verdicts import Health
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.queue_store import QueueStore
 
 GRACE = 1.0
 """Seconds beyond its timeout that a destination may take to say what it knows of each delivery."""
@@ -58,7 +58,7 @@ class Attempt:
         self,
         *,
         queue: Queue,
-        deliveries: Deliveries,
+        deliveries: QueueStore,
         connection: ReconnectingConnection,
         in_flight: InFlight,
         failed_keys: FailedKeys,
@@ -95,7 +95,7 @@ class Attempt:
             return claimed
         ledgered = [one for one in claimed if is_ledgered(one.message)]
         try:
-            verdicts = await self._connection.attempt(self._deliveries.foresee(ledgered))
+            verdicts = await self._connection.attempt(self._deliveries.settlements.foresee(ledgered))
         except Outage:
             self._give_back(claimed)
             return ()

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from postroom.delivery.in_flight import InFlight
     from postroom.delivery.settlements import Settlements
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.queue_store import QueueStore
 
 FIRST = 1
 """The number of a first connection: nothing can be in flight yet that came from another one."""
@@ -23,7 +23,7 @@ class Continuity:
     abandoned.
     """
 
-    def __init__(self, deliveries: Deliveries, in_flight: InFlight, settlements: Settlements) -> None:
+    def __init__(self, deliveries: QueueStore, in_flight: InFlight, settlements: Settlements) -> None:
         self._deliveries = deliveries
         self._in_flight = in_flight
         self._lanes = in_flight.lanes
@@ -42,10 +42,10 @@ class Continuity:
         ordered = self._in_flight.ordered
         if not ordered:
             return
-        strangers = await connection.attempt(self._deliveries.strangers(ordered), number)
+        strangers = await connection.attempt(self._deliveries.recovery.strangers(ordered), number)
         leases = {(one.lane, one.token) for one in strangers}
         lanes = [self._lanes.abandon(held.lane.number) for held in self._lanes if held.lane.lease in leases]
         if not lanes:
             return
         self._settlements.lose([one for lane in lanes for one in self._in_flight.of_lane(lane)], len(lanes))
-        await connection.attempt(self._deliveries.release(lanes), number)
+        await connection.attempt(self._deliveries.lanes.release(lanes), number)

@@ -13,7 +13,7 @@ from postroom.delivery.queue_worker import LEAVING, QueueWorker
 from postroom.errors import PostroomError
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import ConnectionSet, Outage
-from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from postroom.delivery.queue_worker import Part
     from postroom.rules.routing import Routing
     from postroom.store.connections.reconnecting import Database
-    from postroom.store.outbox.deliveries import Deliveries
 
 
 class Engine:
@@ -60,7 +59,9 @@ class Engine:
             queue.name: QueueWorker(
                 queue=queue,
                 options=options,
-                deliveries=_deliveries_of(queue, database),
+                deliveries=QueueStore(
+                    database.store.names, queue.name, queue.order, queue.claim_limits, queue.ledger_keep
+                ),
                 workers=Workers(names, queue.name),
                 connections=connections,
                 stopping=self._stopping,
@@ -207,9 +208,3 @@ class Engine:
             with suppress(TimeoutError, PostroomError):
                 async with asyncio.timeout(LEAVING):
                     await self._router.leave()
-
-
-def _deliveries_of(queue: Queue, database: Database) -> Deliveries:
-    found = deliveries(database.store.names, queue.name, queue.order, queue.claim_limits)
-    found.ledger_keep = queue.ledger_keep
-    return found

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from postroom.delivery.settlements import Settlements
     from postroom.delivery.work_source import Handover
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.queue_store import QueueStore
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class LaneReader:
         *,
         queue: Queue,
         options: EngineOptions,
-        deliveries: Deliveries,
+        deliveries: QueueStore,
         connection: ReconnectingConnection,
         continuity: Continuity,
         in_flight: InFlight,
@@ -93,7 +93,7 @@ class LaneReader:
         if not held:
             return Collected(0, 0)
         if due:
-            promoted = await self._ask(self._deliveries.promote([one.lane for one in held.values()]))
+            promoted = await self._ask(self._deliveries.lanes.promote([one.lane for one in held.values()]))
             for number, position in promoted.items():
                 self._lanes.read_again(number, position)
         for one in held.values():
@@ -126,7 +126,7 @@ class LaneReader:
         # The heartbeat renews the lanes. A read does it now and then, because it also notes how far it has come.
         renew = started >= self._note_at
         claim = await self._ask(
-            self._deliveries.read_lanes(
+            self._deliveries.lanes.read(
                 [one.lane for one in held.values()],
                 each,
                 self._options.lane_lease,
@@ -140,7 +140,7 @@ class LaneReader:
             self._lanes.read_again(number, 1)
         self._move_cursors(held, claim, safe)
         if claim.freed:
-            await self._ask(self._deliveries.look_back([held[number].lane for number in claim.freed]))
+            await self._ask(self._deliveries.lanes.look_back([held[number].lane for number in claim.freed]))
         claim = self._still_held(held, claim)
         if renew:
             self._note_at = started + NOTED_EVERY
@@ -159,7 +159,7 @@ class LaneReader:
         """From where on the next read may start. Not asked before every read: to start earlier is never wrong."""
         if time.monotonic() < self._ask_at:
             return []
-        ages = await self._ask(self._deliveries.ages())
+        ages = await self._ask(self._deliveries.lanes.ages())
         self._ask_at = time.monotonic() + ASKED_EVERY
         return self._horizon.safe(ages, held.values())
 

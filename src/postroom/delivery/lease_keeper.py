@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from postroom.delivery.signals import Signals
     from postroom.delivery.verdicts import Health
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.queue_store import QueueStore
     from postroom.store.outbox.workers import Workers
 
 
@@ -30,7 +30,7 @@ class LeaseKeeper:
         *,
         queue: Queue,
         options: EngineOptions,
-        deliveries: Deliveries,
+        deliveries: QueueStore,
         workers: Workers,
         connection: ReconnectingConnection,
         in_flight: InFlight,
@@ -91,7 +91,7 @@ class LeaseKeeper:
         """Release the lanes and what was claimed under these tokens, and sign this worker off. Raises `Outage`."""
         self._unresolved += unresolved
         await self._release_unresolved()
-        await self._connection.attempt(self._deliveries.release([one.lane for one in self._lanes]))
+        await self._connection.attempt(self._deliveries.lanes.release([one.lane for one in self._lanes]))
         await self._connection.attempt(self._workers.leave(self._options.worker))
 
     async def _renew(self) -> None:
@@ -103,7 +103,7 @@ class LeaseKeeper:
         lanes = [one.lane for one in self._lanes]
         if not rows and not lanes:
             return
-        renew = self._deliveries.renew(rows, lanes, options.lease, options.lane_lease)
+        renew = self._deliveries.renewals.renew(rows, lanes, options.lease, options.lane_lease)
         renewal = await self._connection.attempt(renew)
         # What somebody works on at this moment was passed over, and is neither renewed nor lost: it comes next time.
         passed_over = {one.token for one in rows if one.lease not in renewal.leases and one in self._in_flight}
@@ -131,14 +131,14 @@ class LeaseKeeper:
         if gone:
             for lane in gone:
                 self._lanes.drop(lane.number)
-            await self._connection.attempt(self._deliveries.release(gone))
+            await self._connection.attempt(self._deliveries.lanes.release(gone))
         missing = share - len(self._lanes)
         if missing > 0:
             await self._take_lanes(missing)
 
     async def _release_unresolved(self) -> None:
         for token in list(self._unresolved):
-            await self._connection.attempt(self._deliveries.forget(token))
+            await self._connection.attempt(self._deliveries.recovery.forget(token))
             self._unresolved.remove(token)
 
     async def _take_lanes(self, missing: int) -> None:
@@ -147,7 +147,7 @@ class LeaseKeeper:
         token = new_token()
         self._unresolved.append(token)
         taken = await self._connection.attempt(
-            self._deliveries.take_lanes(self._options.worker, seconds, missing, token=token)
+            self._deliveries.lanes.take(self._options.worker, seconds, missing, token=token)
         )
         self._unresolved.remove(token)
         for lane in taken:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from postroom.delivery.queue import EngineOptions, Queue
     from postroom.delivery.work_source import WorkSource
     from postroom.store.connections.reconnecting import ConnectionSet
-    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.queue_store import QueueStore
     from postroom.store.outbox.workers import Workers
 
 LEAVING = 5.0
@@ -58,7 +58,7 @@ class QueueWorker:
         self,
         queue: Queue,
         options: EngineOptions,
-        deliveries: Deliveries,
+        deliveries: QueueStore,
         workers: Workers,
         connections: ConnectionSet,
         stopping: asyncio.Event,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from postroom.delivery.signals import Signals
     from postroom.delivery.work_source import Collected, Handover
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.leases import Claimed
+    from postroom.store.outbox.queue_store import QueueStore
 
 HELP = "help"
 """Wakes the second claimer."""
@@ -35,7 +35,7 @@ class RowClaimer:
         *,
         queue: Queue,
         options: EngineOptions,
-        deliveries: Deliveries,
+        deliveries: QueueStore,
         connection: ReconnectingConnection,
         circuit: Circuit,
         signals: Signals,
@@ -69,7 +69,7 @@ class RowClaimer:
         token = new_token()
         self.unresolved.append(token)
         claim = await self._connection.attempt(
-            self._deliveries.claim(
+            self._deliveries.rows.claim(
                 self._options.worker,
                 limit,
                 self._options.lease,
@@ -95,5 +95,5 @@ class RowClaimer:
 
     async def _release_unresolved(self) -> None:
         for token in list(self.unresolved):
-            await self._connection.attempt(self._deliveries.forget(token))
+            await self._connection.attempt(self._deliveries.recovery.forget(token))
             self.unresolved.remove(token)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from postroom.delivery.settlements import Settlements
     from postroom.delivery.signals import Signals
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.outbox.queue_store import QueueStore
 
 MOST = 5000
 """Settlements of one statement."""
@@ -55,7 +55,7 @@ class Settler:
         *,
         queue: Queue,
         worker: str,
-        deliveries: Deliveries,
+        deliveries: QueueStore,
         connection: ReconnectingConnection,
         settlements: Settlements,
         in_flight: InFlight,
@@ -75,7 +75,7 @@ class Settler:
         self._continuity = continuity
         self._signals = signals
         self._moved_to = moved_to
-        self._conflicts = Conflicts(deliveries)
+        self._conflicts = Conflicts(deliveries.sql)
         self._writing = False
         self._wrote = asyncio.Event()
 
@@ -136,7 +136,7 @@ class Settler:
             # Where the lane's lease has ended by our clock, the database is asked whether somebody else has it.
             held = {one.lease for one in self._in_flight.held(dropped, started)}
             written = [one for one in settlements if type(one) is not GivenBack or one.claimed.lease not in held]
-        lost, instead = await self._connection.attempt(self._deliveries.write(written), connection)
+        lost, instead = await self._connection.attempt(self._deliveries.settlements.write(written), connection)
         if instead:
             self._hold_back(instead.values())
             written = [instead.get(one.claimed.lease, one) for one in written]

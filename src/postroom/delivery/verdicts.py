@@ -13,7 +13,7 @@ from postroom.rules.backoff import no_sooner
 from postroom.rules.failures import Reason
 from postroom.rules.faults import Fault
 from postroom.rules.lifecycle import Transition
-from postroom.store.outbox.deliveries import content_hash
+from postroom.store.outbox.deduplication import content_hash
 from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Postponed, Retry, Sent, Settlement
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from postroom.delivery.signals import Signals
     from postroom.delivery.targets import Targets
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.leases import Claim, Claimed
+    from postroom.store.outbox.queue_store import QueueStore
 
 QUICKEST_POLL = 0.005
 HURRY = 0.05
@@ -172,7 +172,7 @@ class Handover:
     def __init__(
         self,
         queue: Queue,
-        deliveries: Deliveries,
+        deliveries: QueueStore,
         in_flight: InFlight,
         admission: Admission,
         signals: Signals,
@@ -241,7 +241,7 @@ class Handover:
         self, messages: Sequence[Claimed], connection: ReconnectingConnection, on: int | None
     ) -> tuple[list[Claimed], int]:
         """What is left to deliver, and how many wait for a twin that is in flight."""
-        deduplicate = self._deliveries.deduplicate(messages, self._in_flight.contents())
+        deduplicate = self._deliveries.deduplication.deduplicate(messages, self._in_flight.contents())
         sorted_out = await connection.attempt(deduplicate, on)
         self._settler.report(sorted_out.duplicates)
         for one in sorted_out.later:

@@ -15,8 +15,8 @@ from postroom.delivery.queue_worker import QueueWorker
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
 from postroom.store.connections.reconnecting import ConnectionSet, Database
-from postroom.store.outbox.deliveries import Deliveries
 from postroom.store.outbox.leases import Claimed, GivenBack, Lane, Retry, Sent
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names
 from postroom.telemetry.events import Event, LeasesLost, Published
@@ -39,7 +39,7 @@ def worker_for(destination: Destination, events: list[Event]) -> QueueWorker:
     return QueueWorker(
         queue=Queue(name="default", destination=destination, hook=events.append),
         options=EngineOptions(worker="w"),
-        deliveries=Deliveries(names),
+        deliveries=QueueStore(names),
         workers=Workers(names),
         connections=ConnectionSet.full(Database(cast("ConnectionFactory", None), events.append)),
         stopping=asyncio.Event(),

@@ -13,9 +13,9 @@ from postroom.delivery.queue_worker import QueueWorker
 from postroom.message import Message
 from postroom.rules.lifecycle import Outcome
 from postroom.store.connections.reconnecting import ConnectionSet, Outage
-from postroom.store.outbox.deliveries import Deliveries
 from postroom.store.outbox.leases import Claimed, GivenBack, Lane, Retry
-from postroom.store.outbox.settling import Written
+from postroom.store.outbox.queue_store import QueueStore
+from postroom.store.outbox.settlements import Written
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names
 from postroom.telemetry.events import Event, NotSettled
@@ -31,7 +31,7 @@ def worker_on(connection: Any, told: list[Event]) -> QueueWorker:
     return QueueWorker(
         queue=Queue(name="default", destination=PublishToBroker(MemoryBroker()), hook=told.append),
         options=EngineOptions(worker="w"),
-        deliveries=Deliveries(names),
+        deliveries=QueueStore(names),
         workers=Workers(names),
         connections=ConnectionSet(connection, connection, (connection, connection), (connection, connection)),
         stopping=asyncio.Event(),

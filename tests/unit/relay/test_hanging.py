@@ -18,7 +18,7 @@ from postroom.runtime import time_limits as limits
 from postroom.runtime.time_limits import within
 from postroom.store.connections import reconnecting
 from postroom.store.connections.reconnecting import ConnectionSet, Database, Outage
-from postroom.store.outbox.deliveries import Deliveries
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Query
@@ -187,7 +187,7 @@ async def test_V_4_a_heartbeat_that_waits_for_its_connection_tells_so(
     worker = QueueWorker(
         queue=Queue(name="default", destination=PublishToBroker(MemoryBroker()), hook=listen),
         options=EngineOptions(worker="w", lane_lease=SOON),
-        deliveries=Deliveries(server.names),
+        deliveries=QueueStore(server.names),
         workers=Workers(server.names, "default"),
         connections=ConnectionSet(connection, connection, (connection, connection), (connection, connection)),
         stopping=asyncio.Event(),

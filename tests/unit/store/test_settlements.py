@@ -24,7 +24,7 @@ from postroom.store.outbox.leases import (
     Sent,
     Settlement,
 )
-from postroom.store.outbox.settling import failure_fields, receipt_fields
+from postroom.store.outbox.settlements import failure_fields, receipt_fields
 
 CLAIMED = Claimed(1, NO_LANE, 7, 0, 1, Message.new("orders", {}))
 EVERY: list[Settlement] = [

@@ -14,21 +14,21 @@ from postroom.store.sql.steps import Query, Row, Steps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from postroom.store.outbox.deliveries import Deliveries
+    from postroom.store.sql.operations import Operations
 
 
 class Conflicts:
     """Conflicts on the deliveries of one queue: leases that a worker lost before it could settle."""
 
-    def __init__(self, deliveries: Deliveries) -> None:
-        self._deliveries = deliveries
-        self._queue = {"queue": deliveries.queue}
+    def __init__(self, sql: Operations) -> None:
+        self._sql = sql
+        self._queue = {"queue": sql.queue}
 
     def record(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
         """Audit leases that a worker lost, each with what the worker found in its place."""
         if not lost:
             return []
-        return (yield from self._deliveries.transaction(self._find_and_audit, worker, lost))
+        return (yield from self._sql.transaction(self._find_and_audit, worker, lost))
 
     def _find_and_audit(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
         rows = yield from self._rows_of(lost)
@@ -36,30 +36,28 @@ class Conflicts:
         lanes = yield from self._lanes_of(lost)
         found = [_found(one, rows.get(one.position), receipts.get(one.position), lanes.get(one.lane)) for one in lost]
         entries = [(one.claimed.position, str(one.claimed.message.id), _details(one)) for one in found]
-        yield from audit(self._deliveries.names, "conflict", Note(worker), entries)
+        yield from audit(self._sql.names, "conflict", Note(worker), entries)
         return found
 
     def _rows_of(self, lost: Sequence[Claimed]) -> Steps[dict[int, Row]]:
-        d = self._deliveries
+        sql = self._sql
         result = yield Query(
-            f"SELECT position, state, due <= {d.now}, leased_until > {d.now}, owner, token FROM {d.delivery} "
-            f"WHERE {unsettled()} AND queue = :queue AND {d.places(lost)}",
+            f"SELECT position, state, due <= {sql.now}, leased_until > {sql.now}, owner, token FROM {sql.delivery} "
+            f"WHERE {unsettled()} AND queue = :queue AND {sql.places(lost)}",
             self._queue,
         )
         return {row[0]: row for row in result.rows}
 
     def _receipts_of(self, lost: Sequence[Claimed]) -> Steps[dict[int, str]]:
         positions = whole_numbers([one.position for one in lost])
-        result = yield Query(
-            f"SELECT position, outcome FROM {self._deliveries.receipt} WHERE position IN ({positions})"
-        )
+        result = yield Query(f"SELECT position, outcome FROM {self._sql.receipt} WHERE position IN ({positions})")
         return dict(result.rows)
 
     def _lanes_of(self, lost: Sequence[Claimed]) -> Steps[dict[int, Row]]:
-        d = self._deliveries
+        sql = self._sql
         numbers = whole_numbers(sorted({one.lane for one in lost}))
         result = yield Query(
-            f"SELECT lane, leased_until > {d.now}, owner, token FROM {d.lane} "
+            f"SELECT lane, leased_until > {sql.now}, owner, token FROM {sql.lane} "
             f"WHERE queue = :queue AND lane IN ({numbers})",
             self._queue,
         )

@@ -6,18 +6,21 @@ from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
-from postroom.rules.lifecycle import Stored, Transition, holding_states
-from postroom.rules.ordering import LANES, Order
+from postroom.rules.lifecycle import Transition
+from postroom.rules.ordering import LANES
 from postroom.rules.routing import is_sorted
-from postroom.store.outbox.claiming import Claiming
 from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES, Ages, Claim, Claimed, Lane, new_token
 from postroom.store.sql.dialect import whole_numbers
-from postroom.store.sql.operations import DEFAULT_QUEUE, UNBOUNDED, Place, chunks, fitting_in
-from postroom.store.sql.states import becomes, before, holds_key, in_state, ready
+from postroom.store.sql.operations import UNBOUNDED, Operations, Place, chunks, fitting_in
+from postroom.store.sql.states import becomes, before, ready
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+    from postroom.store.outbox.held import HeldLeases
+    from postroom.store.outbox.screening import Screening
+    from postroom.store.outbox.selections import Selections
 
 FREED = 0
 """In place of a position, in a row that says that something has become free in a lane."""
@@ -25,24 +28,29 @@ MOST_PROMOTED = 1000
 """Messages that come due together may be millions: more than one statement can write within a lane's lease."""
 
 
-class Lanes(Claiming):
+class Lanes:
     """Take lanes, read them, release them."""
 
-    def take_lanes(
-        self, worker: str, seconds: float, limit: int = LANES, *, token: int | None = None
-    ) -> Steps[list[Lane]]:
+    def __init__(self, sql: Operations, selections: Selections, held: HeldLeases, screening: Screening) -> None:
+        self.sql = sql
+        self.selections = selections
+        self._held = held
+        self._screening = screening
+
+    def take(self, worker: str, seconds: float, limit: int = LANES, *, token: int | None = None) -> Steps[list[Lane]]:
         """Lease free lanes. Committed when it returns: only a later statement may read what is in them.
 
         A queue's lanes are made when they are first asked for; `init` has made those of the default queue.
         """
+        sql = self.sql
         token = token or new_token()
-        lease = {"queue": self.queue, "worker": worker, "seconds": float(seconds), "token": token, "limit": limit}
-        found = yield from self._take_lanes(lease)
-        if not found and (yield from self.make_lanes()):
-            found = yield from self._take_lanes(lease)
+        lease = {"queue": sql.queue, "worker": worker, "seconds": float(seconds), "token": token, "limit": limit}
+        found = yield from self._take(lease)
+        if not found and (yield from sql.make_lanes()):
+            found = yield from self._take(lease)
         return [Lane(number, token, interrupted=previous != 0) for number, previous in sorted(map(tuple, found))]
 
-    def read_lanes(
+    def read(
         self,
         lanes: Sequence[Lane],
         limit: int,
@@ -62,42 +70,43 @@ class Lanes(Claiming):
         `look_back` then, and read it from the beginning. Lanes whose lease was lost give nothing.
         Hand a lane in as interrupted only at its first read: each such read counts as a claim of the messages it gives.
         """
+        sql = self.sql
         if not lanes:
             return Claim([], [], 0)
         token_of = {lane.number: lane.token for lane in lanes}
-        found = yield from self._read_lanes(
-            lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes, renew
-        )
+        found = yield from self._read(lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes, renew)
         freed = [row[1] for row in found if row[0] == FREED]
         rows = [row for row in found if row[0] != FREED] if freed else found
         suspicious = {lane.number for lane in lanes if lane.interrupted}
         claimed = [
             Claimed(row[0], row[1], token_of[row[1]], row[2], row[3] + (row[1] in suspicious), message, row[4])
-            for row, message in zip(rows, self.reader.messages(rows), strict=True)
+            for row, message in zip(rows, sql.reader.messages(rows), strict=True)
         ]
         claimed.sort(key=attrgetter("position"))
         cut_short = len(rows) >= limit or sum([row[4] for row in rows]) >= most_bytes
-        claim = yield from self._sift(claimed, {row[0] for row in rows if row[5]})
+        claim = yield from self._screening.screen(claimed, {row[0] for row in rows if row[5]})
         suspects = [one for one in claim.messages if one.lane in suspicious]
         if suspects:
-            yield from self.transaction(self._count_claims, suspects)
+            yield from sql.transaction(self._count_claims, suspects)
         return replace(claim, cut_short=cut_short, freed=freed) if cut_short or freed else claim
 
     def look_back(self, lanes: Sequence[Lane]) -> Steps[None]:
         """Say that lanes with something `freed` are read from the beginning from now on."""
+        sql = self.sql
         if lanes:
-            again = f"UPDATE {self.lane} SET read_to = -1 - read_to WHERE queue = :queue AND read_to < 0"
-            yield from self.statement(f"{again} AND ({_these(lanes)})", {"queue": self.queue})
+            again = f"UPDATE {sql.lane} SET read_to = -1 - read_to WHERE queue = :queue AND read_to < 0"
+            yield from sql.statement(f"{again} AND ({_these(lanes)})", {"queue": sql.queue})
 
     def ages(self) -> Steps[Ages]:
         """Which transactions may still commit messages at positions that lie before others which were read.
 
         Into a queue that messages are sorted into, one may come at any position and at any time.
         """
+        sql = self.sql
         yield from ()
-        if is_sorted(self.queue):
+        if is_sorted(sql.queue):
             return UNKNOWN_AGES
-        return NO_AGES if self.dialect.name == "sqlite" else UNKNOWN_AGES
+        return NO_AGES if sql.dialect.name == "sqlite" else UNKNOWN_AGES
 
     def promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
         """Make what is due in these lanes ready; returns the lowest such position of each lane, to read from there.
@@ -110,44 +119,47 @@ class Lanes(Claiming):
 
     def release(self, lanes: Sequence[Lane]) -> Steps[None]:
         """End the leases of lanes, where nobody else has them."""
+        sql = self.sql
         if lanes:
-            yield from self.statement(
-                f"UPDATE {self.lane} SET token = 0, owner = '', leased_until = {self.dialect.never}, read_to = 0 "
+            yield from sql.statement(
+                f"UPDATE {sql.lane} SET token = 0, owner = '', leased_until = {sql.dialect.never}, read_to = 0 "
                 f"WHERE queue = :queue AND ({_these(lanes)})",
-                {"queue": self.queue},
+                {"queue": sql.queue},
             )
 
     def _count_claims(self, claimed: Sequence[Claimed]) -> Steps[None]:
         """Count the claim of messages in a lane that was interrupted, where the lane is still held."""
-        held = yield from self._held(claimed)
+        sql = self.sql
+        held = yield from self._held.of(claimed)
         mine = [one for one in claimed if one.lease in held]
         if mine:
             yield Query(
-                f"UPDATE {self.delivery} SET claims = claims + 1 "
-                f"WHERE {ready()} AND queue = :queue AND {self.places(mine)}",
-                {"queue": self.queue},
+                f"UPDATE {sql.delivery} SET claims = claims + 1 "
+                f"WHERE {ready()} AND queue = :queue AND {sql.places(mine)}",
+                {"queue": sql.queue},
             )
 
-    def _take_lanes(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
+    def _take(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
         """Lease free lanes; each comes with the token of its last holder, 0 if that one released it."""
-        return (yield from self.transaction(self._lease_lanes, lease))
+        return (yield from self.sql.transaction(self._lease_lanes, lease))
 
     def _lease_lanes(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
+        sql = self.sql
         found = yield Query(
-            f"SELECT lane, token FROM {self.lane} WHERE queue = :queue AND leased_until <= {self.now} "
-            f"ORDER BY lane LIMIT :limit{self.dialect.skip_locked}",
+            f"SELECT lane, token FROM {sql.lane} WHERE queue = :queue AND leased_until <= {sql.now} "
+            f"ORDER BY lane LIMIT :limit{sql.dialect.skip_locked}",
             lease,
         )
         if found.rows:
             yield Query(
-                f"UPDATE {self.lane} SET token = :token, owner = :worker, read_to = 0, "
-                f"leased_until = {self.dialect.later(':seconds')} "
+                f"UPDATE {sql.lane} SET token = :token, owner = :worker, read_to = 0, "
+                f"leased_until = {sql.dialect.later(':seconds')} "
                 f"WHERE queue = :queue AND lane IN ({whole_numbers([lane for lane, _ in found.rows])})",
                 lease,
             )
         return found.rows
 
-    def _read_lanes(
+    def _read(
         self,
         lanes: Sequence[Lane],
         limit: int,
@@ -155,10 +167,10 @@ class Lanes(Claiming):
         after: Mapping[int, int],
         in_flight: Sequence[int],
         most_bytes: int,
-        renew: bool,  # noqa: FBT001 - as in `read_lanes`
+        renew: bool,  # noqa: FBT001 - as in `read`
     ) -> Steps[Sequence[Row]]:
         return (
-            yield from self.transaction(
+            yield from self.sql.transaction(
                 self._renew_and_read, lanes, limit, seconds, after, in_flight, most_bytes, renew
             )
         )
@@ -171,9 +183,10 @@ class Lanes(Claiming):
         after: Mapping[int, int],
         in_flight: Sequence[int],
         most_bytes: int,
-        renew: bool,  # noqa: FBT001 - as in `read_lanes`
+        renew: bool,  # noqa: FBT001 - as in `read`
     ) -> Steps[Sequence[Row]]:
-        live = yield from self._live_lanes([lane.number for lane in lanes], lock=renew)
+        sql = self.sql
+        live = yield from self._held.lanes([lane.number for lane in lanes], lock=renew)
         freed = {lane.number for lane in lanes if live.get(lane.lease, 0) < 0}
         told: list[Row] = [(FREED, number) for number in freed]
         held = [lane.number for lane in lanes if lane.lease in live]
@@ -184,7 +197,7 @@ class Lanes(Claiming):
         each = " UNION ALL ".join(
             f"SELECT * FROM ({self._lane_select(lane, after.get(lane, 0), busy)}) lane_{lane}" for lane in held
         )
-        found = yield Query(each, {"queue": self.queue, "limit": limit})
+        found = yield Query(each, {"queue": sql.queue, "limit": limit})
         rows = list(fitting_in(sorted(found.rows, key=itemgetter(0)), 4, most_bytes))
         if not renew:
             return [*told, *rows]
@@ -192,58 +205,40 @@ class Lanes(Claiming):
         further = "".join(f"WHEN lane = {lane} AND read_to < {to} THEN {to} " for lane, to in furthest.items())
         read_to = f"CASE {further}ELSE read_to END" if further else "read_to"
         yield Query(
-            f"UPDATE {self.lane} SET leased_until = {self.dialect.later(':seconds')}, read_to = {read_to} "
+            f"UPDATE {sql.lane} SET leased_until = {sql.dialect.later(':seconds')}, read_to = {read_to} "
             f"WHERE queue = :queue AND lane IN ({whole_numbers(held)})",
-            {"queue": self.queue, "seconds": seconds},
+            {"queue": sql.queue, "seconds": seconds},
         )
         return [*told, *rows]
 
     def _lane_select(self, lane: int, after: int, busy: str) -> str:
+        sql = self.sql
         return (
-            f"SELECT d.position, d.lane, {self.tries()}, {self.size('d', 'm')}, "
-            f"coalesce(m.expires_at <= {self.now}, 0), {self.columns} "
-            f"FROM {self.delivery} d LEFT JOIN {self.outbox} m ON m.position = d.position "
+            f"SELECT d.position, d.lane, {sql.tries()}, {sql.size('d', 'm')}, "
+            f"coalesce(m.expires_at <= {sql.now}, 0), {sql.columns} "
+            f"FROM {sql.delivery} d LEFT JOIN {sql.outbox} m ON m.position = d.position "
             f"WHERE {ready('d')} AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
-            f"AND {self._unblocked()}{self._before_unsorted(str(lane))} ORDER BY d.position LIMIT :limit"
-        )
-
-    def _before_unsorted(self, lane: str) -> str:
-        """Of a queue that messages are sorted into: nothing unsorted stands before it in its lane.
-
-        That may be of the same key, and for the same broker. Its turn comes soon: to be sorted it needs no broker.
-        """
-        if not is_sorted(self.queue):
-            return ""
-        lowest = (
-            f"coalesce((SELECT u.position FROM {self.delivery} u WHERE {in_state(state, 'u')} "
-            f"AND u.queue = '{DEFAULT_QUEUE}' AND u.lane = {lane} ORDER BY u.position LIMIT 1), {UNBOUNDED})"
-            for state in (Stored.READY, *holding_states(Order.HOLD))
-        )
-        return "".join(f" AND d.position < {position}" for position in lowest)
-
-    def _unblocked(self) -> str:
-        """Nothing that failed, or is dead and holds, stands before it on its key."""
-        return (
-            f"NOT EXISTS (SELECT 1 FROM {self.delivery} b WHERE b.queue = :queue AND b.key_hash = d.key_hash "
-            f"AND b.position < d.position AND {holds_key(self.order, 'b')})"
+            f"AND {self.selections.unblocked()}{self.selections.before_unsorted(str(lane))} "
+            f"ORDER BY d.position LIMIT :limit"
         )
 
     def _promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
-        return (yield from self.transaction(self._make_ready, lanes))
+        return (yield from self.sql.transaction(self._make_ready, lanes))
 
     def _make_ready(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
-        live = yield from self._live_lanes([lane.number for lane in lanes])
+        sql = self.sql
+        live = yield from self._held.lanes([lane.number for lane in lanes])
         held = [lane.number for lane in lanes if lane.lease in live]
         if not held:
             return {}
-        found = yield Query(self._due_in(held), {"queue": self.queue, "limit": MOST_PROMOTED})
+        found = yield Query(self.selections.due_in(held), {"queue": sql.queue, "limit": MOST_PROMOTED})
         due = [Place(lane, position) for _, lane, position, _ in found.rows]
         for some in chunks(due):
             # By their positions: what has come due since was not returned, and would be passed by.
             yield Query(
-                f"UPDATE {self.delivery} SET {becomes(Transition.COME_DUE)} "
-                f"WHERE {before(Transition.COME_DUE)} AND queue = :queue AND {self.places(some)}",
-                {"queue": self.queue},
+                f"UPDATE {sql.delivery} SET {becomes(Transition.COME_DUE)} "
+                f"WHERE {before(Transition.COME_DUE)} AND queue = :queue AND {sql.places(some)}",
+                {"queue": sql.queue},
             )
         return {lane: min(one.position for one in due if one.lane == lane) for lane in {one.lane for one in due}}
 

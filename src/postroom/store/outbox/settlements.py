@@ -26,13 +26,14 @@ from postroom.store.outbox.leases import (
     Sent,
     Settlement,
 )
-from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import Operations, chunks
 from postroom.store.sql.states import ready, written_by
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from postroom.store.outbox.held import HeldLeases
 
 ANSWER_LENGTH = 4000
 
@@ -46,11 +47,14 @@ class Written(NamedTuple):
     """What was written in the place of some, by their lease."""
 
 
-class Settling(Operations):
+class SettlementWriter:
     """Check which leases hold, then write. PostgreSQL does both in one statement for each kind of settlement."""
 
-    ledger_keep = 24 * 3600.0
-    """Seconds for which the ledger keeps what it is told of messages that belong to it."""
+    def __init__(self, sql: Operations, held: HeldLeases, ledger_keep: float) -> None:
+        """`ledger_keep`: for how many seconds the ledger keeps what it is told of messages that belong to it."""
+        self.sql = sql
+        self._held = held
+        self._ledger_keep = ledger_keep
 
     def settle(self, settlements: Sequence[Settlement]) -> Steps[list[Claimed]]:
         """Write the settlements whose lease still holds; returns the messages of those whose lease was lost.
@@ -64,14 +68,14 @@ class Settling(Operations):
         in_order = sorted(settlements, key=attrgetter("claimed.position"))
         final = [one for one in in_order if is_final(one)]
         others = [one for one in in_order if not is_final(one)] if final else in_order
-        written = (yield from self.transaction(self._write_held, final)) if final else Written([], {})
+        written = (yield from self.sql.transaction(self._write_held, final)) if final else Written([], {})
         lost = (yield from self._settle(others)) if others else set()
         if not lost:
             return written
         lost |= {one.lease for one in written.lost}
         return Written([one.claimed for one in in_order if one.claimed.lease in lost], written.instead)
 
-    def settle_in_transaction(self, settlements: Sequence[Settlement]) -> Steps[Written]:
+    def in_transaction(self, settlements: Sequence[Settlement]) -> Steps[Written]:
         """Settle deliveries of this queue in the transaction that is open on the caller's connection.
 
         The settlements commit or roll back with the caller's own writes; nothing is begun, committed or retried here.
@@ -83,21 +87,22 @@ class Settling(Operations):
         lease ends meanwhile, and whoever works in those lanes waits: settle last, then commit. When it raises, the
         database has refused a statement, and the transaction must be rolled back.
         """
+        sql = self.sql
         if not settlements:
             return Written([], {})
-        if not self.dialect.for_update:
+        if not sql.dialect.for_update:
             # Without locks on rows nothing keeps a lease that was read, unless this transaction is the one that writes.
-            yield Query(f"UPDATE {self.lane} SET token = token WHERE queue = :queue AND 1 = 0", {"queue": self.queue})
+            yield Query(f"UPDATE {sql.lane} SET token = token WHERE queue = :queue AND 1 = 0", {"queue": sql.queue})
         return (yield from self._write_held(sorted(settlements, key=attrgetter("claimed.position"))))
 
     def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
         """Write those that are held; returns the leases of the others."""
-        written = yield from self.transaction(self._write_held, settlements)
+        written = yield from self.sql.transaction(self._write_held, settlements)
         return {one.lease for one in written.lost}
 
     def _write_held(self, settlements: Sequence[Settlement]) -> Steps[Written]:
         """Lock what is still held, and write it. The ledger first: what it holds is the truth."""
-        held = yield from self._held([settlement.claimed for settlement in settlements])
+        held = yield from self._held.of([settlement.claimed for settlement in settlements])
         mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
         instead = yield from self._confirm([one for one in mine if is_final(one)])
         yield from self._write_all([instead.get(one.claimed.lease, one) for one in mine])
@@ -107,13 +112,15 @@ class Settling(Operations):
         """Tell the ledger; returns what is to be written in the place of some, by their lease."""
         if not final:
             return {}
-        verdicts = yield from Confirming(self.names).confirm([confirmation_of(one) for one in final], self.ledger_keep)
+        verdicts = yield from Confirming(self.sql.names).confirm(
+            [confirmation_of(one) for one in final], self._ledger_keep
+        )
         in_line = [_in_line(one, verdict) for one, verdict in zip(final, verdicts, strict=True)]
         return {new.claimed.lease: new for old, new in zip(final, in_line, strict=True) if new is not old}
 
     def foresee(self, claimed: Sequence[Claimed]) -> Steps[list[Verdict]]:
         """What the ledger holds for messages that belong to an entry, before they are sent."""
-        return (yield from Confirming(self.names).foresee([intent_of(one) for one in claimed]))
+        return (yield from Confirming(self.sql.names).foresee([intent_of(one) for one in claimed]))
 
     def _write_all(self, mine: Sequence[Settlement]) -> Steps[None]:
         for receipts in chunks([one for one in mine if isinstance(one, Receipt)]):
@@ -123,34 +130,8 @@ class Settling(Operations):
         for queue, claimed in refiled_by_queue(mine).items():
             yield from self._give_back(claimed, queue)
 
-    def _held(self, claimed: Sequence[Claimed]) -> Steps[set[Lease]]:
-        """Lock the lanes and the rows; returns the leases that are still ours."""
-        live_lanes = yield from self._live_lanes(sorted({one.lane for one in claimed if one.ordered}))
-        found = yield Query(
-            f"SELECT position, token, leased_until > {self.now} FROM {self.delivery} "
-            f"WHERE {ready()} AND queue = :queue AND {self.places(claimed)}{self.dialect.for_update}",
-            {"queue": self.queue},
-        )
-        rows = {position: (token, bool(live)) for position, token, live in found.rows}
-        return {
-            one.lease
-            for one in claimed
-            if one.position in rows
-            and ((one.lane, one.token) in live_lanes if one.ordered else rows[one.position] == (one.token, True))
-        }
-
-    def _live_lanes(self, lanes: Sequence[int], *, lock: bool = True) -> Steps[dict[Lease, int]]:
-        """Lock the lanes; returns the leases on them that have not ended, each with its `read_to`."""
-        if not lanes:
-            return {}
-        found = yield Query(
-            f"SELECT lane, token, read_to FROM {self.lane} WHERE queue = :queue AND lane IN ({whole_numbers(lanes)}) "
-            f"AND leased_until > {self.now} ORDER BY lane{self.dialect.for_update if lock else ''}",
-            {"queue": self.queue},
-        )
-        return {(lane, token): read_to for lane, token, read_to in found.rows}
-
     def _write_receipts(self, receipts: Sequence[Receipt]) -> Steps[None]:
+        sql = self.sql
         params: dict[str, object] = {}
         for n, receipt in enumerate(receipts):
             outcome, answer, dedup = receipt_fields(receipt)
@@ -160,47 +141,49 @@ class Settling(Operations):
             for n, receipt in enumerate(receipts)
         )
         yield Query(
-            f"INSERT INTO {self.receipt} (position, attempts, outcome, answer, dedup) VALUES {values} "
-            f"{self.dialect.replace_receipt}",
+            f"INSERT INTO {sql.receipt} (position, attempts, outcome, answer, dedup) VALUES {values} "
+            f"{sql.dialect.replace_receipt}",
             params,
         )
         yield Query(
-            f"DELETE FROM {self.delivery} WHERE {ready()} AND queue = :queue "
-            f"AND {self.places(receipt.claimed for receipt in receipts)}",
-            {"queue": self.queue},
+            f"DELETE FROM {sql.delivery} WHERE {ready()} AND queue = :queue "
+            f"AND {sql.places(receipt.claimed for receipt in receipts)}",
+            {"queue": sql.queue},
         )
 
     def _write_failures(self, failures: Sequence[Failure]) -> Steps[None]:
         """One statement for those that failed alike, as all do when a broker is down."""
+        sql = self.sql
         alike: dict[FailureFields, list[Claimed]] = {}
         for failure in failures:
             alike.setdefault(failure_fields(failure), []).append(failure.claimed)
         for fields, claimed in alike.items():
             yield Query(
-                f"UPDATE {self.delivery} SET state = :becomes, due = {self.dialect.later(':delay')}, "
+                f"UPDATE {sql.delivery} SET state = :becomes, due = {sql.dialect.later(':delay')}, "
                 f"attempts = attempts + :attempts, claims = 0, "
                 # A parameter that stands for values of two types is refused by PostgreSQL.
                 f"failed_at = {self.failed_at(str(fields.attempts), str(fields.becomes), ':same_code')}, "
                 "error_code = :code, "
-                f"error_message = :message, token = 0, owner = '', leased_until = {self.dialect.never} "
-                f"WHERE {ready()} AND queue = :queue AND {self.places(claimed)}",
-                {"queue": self.queue, **fields._asdict(), "same_code": fields.code},
+                f"error_message = :message, token = 0, owner = '', leased_until = {sql.dialect.never} "
+                f"WHERE {ready()} AND queue = :queue AND {sql.places(claimed)}",
+                {"queue": sql.queue, **fields._asdict(), "same_code": fields.code},
             )
 
     def failed_at(self, attempts: str, becomes: str, code: str) -> str:
         """Since when it fails: of one that waits for its topic, since the first time that it did."""
         still = f"error_code = {code} AND {attempts} = 0 AND {becomes} = {int(Stored.RETRY)}"
-        return f"CASE WHEN {still} THEN failed_at ELSE {self.now} END"
+        return f"CASE WHEN {still} THEN failed_at ELSE {self.sql.now} END"
 
     def _give_back(self, claimed: Sequence[Claimed], to: str | None = None) -> Steps[None]:
         """End the leases; `to` moves the deliveries to another queue."""
+        sql = self.sql
         if claimed:
             moved = "queue = :to, " if to else ""
             yield Query(
-                f"UPDATE {self.delivery} SET {moved}token = 0, owner = '', leased_until = {self.dialect.never}, "
+                f"UPDATE {sql.delivery} SET {moved}token = 0, owner = '', leased_until = {sql.dialect.never}, "
                 f"claims = CASE WHEN lane = {NO_LANE} THEN claims - 1 ELSE claims END "
-                f"WHERE {ready()} AND queue = :queue AND {self.places(claimed)}",
-                {"queue": self.queue, "to": to},
+                f"WHERE {ready()} AND queue = :queue AND {sql.places(claimed)}",
+                {"queue": sql.queue, "to": to},
             )
 
 
