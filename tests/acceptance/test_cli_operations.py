@@ -1,4 +1,4 @@
-"""What operators do from the command line, on real databases: look, re-queue, discard, free, clean up."""
+"""What operators do from the command line, on real databases: look, requeue, discard, free, clean up."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _held(found: Found, _holder: Holder) -> str:
         return ""
     due = f", next try at {_moment(blocker.due)}" if blocker.due else ""
     error = _said(blocker.error_code, blocker.error_message)
-    status = {"failed": "has failed", "requeued": "was re-queued and goes first"}.get(blocker.status, "is dead")
+    status = {"failed": "has failed", "requeued": "was requeued and goes first"}.get(blocker.status, "is dead")
     return f"held behind message {blocker.id or blocker.position} of its key, which {status}{due}{error}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from postroom.cli.options import (
     Tracebacks,
 )
 from postroom.cli.output import print_json
+from postroom.cli.signals import stop_on_signals
 from postroom.errors import InvalidSetting
 from postroom.runtime.functions import load_object
 from postroom.settings import ENVIRONMENT, Settings
@@ -111,9 +111,7 @@ def _load(address: str) -> Sequence[Consumer]:
 async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) -> None:
     from postroom.runtime.error_groups import first_error_only
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, consumers, number)
+    stop_on_signals(consumers)
     with first_error_only():
         async with told.serving, asyncio.TaskGroup() as group:
             for one in consumers:
@@ -142,10 +140,3 @@ def _leave_late_handlers(late: Sequence[asyncio.Task[object]]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _stop(consumers: Sequence[Consumer], number: signal.Signals) -> None:
-    if any(one.stopping for one in consumers):
-        os._exit(128 + number)  # the second signal: what is in flight comes again
-    for one in consumers:
-        one.stop()

@@ -88,7 +88,7 @@ def show(
 
 requeue = command(
     Act(
-        verb="re-queue",
+        verb="requeue",
         done="requeued",
         noun="dead letter",
         help="Requeue dead letters, by id, by filter or all of them. Their attempts start again at 0.",

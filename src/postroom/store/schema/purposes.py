@@ -18,4 +18,4 @@ class Purpose(StrEnum):
     DASHBOARD = "dashboard"
     """All that only looks: status, lists, metrics."""
     OPERATOR = "operator"
-    """Commands that act: re-queue, discard, cancel, release, clean up."""
+    """Commands that act: requeue, discard, cancel, release, clean up."""

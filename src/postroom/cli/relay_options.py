@@ -1,0 +1,62 @@
+"""The options of ``postroom relay``. All but the first five are settings, by their names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+Once = Annotated[bool, typer.Option("--once", help="Deliver what can be sent now, then exit.")]
+UntilEmpty = Annotated[bool, typer.Option("--until-empty", help="Exit when no relay has anything left to send now.")]
+Processes = Annotated[
+    int, typer.Option(min=1, max=256, metavar="N", help="Run and supervise this many relay processes.")
+]
+WorkerName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Name of this relay. Default: host, process id and a number.")
+]
+BrokerFor = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN=URL",
+        help="Deliver topics that match to this broker, as in 'payments.*=kafka://host'; may be repeated. "
+        "Default: POSTROOM_BROKERS.",
+    ),
+]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where to deliver: amqp://host, https://host/path, kafka://host, nats://host, redis://host, "
+        "python:module:function, stdout: (JSON lines). Default: POSTROOM_BROKER.",
+    ),
+]
+Concurrency = Annotated[int | None, typer.Option(metavar="N", help="Publish calls in flight (4).")]
+BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Messages claimed at once (1000).")]
+PollInterval = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="The longest pause of an idle relay (0.5).")
+]
+LockLease = Annotated[float | None, typer.Option(metavar="SECONDS", help="The lease on a message without a key (120).")]
+LaneLease = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="The lease on a lane, for messages with a key (15).")
+]
+MaxAttempts = Annotated[int | None, typer.Option(metavar="N", help="Failed sends after which a message is dead (6).")]
+Backoff = Annotated[
+    str | None,
+    typer.Option(metavar="LIST", help="Seconds until the next attempt; the last repeats (5,10,20,40,80,160)."),
+]
+BrokerTimeout = Annotated[float | None, typer.Option(metavar="MS", help="A send that takes longer has failed (2500).")]
+MaxInFlightBytes = Annotated[
+    int | None, typer.Option(metavar="BYTES", help="Payload bytes held in memory at a time, roughly (16 MB).")
+]
+KeyOrder = Annotated[
+    Literal["hold", "skip"] | None,
+    typer.Option(help="What a dead message does to those behind it on its key (hold)."),
+]
+Dedup = Annotated[
+    bool | None,
+    typer.Option("--dedup/--no-dedup", help="Skip a message whose content was sent to the same topic before."),
+]
+CleanupEvery = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Clean up this often, as `postroom cleanup` does (never)."),
+]
