@@ -1,4 +1,12 @@
-"""Relays, consumers and the middleware report to one hook. Logs, metrics, traces and health are such hooks."""
+"""Telemetry: relays, consumers and the middleware report events to one hook.
+
+Pass a hook as ``hook=``; combine several with `all_of`. Ready-made hooks:
+
+- `postroom.telemetry.logs.structured`: log lines
+- `postroom.telemetry.metrics.prometheus`, `postroom.telemetry.metrics.opentelemetry`: metrics
+- `postroom.telemetry.traces.opentelemetry`: spans
+- `postroom.telemetry.health.Health`: liveness and readiness, served by `postroom.telemetry.probes.Probes`
+"""
 
 from postroom.telemetry.events import (
     DATABASE,
@@ -23,12 +31,7 @@ from postroom.telemetry.events import (
     Reachability,
     Settled,
     TargetChanged,
-    adapter,
     all_of,
-    changes_only,
-    listeners,
-    one_word,
-    wants_counts,
 )
 
 __all__ = [
@@ -54,10 +57,5 @@ __all__ = [
     "Reachability",
     "Settled",
     "TargetChanged",
-    "adapter",
     "all_of",
-    "changes_only",
-    "listeners",
-    "one_word",
-    "wants_counts",
 ]

@@ -1,4 +1,4 @@
-"""Telemetry: everything that relays and consumers report goes through one hook, as one of these events."""
+"""Events: everything that relays, consumers and the middleware report, passed to one hook."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 DATABASE = "database"
 NO_BROKER = "nowhere"
-"""The name of the broker of messages that have none."""
+"""The broker name for messages that have no broker."""
 UNREACHED = "UNREACHED"
-"""Of a message that was not sent: the broker cannot be reached."""
+"""Code of a message that was not sent because the broker cannot be reached."""
 NOT_TRIED = "NOT_TRIED"
-"""Of a message that was not sent: one before it had failed, or its turn did not come."""
+"""Code of a message that was not sent because one before it failed, or its turn did not come."""
 UNREADABLE = "OTHER"
-"""Stands for a reason code that is none: a sentence may quote a payload."""
+"""Replaces a reason code that is not one word: a sentence may quote a payload."""
 _ONE_WORD = re.compile(r"[\w.-]{1,64}")
 
 
@@ -38,38 +38,38 @@ class Phase:
     messages: int
     seconds: float
     taken_over: int = 0
-    """Of a claim, how many had been claimed before, under a lease that ended without a settlement."""
+    """For a claim: messages whose earlier lease ended without a settlement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A call of the broker has ended just now."""
+    """A call of the broker has just ended."""
 
     broker: str
     messages: Sequence[Message]
     seconds: float
     failed: Mapping[int, str]
-    """Why those did not go that did not, by their index: a reason code, `UNREACHED` or `NOT_TRIED`."""
+    """The messages that were not sent, by index: a reason code, `UNREACHED` or `NOT_TRIED`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of messages, as the database has it. `code` is the reason where they failed."""
+    """The outcome of messages, as recorded in the database. `code` is the reason if they failed."""
 
     outcome: Outcome
     messages: Sequence[Message]
     attempts: int = 0
     code: str = ""
     detail: str = ""
-    """What the broker or the function said. May quote the payload: not for logs."""
+    """The text of the broker or function. It may quote the payload: not for logs."""
     broker: str = ""
     seconds: float = 0.0
-    """How long the send took, of one that failed."""
+    """How long the send took, if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Messages whose expiry passed before they were sent."""
+    """Messages that expired before they were sent."""
 
     messages: Sequence[Message]
 
@@ -84,18 +84,18 @@ class LeasesLost:
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """The broker or the database went away (`reachable` false) or came back."""
+    """The broker or the database became unreachable (`reachable` false), or is back."""
 
     what: str
     reachable: bool
     reason: str = ""
     queue: str = ""
-    """Of a broker, the queue whose messages wait for it."""
+    """For a broker: the queue whose messages wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetChanged:
-    """A topic takes no messages (`available` false), while others may; or takes them again."""
+    """A topic takes no messages (`available` false), while others may; or it takes them again."""
 
     broker: str
     topic: str
@@ -106,31 +106,31 @@ class TargetChanged:
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """Messages wait, because their topics take none: not tried, or in vain, which was no attempt."""
+    """Messages wait because their topics take none; this does not count as an attempt."""
 
     messages: int
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The database's user lacks a privilege. What needs it is tried again and again, and told of once."""
+    """The database user lacks a privilege. What needs it is retried, and reported once."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A relay's heart has beaten for one of its queues, be it in vain because the database is away."""
+    """A relay's heartbeat for one of its queues, even if the database did not answer."""
 
     worker: str
     queue: str
     reached: bool
-    """Whether the database has written it down. Otherwise `alive` is not known."""
+    """Whether the database has recorded it. If not, `alive` is unknown."""
     alive: int
-    """Relays of the queue that are alive, this one included."""
+    """Relays alive for the queue, including this one."""
     in_flight: int
     broker: str
-    """Empty where there is none: what is parked goes to handlers."""
+    """Empty if there is none: parked messages go to handlers."""
     broker_reachable: bool
     targets_down: int = 0
     """Topics that take no messages, as far as this relay knows."""
@@ -138,33 +138,33 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in one queue. Counts stop at a limit, see `postroom.store.admin.backlog`."""
+    """The messages that wait in one queue. Counts stop at a limit, see `postroom.store.admin.census`."""
 
     pending: int = 0
-    """To be sent now, or being sent."""
+    """Due, or being sent."""
     waiting: int = 0
-    """For their time, or for their next try."""
+    """Scheduled, or waiting for their next attempt."""
     dead: int = 0
     oldest_pending_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The messages that are not sent were counted, by queue. Queues with none are left out."""
+    """Unsent messages were counted, by queue. Empty queues are left out."""
 
     queues: Mapping[str, Backlog]
 
 
 KEYED = ("run", "taken_over", "replayed", "in_progress", "conflict", "unavailable", "unrecorded")
-"""What can become of a keyed request, see `Keyed`."""
+"""The outcomes of a keyed request, see `Keyed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """What became of an HTTP request with an idempotency key: one of `KEYED`.
+    """The outcome of an HTTP request with an idempotency key: one of `KEYED`.
 
-    It runs, for the first time or as one that takes over; or it is answered by the middleware. One that ran may in the
-    end also be unrecorded: its response could not be written.
+    It runs, for the first time or by taking over; or the middleware answers it. A request that ran may also be reported
+    as unrecorded: its response could not be written.
     """
 
     outcome: str
@@ -172,7 +172,7 @@ class Keyed:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What was old and done was removed: messages, inbox marks and ledger entries."""
+    """Old messages, inbox marks and ledger entries were removed."""
 
     messages: int
     marks: int
@@ -181,39 +181,39 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What became of received messages: handled, duplicate, parked, dead or skipped."""
+    """The outcome of received messages: handled, duplicate, parked, dead or skipped."""
 
     consumer: str
     fate: str
     messages: Sequence[Incoming]
     code: str = ""
-    """The reason, where the handler failed."""
+    """The reason, if the handler failed."""
     seconds: float = 0.0
     """How long the handler took."""
     attempts: int = 0
-    """Failed ones so far, of a message that was parked before."""
+    """Failed attempts so far, if the message was parked before."""
     outbox_ids: Sequence[UUID] = ()
-    """Of parked and dead ones, the ids by which the service's own outbox has them."""
+    """For parked and dead messages: their ids in the service's own outbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A function of the user's failed: a consumer's handler, or one that stands for a broker.
+    """A user's function failed: a consumer's handler, or a function that acts as a broker.
 
-    It raised, or did not end in time. What becomes of its messages is another event.
+    It raised an exception or timed out. The outcome of its messages is another event.
     """
 
     function: str
     messages: Sequence[Incoming | Message]
     error: BaseException = field(repr=False)
-    """Its text may quote the payload: not for logs, unless tracebacks are asked for."""
+    """Its text may quote the payload: not for logs, unless tracebacks are enabled."""
     consumer: str = ""
-    """Whose handler it is."""
+    """The consumer, if it is a handler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """A relay, or the consumer of this name, started or stopped."""
+    """A relay, or the consumer with this name, started or stopped."""
 
     worker: str
     what: str
@@ -222,7 +222,7 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True)
 class HookFailed:
-    """A function of the user's raised an exception where it was told of something."""
+    """A user's callback raised an exception."""
 
     name: str
     reason: str
@@ -232,12 +232,12 @@ class HookFailed:
 
 @dataclass(frozen=True, slots=True)
 class NotSettled:
-    """The database answers, but does not write what became of a message: it will be sent again."""
+    """The database answers, but does not record a message's outcome: it will be sent again."""
 
     message: Message
     reason: str
     outcome: Outcome = Outcome.DB_ERROR
-    """Whether it refused, or did not come to an end in time (`DB_TIMEOUT`)."""
+    """Whether the database refused, or took too long (`DB_TIMEOUT`)."""
 
 
 Event = (
@@ -261,12 +261,12 @@ Event = (
     | TargetChanged
 )
 Hook = Callable[[Event], None]
-"""A listener. One with a true attribute ``wants_counts`` has the backlog counted for it (`Counted`), now and then; one
-with an attribute ``tracer`` gives consumers the tracer for their spans."""
+"""Called with every event. If it has a true attribute ``wants_counts``, the backlog is counted for it at intervals
+(`Counted`); if it has an attribute ``tracer``, consumers use that for their spans."""
 
 
 class _All:
-    """Several listeners as one."""
+    """Several hooks as one."""
 
     def __init__(self, listeners: Sequence[Hook]) -> None:
         self.listeners = listeners
@@ -275,7 +275,7 @@ class _All:
         for hook in self.listeners:
             try:
                 hook(event)
-            except Exception as error:  # noqa: BLE001 - a listener must not be able to stop the relay
+            except Exception as error:  # noqa: BLE001 - a hook must not be able to stop the relay
                 name = getattr(hook, "__qualname__", type(hook).__qualname__)
                 logging.getLogger("postroom").warning(
                     "the hook %s raised %s (%s)", name, type(error).__name__, raised_at(error)
@@ -283,32 +283,32 @@ class _All:
 
 
 def all_of(*hooks: Hook | None) -> Hook:
-    """One hook for several listeners. One that raises is reported to Python's own log, and the others go on."""
+    """Combine hooks into one. If one raises, that is reported to Python's log, and the others are still called."""
     return _All([one for hook in hooks if hook is not None for one in listeners(hook)])
 
 
 def listeners(hook: Hook) -> Sequence[Hook]:
-    """Those that a hook consists of: itself, unless `all_of` has made it."""
+    """The hooks that `all_of` combined, or the hook itself."""
     return hook.listeners if isinstance(hook, _All) else [hook]
 
 
 def wants_counts(hook: Hook) -> bool:
-    """Whether somebody listens for what only a query can tell."""
+    """Whether a hook needs counts, which take a query."""
     return any(getattr(one, "wants_counts", False) for one in listeners(hook))
 
 
 def adapter(broker: str) -> str:
-    """A broker's name, or the scheme of its URL: what comes after may hold a password."""
+    """A broker's name, or the scheme of its URL: the rest may hold a password."""
     return broker.partition("://")[0].rstrip(":")
 
 
 def one_word(code: str) -> str:
-    """A reason code or the name of an exception; what is not one word is not to be shown."""
-    return str(code) if _ONE_WORD.fullmatch(code) else UNREADABLE  # str: of an enum's member, its value
+    """A reason code or an exception's name; anything longer than one word is replaced."""
+    return str(code) if _ONE_WORD.fullmatch(code) else UNREADABLE  # str: an enum member as its value
 
 
 def changes_only(hook: Hook) -> Hook:
-    """A hook that says once that something went away and once that it is back, however many find out."""
+    """Wrap a hook so that each outage and each recovery is reported once, however many parts notice it."""
     reachable: dict[tuple[str, str], bool] = {}
     denied: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Gauges: how things stand. Nothing is asked for when somebody looks: they show what was told."""
+"""Gauges: current values, taken from events. Reading them runs no query."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from postroom.telemetry.events import DATABASE, Backlog, Beat, Counted, Lifecycle, Reachability, adapter
-from postroom.telemetry.meters import SECONDS, Figure
+from postroom.telemetry.meters import SECONDS, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
     from postroom.telemetry.events import Event
     from postroom.telemetry.meters import Reading
 
-BACKLOG = Figure("outbox.backlog", "Messages that are not sent.", ("queue", "state"), "{message}")
-OLDEST = Figure(
+BACKLOG = Metric("outbox.backlog", "Unsent messages.", ("queue", "state"), "{message}")
+OLDEST = Metric(
     "outbox.oldest_pending",
-    "For how long the oldest has waited that could leave and is not sent.",
+    "How long the oldest message that could be sent has been waiting.",
     ("queue",),
     SECONDS,
 )
-DEAD = Figure("outbox.dead", "Dead letters.", ("queue",), "{message}")
-COUNTED_AT = Figure("outbox.counted_timestamp", "When backlog and dead letters were counted.", unit=SECONDS)
-IN_FLIGHT = Figure("outbox.in_flight", "Messages that relays here have in hand.", ("queue",), "{message}")
-ALIVE = Figure(
+DEAD = Metric("outbox.dead", "Dead letters.", ("queue",), "{message}")
+COUNTED_AT = Metric("outbox.counted_timestamp", "When backlog and dead letters were last counted.", unit=SECONDS)
+IN_FLIGHT = Metric("outbox.in_flight", "Messages that relays of this process are sending.", ("queue",), "{message}")
+ALIVE = Metric(
     "outbox.relay_alive",
-    "Relays of the queue that are alive, as seen from here; 0 where the heart here cannot tell.",
+    "Relays alive for the queue, as seen from here; 0 if that is unknown.",
     ("queue",),
 )
-BROKER = Figure("outbox.broker_up", "Whether the broker can be reached.", ("adapter", "queue"))
-TARGETS = Figure("outbox.targets_down", "Topics that take no messages, while others may.", ("queue",), "{topic}")
-DATABASE_UP = Figure("outbox.database_up", "Whether the database can be reached.")
+BROKER = Metric("outbox.broker_up", "Whether the broker can be reached.", ("adapter", "queue"))
+TARGETS = Metric("outbox.targets_down", "Topics that take no messages, while others may.", ("queue",), "{topic}")
+DATABASE_UP = Metric("outbox.database_up", "Whether the database can be reached.")
 GAUGES = (BACKLOG, OLDEST, DEAD, COUNTED_AT, IN_FLIGHT, ALIVE, BROKER, TARGETS, DATABASE_UP)
 SILENT = 7.0
-"""Seconds after which what a heart said does not count any more: as long as other relays take it to be alive."""
+"""Seconds after which a heartbeat no longer counts: the time that other relays allow, too."""
 
 
 class Gauges:
-    """The last of what was told by each heart, of each broker, and of each queue."""
+    """The latest values reported by each relay, broker and queue."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class Gauges:
         self._counted_at: float | None = None
 
     def listen(self, event: Event) -> None:
-        """Take note."""
+        """Record an event."""
         match event:
             case Beat():
                 self._beat(event)
@@ -74,8 +74,8 @@ class Gauges:
             self._brokers[adapter(beat.broker), beat.queue] = beat.broker_reachable
 
     def read(self) -> Mapping[str, list[Reading]]:
-        """The gauges as they stand."""
-        read: dict[str, list[Reading]] = {figure.name: [] for figure in GAUGES}
+        """The current values."""
+        read: dict[str, list[Reading]] = {metric.name: [] for metric in GAUGES}
         in_flight: dict[str, int] = {}
         alive: dict[str, int] = {}
         targets: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Logs: what relays and consumers report, one structured line an event, without payloads, headers or raw keys."""
+"""Logs: one structured line for each event, without payloads, headers or raw keys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     Write = Callable[[str, str, dict[str, Any]], None]
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-"""The levels that lines can have, by their weight, which is that of Python's own log."""
+"""Log levels, with the numbers of Python's logging."""
 LONGEST_REASON = 300
 DUMB = frozenset({"dumb", "unknown"})
 """Values of TERM of terminals that know no colours, and cannot draw over what they have shown."""
@@ -78,11 +78,11 @@ _STATUS = {
 def structured(
     stream: TextIO | None = None, *, json: bool | None = None, level: str = "info", tracebacks: bool | None = None
 ) -> Hook:
-    """A hook for relays and consumers that writes their events to the stream (standard error), one line each.
+    """A hook that writes events to a stream (default: standard error), one line each.
 
-    ``json``: lines of JSON; unless given, it is text on a terminal and JSON elsewhere. ``level``: nothing below it.
-    ``tracebacks``: also those of your functions that fail, which may quote payloads; unless given, on a terminal only.
-    Of a URL no credentials are written. A stream that cannot be written to any more stops nothing.
+    ``json``: write JSON; default: text on a terminal, JSON elsewhere. ``level``: write nothing below it.
+    ``tracebacks``: also write those of your own functions that fail, which may quote payloads; default: on a terminal
+    only. Credentials in URLs are never written. A stream that cannot be written stops nothing.
     """
     output = sys.stderr if stream is None else stream
     return _Structured(_writer(output, json, level), output.isatty() if tracebacks is None else tracebacks)
@@ -101,12 +101,12 @@ class _Structured:
 
     def _listen(self, event: Event) -> None:
         for level, what, fields in _lines(event, self.writes_tracebacks):
-            with suppress(OSError, ValueError):  # closed, full, or its reader has gone
+            with suppress(OSError, ValueError):  # closed, full, or without a reader
                 self._write(level, what, fields)
 
 
 class Records(logging.Handler):
-    """A handler for Python's own log that writes records as `structured` writes events: as ``event`` stands ``log``."""
+    """A handler for Python's logging that writes records in the format of `structured`, as the event ``log``."""
 
     def __init__(self, stream: TextIO | None = None, *, json: bool | None = None, level: str = "info") -> None:
         super().__init__(LEVELS[level])
@@ -123,10 +123,10 @@ class Records(logging.Handler):
 
 
 def with_tracebacks(hook: Hook | None, wanted: bool | None) -> Hook | None:  # noqa: FBT001 - a setting
-    """The hook, and beside it one that writes tracebacks to Python's own log, where they are wanted and not written.
+    """Add a hook that writes tracebacks to Python's log, if they are wanted and no other hook writes them.
 
-    ``wanted`` None: if somebody is looking, because standard error is a terminal; a hook of `structured` in it has been
-    told by itself whether to write them.
+    ``wanted`` None: if standard error is a terminal, unless the hook includes one of `structured`, which has its own
+    setting.
     """
     asked = [one.writes_tracebacks for one in listeners(hook) if isinstance(one, _Structured)] if hook else []
     if wanted is None:
@@ -185,29 +185,29 @@ def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR
         case TargetChanged():
             yield _target(event, tracebacks)
         case Beat() | Counted() | Keyed() | Postponed() | Published():
-            pass  # figures, for metrics and traces
+            pass  # for metrics and traces only
         case _:
             assert_never(event)
 
 
 def _reachability(event: Reachability, tracebacks: bool) -> Line:  # noqa: FBT001 - passed on
-    """Who went away, and why; a function of the user's may quote the payload in its own words."""
+    """What became unreachable, and why. The reason given by a user's function may quote the payload."""
     is_database = event.what == DATABASE
     name = f"{DATABASE if is_database else 'broker'}_{'reachable' if event.reachable else 'unreachable'}"
     who = {} if is_database else {"adapter": adapter(event.what), **_queue(event.queue)}
     if "://" in event.what:
         who["broker"] = without_credentials(event.what)
-    told = tracebacks or not event.what.startswith("python:")
-    why = {"reason": _one_line(event.reason)} if event.reason and told else {}
+    shown = tracebacks or not event.what.startswith("python:")
+    why = {"reason": _one_line(event.reason)} if event.reason and shown else {}
     return "info" if event.reachable else "error", name, {**who, **why}
 
 
 def _target(event: TargetChanged, tracebacks: bool) -> Line:  # noqa: FBT001 - passed on
-    """Which topic is concerned, and why; as with brokers, but for what a function of the user's says."""
+    """Which topic is concerned, and why; reasons are handled as for brokers."""
     name = "target_available" if event.available else "target_unavailable"
-    told = event.reason and (tracebacks or not event.broker.startswith("python:"))
+    shown = event.reason and (tracebacks or not event.broker.startswith("python:"))
     fields = {"topic": event.topic, "adapter": adapter(event.broker), **_queue(event.queue)}
-    why = {"reason": _one_line(event.reason)} if told else {}
+    why = {"reason": _one_line(event.reason)} if shown else {}
     return "info" if event.available else "error", name, {**fields, **why}
 
 
@@ -228,7 +228,7 @@ def _raised(event: Raised) -> dict[str, Any]:
 
 
 def _queue(queue: str) -> dict[str, Any]:
-    """Which of several brokers it is."""
+    """The queue, which tells several brokers apart."""
     return {"queue": queue} if is_sorted(queue) else {}
 
 
@@ -270,7 +270,7 @@ def _handled(event: Handled, message: Incoming, outbox_id: UUID | None) -> Line:
 
 
 def _adapter(event: Settled) -> dict[str, Any]:
-    """Where it went, and how long the send took, of one that failed."""
+    """The broker, and how long a failed send took."""
     took = {"send_ms": round(event.seconds * 1000, 1)} if event.seconds else {}
     return {**({"adapter": adapter(event.broker)} if event.broker else {}), **took}
 
@@ -283,7 +283,7 @@ def _named(message: Message) -> dict[str, Any]:
 
 
 def _latency(messages: Sequence[Message]) -> dict[str, float]:
-    """Milliseconds since the message was added; of several, the oldest."""
+    """Milliseconds since the message was added; for several, since the oldest."""
     added = min((message.created_at for message in messages if message.created_at), default=None)
     if added is None:
         return {}
@@ -291,13 +291,13 @@ def _latency(messages: Sequence[Message]) -> dict[str, float]:
 
 
 def _writer(stream: TextIO, json: bool | None, least: str) -> Write:  # noqa: FBT001 - an option
-    import structlog  # takes a while, and only a relay needs it
+    import structlog  # slow to import, and only needed here
 
     if json is None:
         json = not stream.isatty()
     colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "").lower() not in DUMB
     text = structlog.dev.ConsoleRenderer(colors=colours, sort_keys=False, repr_native_str=True)
-    logger = structlog.wrap_logger(  # all of it given here: the application's own configuration stays as it is
+    logger = structlog.wrap_logger(  # configured here: the application's own configuration stays untouched
         structlog.PrintLogger(stream),
         processors=[
             structlog.processors.add_log_level,

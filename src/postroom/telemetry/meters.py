@@ -1,4 +1,4 @@
-"""Meters: where figures are kept, in Prometheus or in OpenTelemetry, behind the same few calls."""
+"""Meters: create counters, histograms and gauges in Prometheus or OpenTelemetry behind one interface."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
 
     Count = Callable[..., None]
-    """Takes an amount, and the labels' values in their order."""
+    """Takes an amount and the label values in order."""
     Reading = tuple[Sequence[str], float]
-    """The labels' values, and what is read."""
+    """Label values and the current value."""
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SECONDS = "s"
 
 
-class Figure(NamedTuple):
-    """What is counted or measured. Prometheus writes the name with ``_`` for each point, and its unit behind it."""
+class Metric(NamedTuple):
+    """A metric. In Prometheus, dots in its name become ``_``, and the unit is appended."""
 
     name: str
     text: str
     labels: tuple[str, ...] = ()
     unit: str = ""
     known: tuple[str, ...] = ()
-    """Values of the one label that are there from the beginning."""
+    """Values of the only label that exist from the start."""
 
     @property
     def flat(self) -> str:
-        """The name as Prometheus has it."""
+        """The name in Prometheus."""
         return self.name.replace(".", "_") + ("_seconds" if self.unit == SECONDS else "")
 
 
 class Meters(Protocol):
-    """Makes what counts."""
+    """Creates metrics."""
 
-    def counter(self, figure: Figure) -> Count:
-        """What only grows."""
+    def counter(self, metric: Metric) -> Count:
+        """Create a counter."""
         ...
 
-    def histogram(self, figure: Figure) -> Count:
-        """What is told once for each time that it is measured."""
+    def histogram(self, metric: Metric) -> Count:
+        """Create a histogram."""
         ...
 
-    def gauges(self, figures: Sequence[Figure], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
-        """What is read when somebody looks: for each figure's name its readings."""
+    def gauges(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
+        """Create gauges, whose values `read` returns by metric name."""
         ...
 
 
 class PrometheusMeters:
-    """Figures in a registry of prometheus_client."""
+    """Metrics in a registry of prometheus_client."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
-    def counter(self, figure: Figure) -> Count:
+    def counter(self, metric: Metric) -> Count:
         """A counter."""
         from prometheus_client import Counter
 
-        made = Counter(figure.flat, figure.text, figure.labels, registry=self._registry)
-        for value in figure.known:
+        made = Counter(metric.flat, metric.text, metric.labels, registry=self._registry)
+        for value in metric.known:
             made.labels(value)
 
         def count(amount: float, *values: str) -> None:
@@ -71,12 +71,12 @@ class PrometheusMeters:
 
         return count
 
-    def histogram(self, figure: Figure) -> Count:
+    def histogram(self, metric: Metric) -> Count:
         """A histogram."""
         from prometheus_client import Histogram
 
-        made = Histogram(figure.flat, figure.text, figure.labels, buckets=BUCKETS, registry=self._registry)
-        for value in figure.known:
+        made = Histogram(metric.flat, metric.text, metric.labels, buckets=BUCKETS, registry=self._registry)
+        for value in metric.known:
             made.labels(value)
 
         def observe(amount: float, *values: str) -> None:
@@ -84,79 +84,79 @@ class PrometheusMeters:
 
         return observe
 
-    def gauges(self, figures: Sequence[Figure], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
+    def gauges(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
         """A collector of gauges."""
-        self._registry.register(_Collector(figures, read))
+        self._registry.register(_Collector(metrics, read))
 
 
 class _Collector:
-    """The gauges, as a registry asks for them."""
+    """Collects gauges for a registry."""
 
-    def __init__(self, figures: Sequence[Figure], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
-        self._figures = figures
+    def __init__(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
+        self._figures = metrics
         self._read = read
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """The gauges without values, for the registry to know their names."""
+        """The gauges without values, to register their names."""
         return self._families({})
 
     def collect(self) -> list[GaugeMetricFamily]:
-        """The gauges as they stand."""
+        """The gauges with their current values."""
         return self._families(self._read())
 
     def _families(self, readings: Mapping[str, Iterable[Reading]]) -> list[GaugeMetricFamily]:
         from prometheus_client.core import GaugeMetricFamily
 
         families = []
-        for figure in self._figures:
-            family = GaugeMetricFamily(figure.flat, figure.text, labels=figure.labels)
-            for values, value in readings.get(figure.name, ()):
+        for metric in self._figures:
+            family = GaugeMetricFamily(metric.flat, metric.text, labels=metric.labels)
+            for values, value in readings.get(metric.name, ()):
                 family.add_metric(values, value)
             families.append(family)
         return families
 
 
 class OpenTelemetryMeters:
-    """Figures of a meter of OpenTelemetry."""
+    """Metrics of an OpenTelemetry meter."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
-    def counter(self, figure: Figure) -> Count:
+    def counter(self, metric: Metric) -> Count:
         """A counter."""
-        made = self._meter.create_counter(figure.name, figure.unit, figure.text)
+        made = self._meter.create_counter(metric.name, metric.unit, metric.text)
 
         def count(amount: float, *values: str) -> None:
-            made.add(amount, dict(zip(figure.labels, values, strict=True)))
+            made.add(amount, dict(zip(metric.labels, values, strict=True)))
 
-        for value in figure.known:
+        for value in metric.known:
             count(0, value)
         return count
 
-    def histogram(self, figure: Figure) -> Count:
-        """A histogram, whose buckets a view of the application's may change."""
+    def histogram(self, metric: Metric) -> Count:
+        """A histogram; a view of the application may change its buckets."""
         made = self._meter.create_histogram(
-            figure.name, figure.unit, figure.text, explicit_bucket_boundaries_advisory=BUCKETS
+            metric.name, metric.unit, metric.text, explicit_bucket_boundaries_advisory=BUCKETS
         )
 
         def observe(amount: float, *values: str) -> None:
-            made.record(amount, dict(zip(figure.labels, values, strict=True)))
+            made.record(amount, dict(zip(metric.labels, values, strict=True)))
 
         return observe
 
-    def gauges(self, figures: Sequence[Figure], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
-        """Gauges that are observed when they are exported."""
-        for figure in figures:
-            self._meter.create_observable_gauge(figure.name, [_observer(figure, read)], figure.unit, figure.text)
+    def gauges(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
+        """Gauges that are read when they are exported."""
+        for metric in metrics:
+            self._meter.create_observable_gauge(metric.name, [_observer(metric, read)], metric.unit, metric.text)
 
 
 def _observer(
-    figure: Figure, read: Callable[[], Mapping[str, Iterable[Reading]]]
+    metric: Metric, read: Callable[[], Mapping[str, Iterable[Reading]]]
 ) -> Callable[[CallbackOptions], list[Observation]]:
     def observe(_options: CallbackOptions) -> list[Observation]:
         from opentelemetry.metrics import Observation
 
-        readings = read().get(figure.name, ())
-        return [Observation(value, dict(zip(figure.labels, values, strict=True))) for values, value in readings]
+        readings = read().get(metric.name, ())
+        return [Observation(value, dict(zip(metric.labels, values, strict=True))) for values, value in readings]
 
     return observe

@@ -1,4 +1,4 @@
-"""Metrics: what relays, consumers and the middleware do, as figures for Prometheus or OpenTelemetry."""
+"""Metrics of relays, consumers and the middleware, for Prometheus or OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from postroom.errors import DriverMissing
 from postroom.rules.lifecycle import Outcome
 from postroom.telemetry.events import KEYED, Expired, Handled, Keyed, LeasesLost, NotSettled, Phase, Postponed, Settled
 from postroom.telemetry.gauges import GAUGES, Gauges
-from postroom.telemetry.meters import SECONDS, Figure, OpenTelemetryMeters, PrometheusMeters
+from postroom.telemetry.meters import SECONDS, Metric, OpenTelemetryMeters, PrometheusMeters
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -20,59 +20,59 @@ if TYPE_CHECKING:
     from postroom.telemetry.meters import Meters
 
 MESSAGES = "{message}"
-CLAIMED = Figure("outbox.claimed", "Messages claimed.", unit=MESSAGES)
-PROCESSED = Figure(
+CLAIMED = Metric("outbox.claimed", "Messages claimed.", unit=MESSAGES)
+PROCESSED = Metric(
     "outbox.processed",
-    "Messages by what became of a try to send them.",
+    "Attempts to send a message, by outcome.",
     ("outcome",),
     MESSAGES,
     tuple(outcome.value for outcome in Outcome),
 )
-POSTPONED = Figure(
-    "outbox.postponed", "Messages kept waiting because their topic takes none, each time.", unit=MESSAGES
-)
-EXPIRED = Figure("outbox.expired", "Messages whose time was over before they were sent.", unit=MESSAGES)
-RETRY = Figure("outbox.retry", "Failed sends that are tried again, by the attempt.", ("attempt",), MESSAGES)
-LEASE_EXPIRED = Figure(
+POSTPONED = Metric("outbox.postponed", "Messages postponed because their topic takes none, each time.", unit=MESSAGES)
+EXPIRED = Metric("outbox.expired", "Messages that expired before they were sent.", unit=MESSAGES)
+RETRY = Metric("outbox.retry", "Failed attempts that are retried, by attempt.", ("attempt",), MESSAGES)
+LEASE_EXPIRED = Metric(
     "outbox.lock_lease_expired",
-    "Messages claimed whose earlier lease had ended without a settlement.",
+    "Claimed messages whose earlier lease ended without a settlement.",
     unit=MESSAGES,
 )
-LOST = Figure(
-    "outbox.leases_lost", "Leases that relays here lost, by kind.", ("kind",), "{lease}", known=("message", "lane")
+LOST = Metric(
+    "outbox.leases_lost",
+    "Leases lost by relays here, by kind.",
+    ("kind",),
+    "{lease}",
+    known=("message", "lane"),
 )
-LATENCY = Figure(
+LATENCY = Metric(
     "outbox.latency",
-    "How long a batch took to be claimed, sent or settled.",
+    "Time to claim, send or settle a batch.",
     ("phase",),
     SECONDS,
     known=("claim", "send", "commit"),
 )
-HANDLED = Figure(
-    "postroom.consumer.messages", "Messages received, by what became of them.", ("consumer", "fate"), MESSAGES
+HANDLED = Metric("postroom.consumer.messages", "Received messages, by outcome.", ("consumer", "fate"), MESSAGES)
+HANDLER = Metric(
+    "postroom.consumer.handler", "Duration of a handler call, including its transaction.", ("consumer",), SECONDS
 )
-HANDLER = Figure(
-    "postroom.consumer.handler", "How long a call of a handler took, with its transaction.", ("consumer",), SECONDS
-)
-KEYED_REQUESTS = Figure(
+KEYED_REQUESTS = Metric(
     "postroom.keyed_requests",
-    "HTTP requests with an idempotency key, by what became of them.",
+    "HTTP requests with an idempotency key, by outcome.",
     ("outcome",),
     "{request}",
     KEYED,
 )
 LAST_ATTEMPT = 10
-"""Attempts from this one on are counted together."""
+"""Attempts from this number on are counted together."""
 
 _made: WeakKeyDictionary[object, Metrics] = WeakKeyDictionary()
 _making = threading.Lock()
 
 
 def prometheus(registry: CollectorRegistry | None = None) -> Metrics:
-    """A hook for relays, consumers and middleware that counts in a registry: that of prometheus_client unless given.
+    """A hook that counts in a Prometheus registry; default: that of prometheus_client.
 
-    For one registry it is always the same hook, so that several relays and consumers of one database may share it.
-    Labels are from closed sets, or named by the configuration. Raises `DriverMissing`.
+    The same registry always gives the same hook, so several relays and consumers of one database can share it. Label
+    values come from closed sets or from the configuration. Raises `DriverMissing`.
     """
     try:
         import prometheus_client
@@ -86,9 +86,9 @@ def prometheus(registry: CollectorRegistry | None = None) -> Metrics:
 
 
 def opentelemetry(meter_provider: MeterProvider | None = None) -> Metrics:
-    """The same for OpenTelemetry, with a meter of the provider given, or of the one in force.
+    """A hook that counts in OpenTelemetry, with a meter of the given provider; default: the current one.
 
-    Names have a point where those of Prometheus have the first underscores: ``outbox.claimed``. Raises `DriverMissing`.
+    Names have a dot where Prometheus has the first underscores: ``outbox.claimed``. Raises `DriverMissing`.
     """
     try:
         from opentelemetry import metrics
@@ -102,7 +102,7 @@ def opentelemetry(meter_provider: MeterProvider | None = None) -> Metrics:
 
 
 class Metrics:
-    """A listener; made by `prometheus` or `opentelemetry`."""
+    """A hook, made by `prometheus` or `opentelemetry`."""
 
     wants_counts = True
 
@@ -145,7 +145,7 @@ class Metrics:
                 self._gauges.listen(event)
 
     def _phase(self, event: Phase) -> None:
-        if not event.messages:  # an idle relay looks again and again, and finds nothing
+        if not event.messages:  # an idle relay polls and finds nothing
             return
         self._latency(event.seconds, event.name)
         if event.name == "claim":

@@ -1,4 +1,4 @@
-"""Probes: a process's own small HTTP server, for ``/metrics``, ``/livez`` and ``/readyz``."""
+"""Probes: a small HTTP server in the process for ``/metrics``, ``/livez`` and ``/readyz``."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 LONGEST_HEAD = 8192
 SECONDS = 5.0
-"""For a request to arrive, and again for the answer to leave."""
+"""Seconds for a request to arrive, and again for the response to be sent."""
 MAKING = 30.0
-"""Seconds for a page to be made."""
+"""Seconds for producing a page."""
 MOST_CONNECTIONS = 32
-"""At the same time. For another, the oldest is closed whose request has not come yet."""
+"""Concurrent connections. For another one, the oldest connection without a request is closed."""
 TEXT = "text/plain; charset=utf-8"
 _REQUEST = re.compile(rb"([A-Z]+) (?:(?i:https?)://[\w.:%\[\]-]+)?(/[!-~]*) HTTP/1\.[01]\r\n")
 _END_OF_LINE = b"\r\n"
 
 
 class Answer(NamedTuple):
-    """What a page says."""
+    """A page's response."""
 
     status: HTTPStatus
     body: bytes
@@ -46,35 +46,38 @@ class Answer(NamedTuple):
 
 
 def pages(health: Health, metrics: Callable[[], Answer] | None = None) -> dict[str, Page]:
-    """The pages of a process that this is the health of. That of the metrics may take its time."""
-    found: dict[str, Page] = {"/livez": lambda: _told(health.not_live()), "/readyz": lambda: _told(health.not_ready())}
+    """The pages for this health and these metrics. Metrics may be slow to produce."""
+    found: dict[str, Page] = {
+        "/livez": lambda: _health_page(health.not_live()),
+        "/readyz": lambda: _health_page(health.not_ready()),
+    }
     return found if metrics is None else {**found, "/metrics": _in_thread(metrics)}
 
 
 def _in_thread(page: Callable[[], Answer]) -> Page:
-    """The page, made in a thread, one at a time: whoever has figures in the registry may be slow to tell them."""
+    """Produce the page in a thread, one at a time: collectors in the registry may be slow."""
     thread = ThreadPoolExecutor(1, "postroom-metrics")
     return lambda: asyncio.get_running_loop().run_in_executor(thread, page)
 
 
 def prometheus_page() -> Answer:
-    """All of prometheus_client's own registry."""
+    """Everything in prometheus_client's default registry."""
     from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
     return Answer(HTTPStatus.OK, generate_latest(REGISTRY), CONTENT_TYPE_LATEST)
 
 
-def _told(problems: list[str]) -> Answer:
+def _health_page(problems: list[str]) -> Answer:
     status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
     body = msgspec.json.encode({"status": "unavailable" if problems else "ok", "problems": problems})
     return Answer(status, body + b"\n", "application/json")
 
 
 class Probes:
-    """Answers GET and HEAD for a few pages, one request a connection, while it is entered.
+    """Serves a few pages to GET and HEAD while it is entered, one request per connection.
 
-    It is strict and small: what is no request in HTTP/1.1 is answered with an error, at once. Entering it raises
-    `InvalidSetting` where the port cannot be had.
+    It is strict and small: anything that is not an HTTP/1.1 request gets an error at once. Entering it raises
+    `InvalidSetting` if it cannot listen on the port.
     """
 
     def __init__(self, pages: Mapping[str, Page], port: int, host: str = HOST) -> None:
@@ -84,7 +87,7 @@ class Probes:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.StreamWriter, None] = {}
-        """Of those whose request has not come yet, the oldest first."""
+        """Connections whose request has not arrived, the oldest first."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -118,7 +121,7 @@ class Probes:
         self._waiting[writer] = None
         connection = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(connection)
-        connection.add_done_callback(lambda _: self._end(connection, writer))  # also of one that never came to run
+        connection.add_done_callback(lambda _: self._end(connection, writer))  # also for one that never started
 
     def _end(self, connection: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
         self._connections.discard(connection)
@@ -138,7 +141,7 @@ class Probes:
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
-        except (OSError, TimeoutError, EOFError):  # whoever asked has gone, or takes too long
+        except (OSError, TimeoutError, EOFError):  # the client is gone, or too slow
             pass
 
     async def _answer(self, request: tuple[bytes, bytes] | HTTPStatus) -> tuple[bytes, Answer]:
@@ -153,14 +156,14 @@ class Probes:
         try:
             made = page()
             return method, await made if isawaitable(made) else made
-        except Exception:  # noqa: BLE001 - a figure that cannot be had must not stop the relay
+        except Exception:  # noqa: BLE001 - a failing metric must not stop the relay
             return method, _error(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 async def _request(reader: asyncio.StreamReader) -> tuple[bytes, bytes] | HTTPStatus:
-    """Method and target, when all of a request has come but its body; or what is wrong with it, as soon as it is seen.
+    """Method and target once the head of a request has arrived, or a status as soon as an error is seen.
 
-    What speaks another protocol, as TLS, may never send the end of a line.
+    A client that speaks another protocol, such as TLS, may never send the end of a line.
     """
     first = await reader.readexactly(1)
     if not first.isupper():
@@ -185,8 +188,8 @@ async def _request(reader: asyncio.StreamReader) -> tuple[bytes, bytes] | HTTPSt
 
 
 def _reason(error: OSError) -> str:
-    """The system's own words: asyncio adds the address to them, which is told already."""
-    if error.errno is None or isinstance(error, socket.gaierror):  # whose numbers are its own
+    """The operating system's text: asyncio would repeat the address."""
+    if error.errno is None or isinstance(error, socket.gaierror):  # its error numbers are different
         return error.strerror or type(error).__name__
     return os.strerror(error.errno)
 

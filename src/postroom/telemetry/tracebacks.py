@@ -1,4 +1,4 @@
-"""Tracebacks: where in the user's code an exception was raised, and the whole way there. Never values of variables."""
+"""Tracebacks: where in the user's code an exception was raised. They never show values of variables."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 LONGEST = 16_000
-"""Characters of a traceback that are kept: its end, which says the most."""
+"""Characters of a traceback that are kept: its end, which says most."""
 MOST_CAUSES = 10
 AFTERWARDS = "when its changes were flushed or committed, after the handler had returned"
-"""The note on an error that a handler left behind: none of its lines raised it."""
+"""The note on an error raised after the handler: none of its lines raised it."""
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _LIBRARIES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _GENERATED = re.compile(r"<(?!stdin|string|console|(i?python-)?input)")
-"""Code that a library made up while it ran, such as `<sqlalchemy generated …>`; not what a user typed in."""
+"""Code that a library generated, such as `<sqlalchemy generated …>`; not what a user typed in."""
 _CREDENTIALS = re.compile(r"://[^/\s@]*@")
 
 
@@ -34,16 +34,16 @@ class Place(NamedTuple):
     function: str
 
     def shown(self) -> str:
-        """With the file as seen from the working directory, where it is below that."""
+        """Show the file relative to the working directory, if it is below that."""
         return f"{self.file.removeprefix(f'{Path.cwd()}{os.sep}')}:{self.line}, in {self.function}"
 
 
 def raised_at(error: BaseException) -> str:
-    """File, line and function, as in ``billing.py:14, in bill``: the innermost line that is the user's own.
+    """File, line and function, as in ``billing.py:14, in bill``: the innermost line of the user's own code.
 
-    An error that took no such way is looked up at what caused it: that of a call which did not end in time, where the
-    call waited. Where all lines are those of libraries, it is the first of them: what Postroom called; or that the
-    handler had returned. Empty where no code but Postroom's took part.
+    If the error passed no such line, its causes are searched: for a call that timed out, that is where the call waited.
+    If all lines belong to libraries, the first of them is shown, which is what Postroom called; or that the handler
+    had already returned. Empty if only Postroom's own code took part.
     """
     fallback: Place | None = None
     for one in _causes(error):
@@ -58,14 +58,14 @@ def raised_at(error: BaseException) -> str:
 
 
 def written(error: BaseException) -> str:
-    """The traceback as Python writes it, from the user's code on, and without credentials in URLs."""
+    """The traceback in Python's format, starting at the user's code, without credentials in URLs."""
     own = _from_users_code(error.__traceback__)
     lines = traceback.TracebackException(type(error), error, own or error.__traceback__, compact=True).format()
     return without_credentials("".join(lines)).rstrip()[-LONGEST:]
 
 
 def without_credentials(text: str) -> str:
-    """The text, with user and password of every URL in it replaced by stars."""
+    """The text with user and password of every URL replaced by stars."""
     return _CREDENTIALS.sub("://***@", text)
 
 

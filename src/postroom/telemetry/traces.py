@@ -1,4 +1,4 @@
-"""Traces: what relays and consumers do, as spans of OpenTelemetry, in the trace of whoever added the message."""
+"""Traces: OpenTelemetry spans of relays and consumers, in the trace in which the message was added."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SCOPE = "postroom"
 MOST_OPEN = 100_000
-"""Spans of messages that are sent and not settled yet; beyond that, the oldest are ended."""
+"""Open spans of messages that are sent and not settled; beyond that, the oldest are ended."""
 _SYSTEMS = {
     "amqp": "rabbitmq",
     "amqps": "rabbitmq",
@@ -40,17 +40,17 @@ _SYSTEMS = {
     "rediss": "redis",
     "https": "http",
 }
-"""What OpenTelemetry calls a system, where it is not the URL's scheme."""
+"""OpenTelemetry's name of a system, if it is not the URL's scheme."""
 _DONE = frozenset({Outcome.SUCCESS, Outcome.DEDUP_HIT})
 _OUTCOMES = frozenset(outcome.value for outcome in Outcome)
 
 
 def opentelemetry(tracer_provider: TracerProvider | None = None) -> Traces:
-    """A hook for relays and consumers that makes spans: of the provider given, or of the one in force.
+    """A hook that creates spans with the given provider; default: the current one.
 
-    A relay's are ``outbox.process`` and in it ``broker.send``, for each message in the trace that its ``traceparent``
-    names; those of a batch that carry none share one pair. A consumer's handlers run in spans of the same provider.
-    No span holds a payload, a header, a key or the text of an error. Raises `DriverMissing`.
+    A relay creates ``outbox.process``, and in it ``broker.send``, for each message in the trace that its
+    ``traceparent`` names; messages of a batch without one share a pair. A consumer's handlers run in spans of the same
+    provider. No span holds a payload, a header, a key or the text of an error. Raises `DriverMissing`.
     """
     try:
         from opentelemetry import trace
@@ -60,13 +60,13 @@ def opentelemetry(tracer_provider: TracerProvider | None = None) -> Traces:
 
 
 def tracer_of(hook: Hook | None) -> Tracer | None:
-    """The tracer of the hook's listener for traces, where it has one."""
+    """The tracer of the hook, if it includes traces."""
     found = [one.tracer for one in (listeners(hook) if hook else ()) if isinstance(one, Traces)]
     return found[0] if found else None
 
 
 def context_of(headers: Mapping[str, str]) -> Context:
-    """The W3C trace context that a message carries; an empty one where it carries none."""
+    """The W3C trace context of a message; empty if it has none."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -74,7 +74,7 @@ def context_of(headers: Mapping[str, str]) -> Context:
 
 
 class Traces:
-    """A listener; made by `opentelemetry`. Spans are made when what they tell of is over, with its times."""
+    """A hook, made by `opentelemetry`. Spans are created, with their times, when what they describe is over."""
 
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
@@ -103,26 +103,26 @@ class Traces:
     def _published(self, event: Published) -> None:
         ended = time.time_ns()
         began = ended - int(event.seconds * 1e9)
-        strangers: list[int] = []
+        without_trace: list[int] = []
         for index, message in enumerate(event.messages):
             failed = event.failed.get(index)
             if failed == NOT_TRIED:
                 continue
             context = context_of(message.headers) if message.headers else None
             if not context:
-                strangers.append(index)
+                without_trace.append(index)
                 continue
             process = self._process(context, message, event.broker, began)
-            if not process.is_recording():  # its trace is not sampled
+            if not process.is_recording():  # not sampled
                 continue
             self._send(process, [message], event, failed, (began, ended))
             self._keep(message, process)
-        if strangers:
-            self._batch(event, strangers, (began, ended))
+        if without_trace:
+            self._batch(event, without_trace, (began, ended))
         self._forget(MOST_OPEN)
 
     def _batch(self, event: Published, indexes: Sequence[int], times: tuple[int, int]) -> None:
-        """A trace of its own for messages that belong to none."""
+        """Start a new trace for messages that belong to none."""
         from opentelemetry.context import Context
 
         messages = [event.messages[index] for index in indexes]
@@ -166,7 +166,7 @@ class Traces:
         send.end(ended)
 
     def _keep(self, message: Message, process: Span) -> None:
-        """Until what became of the message is written down. One that was sent before, and given back, is over."""
+        """Keep the span open until the message is settled. A span from an earlier attempt ends now."""
         before = self._open.pop(message.id, None)
         if before is not None:
             before.end()
@@ -187,7 +187,7 @@ class Traces:
 
 
 def mark_failed(span: Span, code: str) -> None:
-    """Say that it failed, and why in a word: texts of errors may quote anything. An outcome's code says enough."""
+    """Mark a span as failed, with a code of one word: error texts may quote anything."""
     from opentelemetry.trace import StatusCode
 
     span.set_status(StatusCode.ERROR, code if code in _OUTCOMES else None)
