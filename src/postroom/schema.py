@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.compose import open_store
+from postroom.compose.databases import open_store
 from postroom.errors import UnsupportedConnection, WrongMethod
 from postroom.settings import Settings
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postroom import Consumer, Message, Relay, compose
+from postroom import Consumer, Message, Relay
 from postroom.brokers.memory import MemoryBroker
+from postroom.compose import databases
 from postroom.errors import DatabaseUnreachable
 from postroom.telemetry.events import Event, Reachability, all_of
 from postroom.telemetry.health import Health
@@ -141,7 +142,7 @@ async def test_R_4_a_relay_stops_while_the_database_hangs(server: DatabaseServic
 async def test_R_5_a_relay_does_not_start_with_a_database_that_hangs(
     server: DatabaseService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compose, "STARTING", 0.5)
+    monkeypatch.setattr(databases, "STARTING", 0.5)
     with closing(Service(server.url("shop"))), server.hung():
         for url in urls(server):
             with pytest.raises(DatabaseUnreachable, match=r"cannot be reached: no answer within 0\.5 s"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.steps import AdminSteps
-from postroom.compose import check_tables, open_store
+from postroom.compose.databases import open_store
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
 from postroom.store.admin.selection import ALL, Filter
@@ -183,7 +183,9 @@ class Admin:
         self.close()
 
     def _run(self, steps: Steps[T]) -> T:
+        from postroom.store.schema.migrations import check
+
         if not self._checked:
-            self._store.call(check_tables(self._store.names))
+            self._store.call(lambda connection: check(connection, self._store.names))
             self._checked = True
         return self._store.run(steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.steps import AdminSteps
-from postroom.compose import check_tables, open_async_store
+from postroom.compose.databases import open_async_store
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
 from postroom.store.admin.selection import ALL, Filter
@@ -142,8 +142,10 @@ class AsyncAdmin:
         await self.close()
 
     async def _run(self, steps: Steps[T]) -> T:
+        from postroom.store.schema.migrations import check
+
         if not self._checked:
-            await self._store.call(check_tables(self._store.names))
+            await self._store.call(lambda connection: check(connection, self._store.names))
             self._checked = True
         async with self._store.line() as run:
             return await run(steps)

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, print_text
-from postroom.compose import open_store
+from postroom.compose.databases import open_store
 from postroom.settings import Settings
 
 

@@ -45,7 +45,7 @@ from postroom.cli.relay_options import (
     WorkerName,
 )
 from postroom.cli.signals import stop_on_signals
-from postroom.compose import check_default
+from postroom.compose.brokers import check_default
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.settings import MOST_PORT, Settings
 

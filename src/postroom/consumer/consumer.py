@@ -6,7 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from postroom.compose import as_source, open_relay_store
+from postroom.compose.brokers import as_source
+from postroom.compose.databases import open_checked_store
 from postroom.consumer.attempts import Attempts
 from postroom.consumer.handlers import handler_of
 from postroom.consumer.intake import Intake
@@ -31,6 +32,7 @@ from postroom.settings import Settings, SettingsOverrides
 from postroom.store.connections.reconnecting import Database
 from postroom.store.outbox.parking import Parking
 from postroom.store.outbox.workers import Workers
+from postroom.store.schema.purposes import Purpose
 from postroom.telemetry.events import Hook, Reachability, all_of, changes_only
 from postroom.telemetry.logs import with_tracebacks
 from postroom.telemetry.traces import tracer_of
@@ -203,7 +205,7 @@ class Consumer(Background):
         self.report = Report()
         hook = changes_only(all_of(self.report.count, with_tracebacks(self._user_hook, self._settings.tracebacks)))
         async with AsyncExitStack() as stack:
-            store = await open_relay_store(self._settings, "consumer")
+            store = await open_checked_store(self._settings, Purpose.CONSUMER)
             stack.push_async_callback(store.close)
             source, is_ours = as_source(self._broker, self._settings, self.name, self.topics)
             if source is not None and is_ours:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from postroom.brokers.function import FunctionBroker
 from postroom.brokers.no_broker import NoBroker
-from postroom.compose import as_broker, broker_for, check_broker, check_brokers, check_default, open_relay_store
+from postroom.compose.brokers import as_broker, broker_for, check_broker, check_brokers, check_default
+from postroom.compose.databases import open_checked_store
 from postroom.delivery.destination import PublishToBroker
 from postroom.delivery.engine import Engine
 from postroom.delivery.queue import EngineOptions, Queue
@@ -24,6 +25,7 @@ from postroom.runtime.workers import worker_name
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.backlog import BacklogCount
 from postroom.store.connections.reconnecting import Database
+from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.telemetry.events import Lifecycle, all_of, wants_counts
 from postroom.telemetry.logs import with_tracebacks
@@ -121,7 +123,7 @@ class Relay(Runnable[Engine]):
         self.report = Report()
         hook = all_of(self.report.count, with_tracebacks(self._user_hook, self._settings.tracebacks))
         async with AsyncExitStack() as stack:
-            store = await open_relay_store(self._settings)
+            store = await open_checked_store(self._settings, Purpose.RELAY)
             stack.push_async_callback(store.close)
             database = Database(store, hook)
             routing = Routing(self._brokers) if self._brokers else None

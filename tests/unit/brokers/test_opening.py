@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from postroom.compose import open_broker
+from postroom.compose.brokers import open_broker
 from postroom.errors import InvalidSetting
 from postroom.settings import Settings
 
@@ -35,7 +35,7 @@ def test_a_client_that_is_not_installed_is_named_with_its_extra(module: str, url
     program = f"""
 import sys
 sys.modules[{module!r}] = None  # as Python marks what is not there
-from postroom.compose import open_broker
+from postroom.compose.brokers import open_broker
 from postroom.errors import DriverMissing
 from postroom.settings import Settings
 try:

@@ -16,13 +16,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from postroom import compose
+from postroom.compose.databases import open_checked_store, open_store
 from postroom.errors import DatabaseUnreachable
 from postroom.runtime.time_limits import within
 from postroom.store.connections.limits import Limits
 from postroom.store.connections.stores import BridgedStore
 from postroom.store.connections.urls import dialect_of_url
 from postroom.store.schema.checking import check
+from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.steps import arun, run
 from postroom.web.idempotency.keyed_flow import Do
 
@@ -84,7 +85,7 @@ class _Pool:
 
     def __init__(self, settings: Settings) -> None:
         self._store: asyncio.Future[ConnectionFactory] = asyncio.ensure_future(
-            compose.open_relay_store(settings, "ledger", LIMITS)
+            open_checked_store(settings, Purpose.LEDGER, LIMITS)
         )
         self._places = asyncio.Semaphore(1 if dialect_of_url(str(settings.database)) == "sqlite" else CONNECTIONS)
         self._is_silent = False
@@ -217,11 +218,11 @@ class _ThreadPool:
             return store.run(steps)
 
     def _open(self, settings: Settings) -> BlockingStore:
-        store = compose.open_store(settings, limits=LIMITS)
+        store = open_store(settings, limits=LIMITS)
         if isinstance(store, BridgedStore):  # one event loop, for one thread at a time
             self._turns = threading.Lock()
         try:
-            store.call(lambda connection: check(connection, store.names, "ledger"))
+            store.call(lambda connection: check(connection, store.names, Purpose.LEDGER))
         except BaseException:
             store.close()
             raise
