@@ -167,7 +167,7 @@ async def test_another_server_behind_the_pooler_is_found_out() -> None:
         store = AsyncStore(pooler.url("postgres"))
 
         async def ask_twice(meanwhile: Callable[[], None]) -> None:
-            async with store.line() as run_steps:
+            async with store.connection() as run_steps:
                 await run_steps(single("SELECT 1"))
                 meanwhile()
                 await run_steps(single("SELECT 1"))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from postroom.brokers.port import Broker
     from postroom.delivery.lane_reader import LaneReader
-    from postroom.store.connections.stores import ConnectionFactory, Run
+    from postroom.store.connections.stores import ConnectionFactory, RunSteps
     from postroom.store.sql.steps import Steps
 
 EXAMPLES = {"sqlite": 60, "postgresql": 10, "mariadb": 8}
@@ -68,7 +68,7 @@ class Store:
         self.cuts = 0
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[Run]:
+    async def connection(self) -> AsyncIterator[RunSteps]:
         since = self.cuts
 
         async def work(steps: Steps[T]) -> T:

@@ -147,5 +147,5 @@ class AsyncAdmin:
         if not self._checked:
             await self._store.call(lambda connection: check(connection, self._store.names))
             self._checked = True
-        async with self._store.line() as run:
+        async with self._store.connection() as run:
             return await run(steps)

@@ -27,7 +27,7 @@ from postroom.telemetry.events import Beat, Event, Reachability
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from postroom.store.connections.stores import ConnectionFactory, Run
+    from postroom.store.connections.stores import ConnectionFactory, RunSteps
     from postroom.store.sql.steps import Steps
 
 SOON = 0.05
@@ -48,7 +48,7 @@ class Server:
         self.asked = asyncio.Event()
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[Run]:
+    async def connection(self) -> AsyncIterator[RunSteps]:
         await self.goes_on.wait()
         self.opened += 1
 
@@ -63,7 +63,7 @@ class Server:
 
         error: BaseException | None = None
         try:
-            yield cast("Run", work)
+            yield cast("RunSteps", work)
         except BaseException as raised:
             error = raised
             raise

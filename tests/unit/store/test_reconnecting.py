@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.connections.stores import ConnectionFactory, Run
+    from postroom.store.connections.stores import ConnectionFactory, RunSteps
     from postroom.store.sql.steps import Steps
 
 
@@ -39,7 +39,7 @@ class Server:
         """What a statement waits for, where it takes long."""
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[Run]:
+    async def connection(self) -> AsyncIterator[RunSteps]:
         self._answer(self.starts)
         since = self.starts
 
@@ -49,7 +49,7 @@ class Server:
             self._answer(since)
             run(steps, lambda query: pytest.fail(query.text))
 
-        yield cast("Run", work)
+        yield cast("RunSteps", work)
 
     def _answer(self, since: int) -> None:
         if not self.up or since != self.starts:

@@ -1,4 +1,4 @@
-"""The connection kinds of async drivers, beside their sync twins in `sync_connections`."""
+"""Adapters for users' async connections, the counterparts of `sync_kinds`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from postroom.store.sql.steps import Query, Result, render
 
 class AsyncKind(Kind):
     async def prepare(self) -> None:
-        """What must be awaited before `dialect` and the rest can be asked."""
+        """Await what is needed before `dialect` and the rest are available."""
 
     async def autocommits(self) -> bool:
         """Whether a statement would commit by itself, because no transaction is open and none will be begun."""

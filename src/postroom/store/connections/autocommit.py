@@ -1,6 +1,6 @@
-"""Would a statement commit by itself? For each driver, and for a driver below SQLAlchemy.
+"""Autocommit: whether a statement would commit by itself, for each driver and for drivers below SQLAlchemy.
 
-It would where a connection autocommits and no transaction was begun by hand.
+It would if the connection is in autocommit mode and no transaction was begun explicitly.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_IDLE = 0  # libpq: connected, no transaction
+_IDLE = 0  # libpq: no transaction
 _SERVER_STATUS_IN_TRANS = 1  # MySQL's protocol
-_LEGACY = -1  # sqlite3: isolation_level decides, as it always did before Python 3.12
+_LEGACY = -1  # sqlite3: isolation_level decides, as before Python 3.12
 
 
 def of_sqlite3(connection: Any) -> bool:
@@ -22,15 +22,15 @@ def of_sqlite3(connection: Any) -> bool:
 
 
 def of_aiosqlite(connection: Any) -> bool:
-    """What can be told outside the connection's own thread."""
+    """What can be determined outside the connection's own thread."""
     return connection.isolation_level is None and not connection.in_transaction
 
 
 async def of_raw_aiosqlite(connection: Any) -> bool:
     if connection.in_transaction:
         return False
-    # Python 3.12's `autocommit` can be asked only in the connection's own thread, and aiosqlite has no way of its own.
-    return bool(await connection._execute(of_sqlite3, connection._conn))  # noqa: SLF001 - see above
+    # Python 3.12's `autocommit` can only be read in the connection's own thread, and aiosqlite does not expose it.
+    return bool(await connection._execute(of_sqlite3, connection._conn))  # noqa: SLF001 - as above
 
 
 def of_psycopg(connection: Any) -> bool:
@@ -50,15 +50,15 @@ def of_django(connection: Any) -> bool:
 
 
 def of_sqlalchemy(connection: Any) -> bool:
-    """Of a Connection: whether SQLAlchemy autocommits, or the driver behind its back (through `connect_args`)."""
-    if connection._is_autocommit_isolation():  # noqa: SLF001 - the public way asks the database
+    """For a Connection: whether SQLAlchemy autocommits, or its driver does (through `connect_args`)."""
+    if connection._is_autocommit_isolation():  # noqa: SLF001 - the public way queries the database
         return True
     of_driver = _BELOW_SQLALCHEMY.get(connection.dialect.driver)
     if of_driver is None or not of_driver(connection.connection.driver_connection):
         return False
     if connection.in_transaction():
         return True
-    # SQLAlchemy begins at the first statement, and the application may have a listener that then sends a BEGIN.
+    # SQLAlchemy begins a transaction at the first statement, and the application may have a listener that sends BEGIN.
     begun = connection.begin()
     if not of_driver(connection.connection.driver_connection):
         return False
@@ -66,7 +66,7 @@ def of_sqlalchemy(connection: Any) -> bool:
     return True
 
 
-# asyncpg is not among them: below SQLAlchemy it has no autocommit but SQLAlchemy's own.
+# Not asyncpg: below SQLAlchemy it has no autocommit apart from SQLAlchemy's own.
 _BELOW_SQLALCHEMY: dict[str, Callable[[Any], bool]] = {
     "pysqlite": of_sqlite3,
     "aiosqlite": of_aiosqlite,

@@ -1,4 +1,4 @@
-"""The caller's connection, recognised by the names of its classes, so that no driver is imported here."""
+"""Recognise the caller's connection by the names of its classes, without importing any driver."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ ASYNC_KINDS: dict[str, type[AsyncKind]] = {
 
 
 def sync_kind(connection: object, method: str) -> SyncKind:
-    """The caller's connection, ready to run statements in its open transaction.
+    """The adapter for the caller's connection, ready to run statements in its open transaction.
 
-    Raises `UnusableConnection` in one of its forms, naming the remedy. `method` is what the caller called.
+    Raises a subclass of `UnusableConnection` that names the remedy. `method` is the method that was called.
     """
     kind = _lookup(SYNC_KINDS, connection)
     if kind is None:
@@ -53,7 +53,7 @@ def sync_kind(connection: object, method: str) -> SyncKind:
 
 
 async def async_kind(connection: object, method: str) -> AsyncKind:
-    """The same for an async connection."""
+    """`sync_kind` for an async connection."""
     kind = _lookup(ASYNC_KINDS, connection)
     if kind is None:
         if _lookup(SYNC_KINDS, connection):
@@ -70,7 +70,7 @@ K = TypeVar("K")
 
 
 def driver_kind(connection: Any) -> Any:
-    """The kind of one of our own connections, sync or async."""
+    """The adapter for one of our own connections, sync or async."""
     kind = _lookup({**SYNC_KINDS, **ASYNC_KINDS}, connection)
     if kind is None:
         raise UnsupportedConnection(_unsupported(connection))
@@ -107,12 +107,12 @@ def _autocommits(kind: Kind) -> str:
 
 _HINTS = {
     "sessionmaker": "makes sessions: call it, and pass the session",
-    "engine": "is an engine, not a connection: use `engine.begin()` in a `with` and pass the connection that it gives",
+    "engine": "is an engine, not a connection: use `engine.begin()` in a `with` and pass its connection",
     "fairy": "is SQLAlchemy's proxy of a driver's connection: pass its `.driver_connection`",
     "pool": "is a pool, not a connection: take a connection from it and pass that",
     "cursor": "is a cursor, not a connection: pass the connection that it belongs to",
 }
-"""What is handed in by mistake, by a word in its class's name."""
+"""Hints for things passed by mistake, by a word in their class name."""
 
 
 def _unsupported(connection: object) -> str:

@@ -1,4 +1,4 @@
-"""For how long our own connections wait, where a caller would rather have an error than an answer that comes late."""
+"""Time limits for our own connections, where an error is better than a late answer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LEAST = 1
-"""Second: MySQL knows no shorter ones."""
+"""Second: MySQL has no shorter ones."""
 
 
 class Limits(NamedTuple):
-    """Seconds: for a lock that another transaction holds, and for a server to answer at all."""
+    """Seconds to wait for a lock that another transaction holds, and for a server to answer at all."""
 
     lock: float
     answer: float
 
     def session(self, dialect: str) -> str:
-        """A statement that tells a session how long to wait for locks."""
+        """The statement that sets a session's lock timeout."""
         match dialect:
             case "postgresql":
                 return f"SET lock_timeout = {self.milliseconds}"
@@ -32,10 +32,10 @@ class Limits(NamedTuple):
                 return f"PRAGMA busy_timeout = {self.milliseconds}"
 
     def options(self, driver: str) -> Mapping[str, Any]:
-        """What a blocking driver is told when it connects. An async one is not: who waits for it just stops."""
+        """Connect options for a blocking driver. An async one needs none: its caller simply stops waiting."""
         seconds = max(_LEAST, math.ceil(self.answer))
         match driver:
-            case "psycopg" | "psycopg2":  # for an answer to a statement they wait for ever: see `break_off`
+            case "psycopg" | "psycopg2":  # they wait for a statement's answer for ever: see `break_off`
                 return {"connect_timeout": seconds}
             case "pymysql":
                 return dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), seconds)
@@ -44,14 +44,14 @@ class Limits(NamedTuple):
 
     @property
     def milliseconds(self) -> int:
-        """The limit for locks, as PostgreSQL and SQLite have it."""
+        """The lock timeout for PostgreSQL and SQLite."""
         return math.ceil(self.lock * 1000)
 
 
 def break_off(connection: Any) -> None:
-    """End a blocking connection from another thread: who waits for its server gets an error at once.
+    """Shut down a blocking connection from another thread: whoever waits for its server gets an error at once.
 
-    For drivers that tell the number of their socket, as psycopg and psycopg2 do; others are left alone.
+    Works for drivers that expose their socket, such as psycopg and psycopg2; does nothing for others.
     """
-    with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as line:  # it may be closed by now
+    with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as line:  # it may already be closed
         line.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,8 @@
-"""Behind a pooler, as PgBouncer in transaction mode: each transaction runs in whichever server session is free.
+"""Sessions behind a pooler, such as PgBouncer in transaction mode: each transaction may run in another server session.
 
-What one sets on its session, another finds there. So nothing is set on sessions: each transaction brings the settings
-along, a statement outside of one gets a transaction of its own, and no prepared statement outlives its transaction.
+Settings made on a session would leak to other clients. So nothing is set on sessions: each transaction brings its
+settings along, a statement outside of a transaction gets one of its own, and no prepared statement outlives its
+transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from postroom.store.connections.limits import Limits
 
 SETTINGS = {
-    # The tables' sizes swing between zero and millions, which leads the planner astray.
+    # The tables' sizes swing between zero and millions, which misleads the planner.
     "enable_seqscan": "'off'",
     "enable_hashjoin": "'off'",
     "enable_mergejoin": "'off'",
@@ -27,31 +28,31 @@ SETTINGS = {
     # A claim's commit flushes what producers committed asynchronously: nothing is sent that a crash could undo.
     "synchronous_commit": "coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')",
 }
-"""What our sessions on PostgreSQL need, as SQL expressions."""
+"""The settings of our PostgreSQL sessions, as SQL expressions."""
 
 
 def settings(*, local: bool) -> str:
-    """A statement that makes the settings, for the transaction alone or for the session."""
+    """The statement that applies the settings to the transaction or to the session."""
     each = (f"set_config('{name}', {value}, {str(local).lower()})" for name, value in SETTINGS.items())
     return f"SELECT {', '.join(each)}"
 
 
 UNPREPARED: dict[str, Mapping[str, Any]] = {
-    # `str` names a statement '': one without a name lives as long as it takes to run it.
+    # `str` gives a statement the name '': an unnamed statement lives only while it runs.
     "asyncpg": {"statement_cache_size": 0, "prepared_statement_cache_size": 0, "prepared_statement_name_func": str},
     "psycopg": {"prepare_threshold": None},
     "psycopg2": {},
 }
-"""For each driver, the options of a connection that keeps no prepared statement."""
+"""For each driver: the options of a connection that keeps no prepared statements."""
 
 _BEGIN = PostgreSQL.begin
 _ENDS = {"COMMIT", "ROLLBACK"}
 
 
 def is_direct(connection: Any) -> bool:
-    """Whether a new connection of SQLAlchemy's ends in the server session that it was made with."""
+    """Whether a new SQLAlchemy connection leads straight to the server session that it was opened with."""
     driver = getattr(connection, "driver_connection", connection)
-    if hasattr(driver, "get_server_pid"):  # asyncpg: its own way, as SQLAlchemy would prepare the question
+    if hasattr(driver, "get_server_pid"):  # asyncpg: ask it directly, because SQLAlchemy would prepare the query
         counted: str = connection.run_async(lambda asyncpg: asyncpg.execute(same_session(asyncpg.get_server_pid())))
         return counted == ONE_ROW
     cursor = connection.cursor()
@@ -63,14 +64,14 @@ def is_direct(connection: Any) -> bool:
 
 
 ONE_ROW = "SELECT 1"
-"""What asyncpg's `execute` returns where a row was found."""
+"""What asyncpg's `execute` returns if one row was found."""
 
 
 def same_session(pid: int) -> str:
-    """A question with one row for an answer if the session is the one with this process id, and none otherwise.
+    """A query that returns a row if the session has this process id, and none otherwise.
 
-    The server tells its process id when one connects, and again when asked. A pooler tells a number of its own when one
-    connects, as it has no session yet, and the session's when asked.
+    The server tells its process id when a client connects, and when asked. A pooler has no session yet when a client
+    connects, so it makes up a number; when asked, the real session answers.
     """
     return f"SELECT 1 WHERE pg_backend_pid() = {pid}"
 
@@ -79,15 +80,15 @@ _STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
 
 
 def same_server(started: int) -> str:
-    """A statement that fails unless the server is the one that was started then, in microseconds since 1970.
+    """A statement that fails unless the server was started at this time, in microseconds since 1970.
 
-    Behind a pooler nobody is disconnected when another server takes over. No privilege is needed to ask for this.
+    Behind a pooler nobody is disconnected when another server takes over. The query needs no privilege.
     """
     return f"SELECT current_setting('postroom.another_server_answers') WHERE {_STARTED} <> {started}"
 
 
 class PooledSession:
-    """Turns the statements of one connection into what they are behind a pooler."""
+    """Rewrites the statements of one connection for use behind a pooler."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._begun = False
@@ -108,7 +109,7 @@ class PooledSession:
         return (yield from self._alone(query))
 
     def _begin_anywhere(self) -> Steps[Result]:
-        """Begin a transaction, in the server that the first one was in: another has other positions, or older ones."""
+        """Begin a transaction on the same server as the first one: another has other positions, or older ones."""
         result = yield self._begin
         if not self._knows_server:
             found = yield Query(f"SELECT {_STARTED}")
@@ -121,7 +122,7 @@ class PooledSession:
         try:
             result = yield query
         except Exception:
-            with suppress(Exception):  # on a connection that broke, where there is nothing left to undo
+            with suppress(Exception):  # the connection broke: nothing is left to undo
                 yield Query("ROLLBACK", script=True)
             raise
         yield Query("COMMIT", script=True)

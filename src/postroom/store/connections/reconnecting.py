@@ -18,7 +18,7 @@ from postroom.telemetry.events import DATABASE, Denied, Reachability
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.store.connections.stores import ConnectionFactory, Run
+    from postroom.store.connections.stores import ConnectionFactory, RunSteps
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Hook
 
@@ -120,7 +120,7 @@ class OpenConnection:
     def __init__(self, store: ConnectionFactory) -> None:
         self._store = store
         self._stack = AsyncExitStack()
-        self._run: Run | None = None
+        self._run: RunSteps | None = None
         self.is_free = True
         """Idle: not at work, not closed, and not about to be closed because it failed."""
 
@@ -129,7 +129,7 @@ class OpenConnection:
         self.is_free = False
         try:
             if self._run is None:
-                self._run = await self._stack.enter_async_context(self._store.line())
+                self._run = await self._stack.enter_async_context(self._store.connection())
             result = await self._run(steps)
         except BaseException as error:  # if cancelled in the middle, a statement may still be under way
             await self.close(error)

@@ -1,4 +1,4 @@
-"""Stores: Postroom's own connections to a database, sync and async, and operations run on them."""
+"""Stores: Postroom's own connections to a database, sync and async, and running operations on them."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SESSION = {
-    # A claim under REPEATABLE READ would not see what others have settled.
+    # Under REPEATABLE READ a claim would not see what others have settled.
     "postgresql": ("SET default_transaction_isolation = 'read committed'", settings(local=False)),
-    "mysql": ("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",),  # else a claim's gap locks block producers
+    "mysql": (
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    ),  # otherwise gap locks of claims block producers
     "sqlite": ("PRAGMA busy_timeout = 30000", "PRAGMA synchronous = FULL"),
 }
 
 
-class Run(Protocol):
+class RunSteps(Protocol):
     """Runs an operation to its end."""
 
     async def __call__(self, steps: Steps[T]) -> T: ...
 
 
 class BlockingStore(Protocol):
-    """What commands and sync code need of a store."""
+    """The store that commands and sync code use."""
 
     names: Names
 
@@ -54,7 +56,7 @@ class BlockingStore(Protocol):
 
 
 class Store:
-    """A store for sync code. Operations make their own transactions; a statement outside one commits by itself."""
+    """A store for sync code. Operations make their own transactions; a statement outside of one commits by itself."""
 
     def __init__(
         self, url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
@@ -87,7 +89,7 @@ class Store:
             return function(connection)
 
     def break_off(self) -> None:
-        """End all connections, from any thread: an operation that waits for its server fails, and makes no other."""
+        """Close all connections, from any thread: operations that wait for the server fail, and none can start."""
         self._sessions.break_off()
 
     def close(self) -> None:
@@ -95,7 +97,7 @@ class Store:
 
 
 class AsyncStore:
-    """A store for async code, on the driver's own connection: SQLAlchemy only makes and pools it."""
+    """A store for async code, on the driver's own connections: SQLAlchemy only opens and pools them."""
 
     def __init__(
         self, url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
@@ -123,8 +125,8 @@ class AsyncStore:
             return await arun(explained(steps), execute)
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[Run]:
-        """One connection for one operation after another."""
+    async def connection(self) -> AsyncIterator[RunSteps]:
+        """A connection for one operation after another."""
         async with self.session() as execute:
 
             async def run_steps(steps: Steps[T]) -> T:
@@ -144,20 +146,20 @@ class AsyncStore:
 
 
 class ConnectionFactory(Protocol):
-    """What the relay needs of a store: connections of its own, each for one operation after another."""
+    """The store that relays and consumers use: connections that each run one operation after another."""
 
     names: Names
 
-    def line(self) -> AbstractAsyncContextManager[Run]: ...
+    def connection(self) -> AbstractAsyncContextManager[RunSteps]: ...
     async def call(self, function: Callable[[Connection], T]) -> T: ...
     async def close(self) -> None: ...
 
 
 class ThreadStore:
-    """A store for async code on a sync one, whose operations run in one thread, one after another.
+    """A store for async code on top of a sync one, whose operations run in one thread, one after another.
 
-    For SQLite, where there is one writer at a time anyway: a transaction never waits for the event loop, and the
-    relay's parts never wait for each other's locks.
+    For SQLite, which has one writer at a time anyway: a transaction never waits for the event loop, and the relay's
+    parts never wait for each other's locks.
     """
 
     def __init__(self, store: BlockingStore) -> None:
@@ -166,7 +168,7 @@ class ThreadStore:
         self.names = store.names
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[Run]:
+    async def connection(self) -> AsyncIterator[RunSteps]:
         yield self._run
 
     async def call(self, function: Callable[[Connection], T]) -> T:
@@ -181,7 +183,7 @@ class ThreadStore:
 
 
 class BridgedStore:
-    """A store for sync code where only an async driver is installed."""
+    """A store for sync code if only an async driver is installed."""
 
     def __init__(
         self, url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
@@ -198,7 +200,7 @@ class BridgedStore:
         return self._runner.run(asyncio.wait_for(self._store.call(function), self._seconds))
 
     def break_off(self) -> None:
-        """Nothing: here an operation stops waiting by itself."""
+        """Do nothing: an operation stops waiting by itself."""
 
     def close(self) -> None:
         self._runner.run(self._store.close())
@@ -208,7 +210,7 @@ class BridgedStore:
 def open_store(
     url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
 ) -> BlockingStore:
-    """A store for sync code, whichever driver is installed. Raises `DriverMissing` if none is."""
+    """A store for sync code, with whichever driver is installed. Raises `DriverMissing` if none is."""
     try:
         return Store(url, schema, table_prefix, limits)
     except DriverMissing as missing:
@@ -220,16 +222,16 @@ def open_store(
 
 def _async_engine(url: URL) -> AsyncEngine:
     try:
-        from sqlalchemy.ext.asyncio import create_async_engine  # needs greenlet, which sync users need not have
+        from sqlalchemy.ext.asyncio import create_async_engine  # needs greenlet, which sync users may not have
     except ImportError:
         raise DriverMissing("async connections need greenlet: pip install 'postroom[asyncio]'") from None
-    # No limit: a relay holds as many connections as it has lines, and would wait for its own. SQLite may have no pool.
+    # No limit: a relay with many connections would wait for its own. SQLite may have no pool.
     unlimited = {} if url.get_backend_name() == "sqlite" else {"max_overflow": -1}
     return create_async_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True, **unlimited)
 
 
 class _Sessions:
-    """Makes an engine's connections, and finds out whether they lead to a pooler."""
+    """Opens an engine's connections, and detects whether they go through a pooler."""
 
     def __init__(self, engine: Engine, dialect: str, limits: Limits | None) -> None:
         self.pooled = False
@@ -251,7 +253,7 @@ class _Sessions:
                 connection.close()
                 self.pooled = True
                 connection = self._connected(driver, arguments, options)
-        except Exception as error:  # a driver raises anything, a TypeError for an option in the URL that it lacks
+        except Exception as error:  # drivers raise anything, such as a TypeError for an unknown option in the URL
             raise DatabaseUnreachable(_unreachable(self._url, error)) from error
         return connection
 
@@ -298,7 +300,7 @@ def _transactional(dialect: str) -> str:
 
 @contextmanager
 def _reachable(url: URL) -> Iterator[None]:
-    """Connection errors as `DatabaseUnreachable`, without the URL's secrets."""
+    """Raise connection errors as `DatabaseUnreachable`, without the URL's secrets."""
     try:
         yield
     except (DBAPIError, OSError) as error:

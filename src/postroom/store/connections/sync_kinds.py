@@ -1,6 +1,6 @@
-"""The connection kinds of sync drivers: which dialect, is a transaction open, run a statement.
+"""Adapters for users' sync connections: their dialect, whether they autocommit, and how to run a statement.
 
-No driver is imported here: who hands in a connection has imported its driver.
+No driver is imported here: a caller that has a connection has imported its driver.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIALECT_NAMES = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysq
 
 
 class Kind:
-    """One kind of connection. `connection` is what the caller handed in."""
+    """Adapter for one kind of connection. `connection` is the caller's."""
 
     dialect: str
     style: ParamStyle
@@ -53,7 +53,7 @@ class SyncKind(Kind):
             cursor.close()
 
     def _cursor(self) -> Any:
-        """A cursor that gives plain tuples, whatever the caller has set for its own."""
+        """A cursor that returns plain tuples, whatever the caller has configured."""
         raise NotImplementedError
 
 
@@ -132,7 +132,7 @@ class Django(SyncKind):
         return autocommit.of_django(self.connection)
 
     def execute(self, query: Query) -> Result:
-        with self.connection.wrap_database_errors:  # as Django's own cursors do: who uses it expects its exceptions
+        with self.connection.wrap_database_errors:  # raise Django's exceptions, as its own cursors do
             return super().execute(query)
 
     def _cursor(self) -> Any:
@@ -165,12 +165,12 @@ class SQLAlchemySession(SQLAlchemyConnection):
 
 
 def any_text(stored: bytes) -> str:
-    """A text of SQLite's, which keeps what is no UTF-8 too; such bytes become surrogates."""
+    """Decode text from SQLite, which also stores invalid UTF-8; such bytes become surrogates."""
     return stored.decode("utf-8", "surrogateescape")
 
 
 def is_foreign_text(query: Query, error: Exception) -> bool:
-    """Whether a question was not answered because a text is no UTF-8: one such row must not hide all others."""
+    """Whether a query failed because a text is not UTF-8: one such row must not hide all others."""
     return "Could not decode to UTF-8" in str(error) and query.text.lstrip().startswith("SELECT")
 
 
@@ -186,7 +186,7 @@ def of_sqlalchemy(connection: Any) -> tuple[str, ParamStyle]:
 
 @contextmanager
 def parameters_hidden() -> Iterator[None]:
-    """SQLAlchemy's errors quote a statement's parameters, which hold the payload; ours must not."""
+    """Hide parameters in SQLAlchemy's errors: they contain the payload."""
     try:
         yield
     except Exception as error:

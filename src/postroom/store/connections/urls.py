@@ -1,4 +1,4 @@
-"""Database URLs: which driver to use, and how to show one without its secrets."""
+"""Database URLs: choose a driver, and show a URL without its secrets."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SHOWN_OPTIONS = {
     *("application_name", "charset", "connect_timeout", "host", "mode", "port", "service", "ssl", "sslmode"),
     *("target_session_attrs", "unix_socket", "uri"),
 }
-"""Options that say which database it is, or how it is reached. What else is in a URL may be anything."""
+"""Options that say which database it is, or how to reach it. The values of all others are hidden."""
 
 
 def resolve(url: str, *, asynchronous: bool = False) -> URL:
-    """The URL with a driver of the wanted kind: the one it names, if it is of that kind, else the best installed.
+    """Add a driver, sync or async: the one that the URL names if it fits, else the best one installed.
 
     Raises `UnsupportedDatabase` or `DriverMissing`.
     """
@@ -51,7 +51,7 @@ def dialect_of_url(url: str) -> str:
 
 
 def file_of(url: str) -> str | None:
-    """The file of an SQLite database; None for servers, for memory, and for `file:` URIs, which say for themselves."""
+    """The file of an SQLite database; None for servers, for memory, and for `file:` URIs."""
     parsed = _parse(url)
     path = parsed.database
     if dialect_of_url(url) != "sqlite" or not path or path.startswith((":memory:", "file:")):
@@ -60,7 +60,7 @@ def file_of(url: str) -> str | None:
 
 
 def shown(url: URL | str) -> str:
-    """The URL for people and logs: of its options the names, and the values of those that are known to be no secret."""
+    """The URL for people and logs, without the password and without option values that may be secret."""
     parsed = make_url(url)
     hidden = {name: value if name in _SHOWN_OPTIONS else "***" for name, value in parsed.query.items()}
     text = parsed.set(query=hidden).render_as_string(hide_password=True)
@@ -75,7 +75,7 @@ def _parse(url: str) -> URL:
             "the database URL cannot be read (it is not shown, as it may hold a password): write "
             "sqlite:///app.db, postgresql://user:password@host:5432/name or mysql://user:password@host:3306/name"
         ) from None
-    if parsed.password is not None and "@" in f"{parsed.host}{parsed.database}":  # what follows the first is no host
+    if parsed.password is not None and "@" in f"{parsed.host}{parsed.database}":  # from the password
         raise UnsupportedDatabase(
             "the database URL has more than one @ (it is not shown, as that is a part of the password): "
             "write an @ in a password as %40, and a : or / as %3A or %2F"

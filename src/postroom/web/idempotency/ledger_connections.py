@@ -125,7 +125,7 @@ class _Pool:
             if self._store.cancelled():  # by another step, which waited for too long
                 raise TimeoutError from None
             raise
-        async with store.line() as execute:
+        async with store.connection() as execute:
             return await execute(steps)
 
     def _give_up(self) -> None:
