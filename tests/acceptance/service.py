@@ -22,6 +22,7 @@ class Service:
     def __init__(self, url: str) -> None:
         self.url = url
         self._store = Store(url)
+        self.names = self._store.names
         self._store.call(lambda connection: upgrade(connection, self._store.names))
         self._admin = Admin(url)
         self.engine: Engine = create_engine(resolve(url))

@@ -1,6 +1,6 @@
 """One attempt: what happens to a batch of claimed deliveries, from the ledger check to the settlements.
 
-not done before → in waves → lease held, key not failed, target available → deliver → judge → settle
+not done before → in waves → lease held, key not failed, target available → deliver → decide → settle
 
 It is the same for a broker and for a handler in this process.
 """
@@ -87,7 +87,7 @@ class Attempt:
             while left and (ready := self._deliverable(batch.read, left)):
                 together = self._suspects.first_part(ready)
                 left = [*await self._deliver_and_settle(together), *ready[len(together) :]]
-        self._failed_keys.carried(batch.read)
+        self._failed_keys.finished(batch.read)
 
     async def _not_done_before(self, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
         """Ask the ledger: leave out what it knows to be done, and what belongs to another request."""

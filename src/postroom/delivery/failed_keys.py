@@ -1,4 +1,4 @@
-"""Keys with a failed message: what was read behind it must not be sent before it."""
+"""Keys with a failed message: what was read behind it must not overtake it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 NO_READ = 0
 """The number of a batch without keys."""
 UNSETTLED: Final = 2**63
-"""In place of a read's number: none can be trusted yet."""
+"""Stands for a read's number while the failure is not settled: no read can be trusted yet."""
 
 
 class Mark(NamedTuple):
@@ -19,39 +19,39 @@ class Mark(NamedTuple):
 
     position: int
     known: int
-    """The last read that began before the database, or the cursor, knew of it."""
+    """The last read that began before the database knew, or the cursor was set back."""
 
 
 class FailedKeys:
-    """Remembers a key from the failure of one of its messages until nothing is left that was read before it was known.
+    """Remembers the key of a failed message until everything that was read before the failure was known is done with.
 
-    The database keeps back what follows a failed message, but only in reads that begin after the failure was
-    settled. So a message behind it that an earlier read brought is dropped unsent, and will be read again. So is what
-    stands behind a dropped one: a read may have passed that by, because it was in flight. But not what stands before:
-    otherwise each drop would be the reason of the next.
+    The database holds back what follows a failed message, but only in reads that begin after the failure was settled.
+    So a message behind it that an earlier read returned is dropped, undelivered, and read again. So is what stands
+    behind a dropped one: a read may have skipped the dropped one because it was in flight. What stands before is not
+    dropped: otherwise each drop would cause the next.
     """
 
     def __init__(self) -> None:
         self._keys: dict[str, list[Mark]] = {}
         self._reads = 0
         self._outstanding: Counter[int] = Counter()
-        """Reads that are under way, and batches of theirs that are not carried yet."""
+        """How many parts of each read are not finished: the read itself while it is under way, and its batches."""
 
     def __bool__(self) -> bool:
         return bool(self._keys)
 
     def next_read(self) -> int:
-        """Number a read, before its statement is sent. It must be `carried` once, whatever comes of it."""
+        """Number a read, before its statement is sent. It must be `finished` once, whatever comes of it."""
         self._reads += 1
         self._outstanding[self._reads] += 1
         return self._reads
 
     def handed_over(self, read: int) -> None:
-        """A batch of this read is on its way to a courier, who must say when it is `carried`."""
+        """A batch of this read waits to be attempted; it must be `finished` once."""
         self._outstanding[read] += 1
 
-    def carried(self, read: int) -> None:
-        """Nothing of this batch, or of this read, can be sent any more."""
+    def finished(self, read: int) -> None:
+        """Nothing more of this batch, or of this read, will be delivered."""
         if read == NO_READ:
             return
         self._outstanding[read] -= 1

@@ -1,4 +1,4 @@
-"""The horizon: up to which position a lane need not be read again, because nothing can appear there any more."""
+"""The horizon: the position up to which a lane need not be read again, because nothing new can appear there."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ Reached = list[tuple["HeldLane", int]]
 
 
 class Horizon:
-    """Positions are given when a message is added and seen when it commits: a lower one may appear after a higher.
+    """Finds out which positions are safe to start behind.
 
-    Who reads on behind the highest may so send a key's second message before its first. What was reached by a read is
-    therefore safe only when every transaction has ended that began before the database was asked for its `Ages` after
-    that read: whoever was given a lower position was among them.
+    A message gets its position when it is added and becomes visible when it commits, so a lower position may appear
+    after a higher one. Starting behind the highest could send a key's second message before its first. So what a read
+    has reached is safe only once every transaction has ended that had begun when the database was next asked for its
+    `Ages`: any transaction with a lower position was among them.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Reached]] = deque()
 
     def safe(self, ages: Ages, lanes: Iterable[HeldLane]) -> Reached:
-        """What is safe now; what the lanes have reached by now will be later. Ask anew before every read."""
+        """What is safe now. Also notes what the lanes have reached by now, which will be safe later."""
         if ages == UNKNOWN_AGES:
             return []
         safe = self._ended_before(ages.oldest)
-        if len(self._waiting) == MOST:  # a transaction stays open for long: the last one may as well wait for more
+        if len(self._waiting) == MOST:  # a transaction stays open for long: the newest entry waits for it too
             self._waiting.pop()
         self._waiting.append((ages.youngest, [(lane, lane.furthest) for lane in lanes]))
         return self._ended_before(ages.oldest) or safe

@@ -104,7 +104,7 @@ class LaneReader:
         try:
             return await self._read(read, held, limit)
         finally:
-            self._failed_keys.carried(read)
+            self._failed_keys.finished(read)
 
     async def _ask(self, steps: Steps[T]) -> T:
         return await self._connection.attempt(steps, self._trusted)

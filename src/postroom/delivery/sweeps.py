@@ -1,4 +1,4 @@
-"""When to look for work from the beginning instead of behind the last position."""
+"""Sweeps: when to look for work from the beginning instead of behind the last position."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SHARE = 20
-"""A sweep may take one part in so many of the time: it walks over what a long transaction keeps from being vacuumed."""
+"""A sweep may take one part in this many of the time: it scans what a long transaction keeps from being vacuumed."""
 
 
 class Sweeps:
-    """Positions are given when a message is added and seen when it commits, so a lower one may appear later."""
+    """Needed because a message gets its position when it is added and appears when it commits: maybe behind a cursor."""
 
     def __init__(self, shortest: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._shortest = shortest
@@ -25,9 +25,9 @@ class Sweeps:
         return self._clock() >= self._next
 
     def done(self, seconds: float) -> None:
-        """A sweep took so many seconds."""
+        """A sweep took this many seconds."""
         self._next = self._clock() + max(self._shortest, SHARE * seconds)
 
     def now(self) -> None:
-        """Sweep as soon as possible: something may have been missed."""
+        """Sweep at the next opportunity: something may have been missed."""
         self._next = 0.0

@@ -32,23 +32,23 @@ def test_a_key_that_never_failed_is_not_remembered_when_it_is_settled() -> None:
     assert not keys.must_drop("k", 2, read)
 
 
-def test_a_key_is_forgotten_when_all_that_was_read_before_is_carried() -> None:
+def test_a_key_is_forgotten_when_all_that_was_read_before_is_finished() -> None:
     keys = FailedKeys()
     first = keys.next_read()
     keys.handed_over(first)
-    keys.carried(first)
+    keys.finished(first)
     second = keys.next_read()
     keys.fail("k", 1)
     keys.settled(["k"])
-    keys.carried(first)
+    keys.finished(first)
     assert keys, "the second read is under way"
-    keys.carried(second)
+    keys.finished(second)
     assert not keys
     keys.fail("k", 1)
     third = keys.next_read()
-    keys.carried(third)
+    keys.finished(third)
     assert keys.must_drop("k", 2, third), "the database does not know yet"
-    keys.carried(NO_READ)
+    keys.finished(NO_READ)
 
 
 def test_what_stands_behind_a_dropped_message_is_dropped_and_what_stands_before_is_not() -> None:
@@ -60,7 +60,7 @@ def test_what_stands_behind_a_dropped_message_is_dropped_and_what_stands_before_
     second = keys.next_read()  # the first is sent again; the third, in flight from the first read, is left out
     assert keys.must_drop("k", 3, first)
     keys.fail("k", 3)
-    keys.carried(first)
+    keys.finished(first)
     assert keys.must_drop("k", 4, second)
     assert not keys.must_drop("k", 2, second)
     keys.settled(["k"])

@@ -1,0 +1,161 @@
+"""The engine with several queues: a broker and handlers in this process, on one set of connections."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import text
+
+from postroom import Message
+from postroom.brokers.memory import MemoryBroker
+from postroom.brokers.port import Capabilities
+from postroom.compose import open_relay_store
+from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST, PublishToBroker
+from postroom.delivery.engine import Engine
+from postroom.delivery.queue import EngineOptions, Queue
+from postroom.rules.lifecycle import Outcome as Settlement
+from postroom.settings import Settings
+from postroom.store.connections.kinds import sync_kind
+from postroom.store.connections.reconnecting import ConnectionSet, Database
+from postroom.store.outbox.databases import deliveries
+from postroom.store.outbox.leases import Sent
+from postroom.store.sql.steps import run
+from postroom.telemetry.events import Beat, Event, Settled
+from tests.acceptance.service import Service
+from tests.acceptance.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from postroom.delivery.destination import Outcome
+    from postroom.store.outbox.leases import Claimed
+    from tests.conftest import FreshDatabase
+
+JOBS = "handler:jobs"
+
+pytestmark = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+
+
+@pytest.fixture
+def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(fresh_database(kind))) as service:
+        service.execute("CREATE TABLE effect (number INTEGER)")
+        yield service
+
+
+def add_jobs(service: Service, *messages: Message) -> None:
+    """As parked messages and saga steps are: in a queue of their own."""
+    service.commit(*messages)
+    for table in ("outbox", "delivery"):
+        service.execute(f"UPDATE {service.table(table)} SET queue = '{JOBS}'")
+
+
+class Handlers:
+    """Writes an effect for each delivery and settles it, in one transaction."""
+
+    name = "handlers"
+    capabilities = Capabilities()
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.takes_over = False
+        """Whether somebody else has the delivery before its effect is committed."""
+
+    async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        del timeout
+        return [await asyncio.to_thread(self._handle, one) for one in claimed]
+
+    def _handle(self, one: Claimed) -> Outcome:
+        if self.takes_over:
+            self._service.execute(f"UPDATE {self._service.table('delivery')} SET token = 1")
+        with self._service.engine.connect() as connection:
+            connection.execute(text(f"INSERT INTO effect VALUES ({one.message.json()})"))
+            settle = deliveries(self._service.names, JOBS).settle_in_transaction([Sent(one)])
+            written = run(settle, sync_kind(connection, "settle").execute)
+            if written.lost:
+                connection.rollback()
+                return LEASE_LOST
+            connection.commit()
+        return ALREADY_SETTLED
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class Hanging:
+    """A destination that never answers."""
+
+    name = "hanging"
+    capabilities = Capabilities()
+
+    async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        del claimed, timeout
+        await asyncio.Event().wait()
+        return []
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@asynccontextmanager
+async def engine_of(service: Service, *queues: Queue) -> AsyncIterator[Engine]:
+    async with AsyncExitStack() as stack:
+        store = await open_relay_store(Settings.load(database=service.url))
+        stack.push_async_callback(store.close)
+        database = Database(store, lambda _: None)
+        stack.push_async_callback(database.close)
+        yield Engine(database, queues, EngineOptions(worker="w"), connections=ConnectionSet.small(database))
+
+
+async def test_a_handler_settles_in_its_own_transaction(service: Service) -> None:
+    add_jobs(service, *(Message.new("t", n, key=f"k{n % 3}" if n % 2 else None) for n in range(10)))
+    events: list[Event] = []
+    queue = Queue(name=JOBS, destination=Handlers(service), hook=events.append)
+    async with engine_of(service, queue) as engine:
+        await engine.run_once()
+    assert service.rows("SELECT number FROM effect ORDER BY number") == [(n,) for n in range(10)]
+    assert service.rows(f"SELECT count(*) FROM {service.table('delivery')}") == [(0,)]
+    assert service.rows(f"SELECT count(*) FROM {service.table('receipt')}") == [(10,)]
+    assert not [event for event in events if isinstance(event, Settled)], "the destination reports what it did"
+
+
+async def test_a_handler_whose_lease_is_lost_leaves_no_effect_and_a_conflict(service: Service) -> None:
+    add_jobs(service, Message.new("t", 1))
+    events: list[Event] = []
+    handlers = Handlers(service)
+    handlers.takes_over = True
+    async with engine_of(service, Queue(name=JOBS, destination=handlers, hook=events.append)) as engine:
+        await engine.run_once()
+    assert service.rows("SELECT number FROM effect") == []
+    assert [event.outcome for event in events if isinstance(event, Settled)] == [Settlement.CONFLICT]
+    assert service.rows(f"SELECT count(*) FROM {service.table('receipt')}") == [(0,)]
+
+
+async def test_a_queue_that_hangs_holds_up_no_other_and_no_heartbeat(service: Service) -> None:
+    add_jobs(service, Message.new("t", 1), Message.new("t", 2, key="k"))
+    service.commit(*(Message.new("t", n, key=f"k{n % 3}" if n % 2 else None) for n in range(10)))
+    broker, events = MemoryBroker(), list[Event]()
+    queues = [
+        Queue(name=JOBS, destination=Hanging(), timeout=1, hook=events.append),
+        Queue(name="default", destination=PublishToBroker(broker), hook=events.append),
+    ]
+    async with engine_of(service, *queues) as engine, asyncio.TaskGroup() as group:
+        running = group.create_task(engine.run())
+        await wait_for(lambda: len(broker.messages) == 10)
+        await wait_for(
+            lambda: {JOBS, "default"} == {one.queue for one in events if isinstance(one, Beat) and one.reached}
+        )
+        workers = service.rows(f"SELECT queue, worker FROM {service.table('worker')} ORDER BY queue")
+        assert workers == [("default", "w"), (JOBS, "w")]
+        running.cancel()
+
+
+async def test_a_queue_without_keys_holds_no_lane(service: Service) -> None:
+    add_jobs(service, Message.new("t", 1), Message.new("t", 2, key="k"))
+    async with engine_of(service, Queue(name=JOBS, destination=Handlers(service), keyed=False)) as engine:
+        await engine.run_once()
+    assert service.rows("SELECT number FROM effect") == [(1,)]
+    assert service.rows(f"SELECT count(*) FROM {service.table('lane')} WHERE queue = '{JOBS}'") == [(0,)]
