@@ -12,7 +12,7 @@ from sqlalchemy import text
 from postroom import Message
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import Capabilities
-from postroom.compose import open_relay_store
+from postroom.compose.databases import open_checked_store
 from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST, PublishToBroker
 from postroom.delivery.engine import Engine
 from postroom.delivery.queue import EngineOptions, Queue
@@ -20,8 +20,9 @@ from postroom.rules.lifecycle import Outcome as Settlement
 from postroom.settings import Settings
 from postroom.store.connections.kinds import sync_kind
 from postroom.store.connections.reconnecting import ConnectionSet, Database
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.leases import Sent
+from postroom.store.outbox.queue_store import QueueStore
+from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.steps import run
 from postroom.telemetry.events import Beat, Event, Settled
 from tests.acceptance.service import Service
@@ -73,7 +74,7 @@ class Handlers:
             self._service.execute(f"UPDATE {self._service.table('delivery')} SET token = 1")
         with self._service.engine.connect() as connection:
             connection.execute(text(f"INSERT INTO effect VALUES ({one.message.json()})"))
-            settle = deliveries(self._service.names, JOBS).settle_in_transaction([Sent(one)])
+            settle = QueueStore(self._service.names, JOBS).settlements.in_transaction([Sent(one)])
             written = run(settle, sync_kind(connection, "settle").execute)
             if written.lost:
                 connection.rollback()
@@ -100,10 +101,15 @@ class Hanging:
         """Nothing to close."""
 
 
+def beating_in(events: Sequence[Event]) -> set[str]:
+    """The queues in which the database has noted a heartbeat."""
+    return {event.queue for event in events if isinstance(event, Beat) and event.reached}
+
+
 @asynccontextmanager
 async def engine_of(service: Service, *queues: Queue) -> AsyncIterator[Engine]:
     async with AsyncExitStack() as stack:
-        store = await open_relay_store(Settings.load(database=service.url))
+        store = await open_checked_store(Settings.load(database=service.url), Purpose.RELAY)
         stack.push_async_callback(store.close)
         database = Database(store, lambda _: None)
         stack.push_async_callback(database.close)

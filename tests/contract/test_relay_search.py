@@ -137,7 +137,7 @@ class Worker:
         self.parts = QueueWorker(
             queue=self.queue,
             options=EngineOptions(worker=name, poll_interval=HOUR, lease=LEASE, lane_lease=LEASE),
-            deliveries=room.on(order=machine.order, limits=FOREVER),
+            store=room.on(order=machine.order, limits=FOREVER),
             workers=Workers(room.names),
             connections=ConnectionSet.full(database),
             stopping=asyncio.Event(),

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from postroom.delivery.destination import Outcome
     from postroom.delivery.failed_keys import FailedKeys
     from postroom.delivery.in_flight import InFlight
+    from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import Queue
-    from postroom.delivery.settlements import Settlements
     from postroom.delivery.verdicts import Health
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.queue_store import QueueStore
@@ -58,16 +58,16 @@ class Attempt:
         self,
         *,
         queue: Queue,
-        deliveries: QueueStore,
+        store: QueueStore,
         connection: ReconnectingConnection,
         in_flight: InFlight,
         failed_keys: FailedKeys,
         health: Health,
-        settlements: Settlements,
+        pending: PendingSettlements,
         stopping: asyncio.Event,
     ) -> None:
         self._queue = queue
-        self._deliveries = deliveries
+        self._store = store
         self._connection = connection
         self._in_flight = in_flight
         self._lanes = in_flight.lanes
@@ -76,7 +76,7 @@ class Attempt:
         self._targets = health.targets
         self._suspects = health.suspects
         self._verdicts = Verdicts(queue, health)
-        self._settlements = settlements
+        self._pending = pending
         self._stopping = stopping
 
     async def run(self, batch: Batch) -> None:
@@ -95,7 +95,7 @@ class Attempt:
             return claimed
         ledgered = [one for one in claimed if is_ledgered(one.message)]
         try:
-            verdicts = await self._connection.attempt(self._deliveries.settlements.foresee(ledgered))
+            verdicts = await self._connection.attempt(self._store.settlements.foresee(ledgered))
         except Outage:
             self._give_back(claimed)
             return ()
@@ -112,7 +112,7 @@ class Attempt:
                 self._keep_back([one])
             else:
                 entries.add(entry)
-        self._settlements.add(settlements)
+        self._pending.add(settlements)
         done = {one.claimed.lease for one in settlements}
         return [one for one in claimed if one.lease not in done]
 
@@ -147,13 +147,13 @@ class Attempt:
                 self._keep_back([one])
         self._give_back(dropped)
         if waiting:
-            self._settlements.add(self._verdicts.postponed(self._in_flight.remaining(waiting)))
+            self._pending.add(self._verdicts.postponed(self._in_flight.remaining(waiting)))
         return ready
 
     def _let_go(self, unheld: Sequence[Claimed]) -> None:
         """Leases have ended as far as we know. That of a lane may be renewed after all: then it is read again."""
         self._give_back([one for one in unheld if self._lanes.has_lane_of(one)])
-        self._settlements.lose([one for one in unheld if not self._lanes.has_lane_of(one)])
+        self._pending.lose([one for one in unheld if not self._lanes.has_lane_of(one)])
 
     async def _deliver_and_settle(self, batch: Sequence[Claimed]) -> Sequence[Claimed]:
         """Deliver, and settle by the outcomes; returns what had no turn, and may be delivered now."""
@@ -196,7 +196,7 @@ class Attempt:
         if remaining is not batch:
             leases = {one.lease for one in remaining}
             sent = [one for one in sent if one.claimed.lease in leases]
-        self._settlements.add(sent)
+        self._pending.add(sent)
 
     def _settle(self, call: Call, seconds: float) -> Sequence[Claimed]:
         """Settle what was decided, land what the destination settled; returns what had no turn."""
@@ -207,10 +207,10 @@ class Attempt:
         remaining = self._in_flight.remaining([one for one, _ in call.fates])
         unsent = [one.claimed for one in settlements.values() if not isinstance(one, Sent)]
         self._keep_back(unsent)
-        self._settlements.note_seconds(
+        self._pending.note_seconds(
             [one.claimed for one in settlements.values() if isinstance(one, Retry | Dead)], seconds
         )
-        self._settlements.add([settlements[one.lease] for one in remaining if one.lease in settlements])
+        self._pending.add([settlements[one.lease] for one in remaining if one.lease in settlements])
         self._land_settled(call)
         return list(left.values())
 
@@ -219,7 +219,7 @@ class Attempt:
         self._in_flight.land([one for one, outcome in call.fates if isinstance(outcome, AlreadySettled)])
         lost = [one for one, outcome in call.fates if isinstance(outcome, LeaseLost)]
         self._keep_back(lost)
-        self._settlements.lose(self._in_flight.remaining(lost))
+        self._pending.lose(self._in_flight.remaining(lost))
 
     def _without_turn(self, call: Call) -> Sequence[Claimed]:
         """What was not sent although nothing stands before it: each call took its time, and some had no turn.
@@ -234,7 +234,7 @@ class Attempt:
 
     def _give_back(self, claimed: Sequence[Claimed]) -> None:
         self._keep_back(claimed)
-        self._settlements.give_back(claimed)
+        self._pending.give_back(claimed)
 
     def _keep_back(self, failed: Sequence[Claimed]) -> None:
         """What comes behind these on their keys must wait."""

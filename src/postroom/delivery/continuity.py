@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from postroom.delivery.in_flight import InFlight
-    from postroom.delivery.settlements import Settlements
+    from postroom.delivery.pending import PendingSettlements
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.queue_store import QueueStore
 
@@ -23,11 +23,11 @@ class Continuity:
     abandoned.
     """
 
-    def __init__(self, deliveries: QueueStore, in_flight: InFlight, settlements: Settlements) -> None:
-        self._deliveries = deliveries
+    def __init__(self, store: QueueStore, in_flight: InFlight, pending: PendingSettlements) -> None:
+        self._store = store
         self._in_flight = in_flight
         self._lanes = in_flight.lanes
-        self._settlements = settlements
+        self._pending = pending
         self._checked: dict[ReconnectingConnection, int] = {}
 
     async def on(self, connection: ReconnectingConnection) -> int:
@@ -42,10 +42,10 @@ class Continuity:
         ordered = self._in_flight.ordered
         if not ordered:
             return
-        strangers = await connection.attempt(self._deliveries.recovery.strangers(ordered), number)
+        strangers = await connection.attempt(self._store.recovery.strangers(ordered), number)
         leases = {(one.lane, one.token) for one in strangers}
         lanes = [self._lanes.abandon(held.lane.number) for held in self._lanes if held.lane.lease in leases]
         if not lanes:
             return
-        self._settlements.lose([one for lane in lanes for one in self._in_flight.of_lane(lane)], len(lanes))
-        await connection.attempt(self._deliveries.lanes.release(lanes), number)
+        self._pending.lose([one for lane in lanes for one in self._in_flight.of_lane(lane)], len(lanes))
+        await connection.attempt(self._store.lanes.release(lanes), number)

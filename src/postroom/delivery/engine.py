@@ -59,9 +59,7 @@ class Engine:
             queue.name: QueueWorker(
                 queue=queue,
                 options=options,
-                deliveries=QueueStore(
-                    database.store.names, queue.name, queue.order, queue.claim_limits, queue.ledger_keep
-                ),
+                store=QueueStore(database.store.names, queue.name, queue.order, queue.claim_limits, queue.ledger_keep),
                 workers=Workers(names, queue.name),
                 connections=connections,
                 stopping=self._stopping,

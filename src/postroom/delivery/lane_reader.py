@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from postroom.delivery.failed_keys import FailedKeys
     from postroom.delivery.held_lanes import HeldLane
     from postroom.delivery.in_flight import InFlight
+    from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import EngineOptions, Queue
-    from postroom.delivery.settlements import Settlements
     from postroom.delivery.work_source import Handover
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.queue_store import QueueStore
@@ -54,27 +54,27 @@ class LaneReader:
         *,
         queue: Queue,
         options: EngineOptions,
-        deliveries: QueueStore,
+        store: QueueStore,
         connection: ReconnectingConnection,
         continuity: Continuity,
         in_flight: InFlight,
         failed_keys: FailedKeys,
         circuit: Circuit,
-        settlements: Settlements,
+        pending: PendingSettlements,
         handover: Handover,
         batches: Sequence[Batches],
         reader: int,
     ) -> None:
         self._queue = queue
         self._options = options
-        self._deliveries = deliveries
+        self._store = store
         self._connection = connection
         self._continuity = continuity
         self._in_flight = in_flight
         self._lanes = in_flight.lanes
         self._failed_keys = failed_keys
         self._circuit = circuit
-        self._settlements = settlements
+        self._pending = pending
         self._handover = handover
         self._batches = batches
         self._reader = reader
@@ -93,7 +93,7 @@ class LaneReader:
         if not held:
             return Collected(0, 0)
         if due:
-            promoted = await self._ask(self._deliveries.lanes.promote([one.lane for one in held.values()]))
+            promoted = await self._ask(self._store.lanes.promote([one.lane for one in held.values()]))
             for number, position in promoted.items():
                 self._lanes.read_again(number, position)
         for one in held.values():
@@ -126,7 +126,7 @@ class LaneReader:
         # The heartbeat renews the lanes. A read does it now and then, because it also notes how far it has come.
         renew = started >= self._note_at
         claim = await self._ask(
-            self._deliveries.lanes.read(
+            self._store.lanes.read(
                 [one.lane for one in held.values()],
                 each,
                 self._options.lane_lease,
@@ -140,7 +140,7 @@ class LaneReader:
             self._lanes.read_again(number, 1)
         self._move_cursors(held, claim, safe)
         if claim.freed:
-            await self._ask(self._deliveries.lanes.look_back([held[number].lane for number in claim.freed]))
+            await self._ask(self._store.lanes.look_back([held[number].lane for number in claim.freed]))
         claim = self._still_held(held, claim)
         if renew:
             self._note_at = started + NOTED_EVERY
@@ -159,7 +159,7 @@ class LaneReader:
         """From where on the next read may start. Not asked before every read: to start earlier is never wrong."""
         if time.monotonic() < self._ask_at:
             return []
-        ages = await self._ask(self._deliveries.lanes.ages())
+        ages = await self._ask(self._store.lanes.ages())
         self._ask_at = time.monotonic() + ASKED_EVERY
         return self._horizon.safe(ages, held.values())
 
@@ -188,7 +188,7 @@ class LaneReader:
         gone = {number for number, one in held.items() if not self._lanes.still_held(one)}
         if not gone:
             return claim
-        self._settlements.lose([one for one in claim.messages if one.lane in gone and not held[one.lane].leaving])
+        self._pending.lose([one for one in claim.messages if one.lane in gone and not held[one.lane].leaving])
         kept = [one for one in claim.messages if one.lane not in gone]
         return Claim(kept, claim.settled, claim.found, alone=claim.alone, freed=claim.freed)
 

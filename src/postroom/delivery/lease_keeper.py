@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postroom.delivery.in_flight import InFlight
+    from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import EngineOptions, Queue
-    from postroom.delivery.settlements import Settlements
     from postroom.delivery.signals import Signals
     from postroom.delivery.verdicts import Health
     from postroom.store.connections.reconnecting import ReconnectingConnection
@@ -30,23 +30,23 @@ class LeaseKeeper:
         *,
         queue: Queue,
         options: EngineOptions,
-        deliveries: QueueStore,
+        store: QueueStore,
         workers: Workers,
         connection: ReconnectingConnection,
         in_flight: InFlight,
         health: Health,
-        settlements: Settlements,
+        pending: PendingSettlements,
         signals: Signals,
     ) -> None:
         self._queue = queue
         self._options = options
-        self._deliveries = deliveries
+        self._store = store
         self._workers = workers
         self._connection = connection
         self._in_flight = in_flight
         self._lanes = in_flight.lanes
         self._health = health
-        self._settlements = settlements
+        self._pending = pending
         self._signals = signals
         self._renewed_at = time.monotonic()
         self._unresolved: list[int] = []
@@ -91,7 +91,7 @@ class LeaseKeeper:
         """Release the lanes and what was claimed under these tokens, and sign this worker off. Raises `Outage`."""
         self._unresolved += unresolved
         await self._release_unresolved()
-        await self._connection.attempt(self._deliveries.lanes.release([one.lane for one in self._lanes]))
+        await self._connection.attempt(self._store.lanes.release([one.lane for one in self._lanes]))
         await self._connection.attempt(self._workers.leave(self._options.worker))
 
     async def _renew(self) -> None:
@@ -103,7 +103,7 @@ class LeaseKeeper:
         lanes = [one.lane for one in self._lanes]
         if not rows and not lanes:
             return
-        renew = self._deliveries.renewals.renew(rows, lanes, options.lease, options.lane_lease)
+        renew = self._store.renewals.renew(rows, lanes, options.lease, options.lane_lease)
         renewal = await self._connection.attempt(renew)
         # What somebody works on at this moment was passed over, and is neither renewed nor lost: it comes next time.
         passed_over = {one.token for one in rows if one.lease not in renewal.leases and one in self._in_flight}
@@ -116,7 +116,7 @@ class LeaseKeeper:
             if self._lanes.has(lane):
                 self._lanes.drop(lane.number)
                 lost += self._in_flight.of_lane(lane)
-        self._settlements.lose(lost, len(renewal.lost_lanes))
+        self._pending.lose(lost, len(renewal.lost_lanes))
 
     async def _share_lanes(self, alive: int) -> None:
         """Hold a fair share of the lanes: release what is too much, take what is free."""
@@ -131,14 +131,14 @@ class LeaseKeeper:
         if gone:
             for lane in gone:
                 self._lanes.drop(lane.number)
-            await self._connection.attempt(self._deliveries.lanes.release(gone))
+            await self._connection.attempt(self._store.lanes.release(gone))
         missing = share - len(self._lanes)
         if missing > 0:
             await self._take_lanes(missing)
 
     async def _release_unresolved(self) -> None:
         for token in list(self._unresolved):
-            await self._connection.attempt(self._deliveries.recovery.forget(token))
+            await self._connection.attempt(self._store.recovery.forget(token))
             self._unresolved.remove(token)
 
     async def _take_lanes(self, missing: int) -> None:
@@ -147,7 +147,7 @@ class LeaseKeeper:
         token = new_token()
         self._unresolved.append(token)
         taken = await self._connection.attempt(
-            self._deliveries.lanes.take(self._options.worker, seconds, missing, token=token)
+            self._store.lanes.take(self._options.worker, seconds, missing, token=token)
         )
         self._unresolved.remove(token)
         for lane in taken:

@@ -16,8 +16,8 @@ from postroom.delivery.held_lanes import HeldLanes
 from postroom.delivery.in_flight import InFlight
 from postroom.delivery.lane_reader import LaneReader
 from postroom.delivery.lease_keeper import LeaseKeeper
+from postroom.delivery.pending import PendingSettlements
 from postroom.delivery.row_claimer import RowClaimer
-from postroom.delivery.settlements import Settlements
 from postroom.delivery.settler import Settler
 from postroom.delivery.signals import Signals
 from postroom.delivery.suspects import Suspects
@@ -58,28 +58,28 @@ class QueueWorker:
         self,
         queue: Queue,
         options: EngineOptions,
-        deliveries: QueueStore,
+        store: QueueStore,
         workers: Workers,
         connections: ConnectionSet,
         stopping: asyncio.Event,
         moved_to: Callable[[str], None],
     ) -> None:
         self.queue = queue
-        self._deliveries = deliveries
+        self._store = store
         self._connections = connections
         self._stopping = stopping
         self.signals = Signals()
         self.in_flight = InFlight(HeldLanes(), queue.most_messages, queue.most_bytes)
-        self.settlements = Settlements(self.in_flight, queue.hook)
+        self.pending = PendingSettlements(self.in_flight, queue.hook)
         self._failed_keys = FailedKeys()
         self._health = _health(queue, options)
-        self._continuity = Continuity(deliveries, self.in_flight, self.settlements)
+        self._continuity = Continuity(store, self.in_flight, self.pending)
         self.settler = Settler(
             queue=queue,
             worker=options.worker,
-            deliveries=deliveries,
+            store=store,
             connection=connections.settlements,
-            settlements=self.settlements,
+            pending=self.pending,
             in_flight=self.in_flight,
             failed_keys=self._failed_keys,
             continuity=self._continuity,
@@ -89,26 +89,26 @@ class QueueWorker:
         self.lease_keeper = LeaseKeeper(
             queue=queue,
             options=options,
-            deliveries=deliveries,
+            store=store,
             workers=workers,
             connection=connections.heartbeats,
             in_flight=self.in_flight,
             health=self._health,
-            settlements=self.settlements,
+            pending=self.pending,
             signals=self.signals,
         )
         self.attempt = Attempt(
             queue=queue,
-            deliveries=deliveries,
+            store=store,
             connection=connections.settlements,
             in_flight=self.in_flight,
             failed_keys=self._failed_keys,
             health=self._health,
-            settlements=self.settlements,
+            pending=self.pending,
             stopping=stopping,
         )
         self._freeing = Freeing(
-            connections.claims[1], Holding(deliveries.names, queue.name), self._health.targets, self.signals
+            connections.claims[1], Holding(store.names, queue.name), self._health.targets, self.signals
         )
         self.unordered: Batches = asyncio.Queue()
         self.ordered: list[Batches] = [asyncio.Queue() for _ in range(queue.concurrency)] if queue.keyed else []
@@ -116,11 +116,11 @@ class QueueWorker:
         self._admission = Admission(self.in_flight, self._health.circuit, queue.batch, stopping)
         handover = Handover(
             queue=queue,
-            deliveries=deliveries,
+            store=store,
             in_flight=self.in_flight,
             admission=self._admission,
             signals=self.signals,
-            settlements=self.settlements,
+            pending=self.pending,
             settler=self.settler,
         )
         self._row_claimers = [self._row_claimer(options, handover, helps=helps) for helps in (False, True)]
@@ -132,7 +132,7 @@ class QueueWorker:
         return RowClaimer(
             queue=self.queue,
             options=options,
-            deliveries=self._deliveries,
+            store=self._store,
             connection=self._connections.claims[helps],
             circuit=self._health.circuit,
             signals=self.signals,
@@ -145,13 +145,13 @@ class QueueWorker:
         return LaneReader(
             queue=self.queue,
             options=options,
-            deliveries=self._deliveries,
+            store=self._store,
             connection=self._connections.reads[number],
             continuity=self._continuity,
             in_flight=self.in_flight,
             failed_keys=self._failed_keys,
             circuit=self._health.circuit,
-            settlements=self.settlements,
+            pending=self.pending,
             handover=handover,
             batches=self.ordered,
             reader=number,
@@ -200,7 +200,7 @@ class QueueWorker:
     async def anything_to_send(self) -> bool:
         """Whether anything is left that could be sent. Waits first until nothing is in flight."""
         await self.in_flight.wait_until_empty()
-        return await self._connections.heartbeats.run(self._deliveries.anything_to_send)
+        return await self._connections.heartbeats.run(self._store.anything_to_send)
 
     def moved_in(self) -> None:
         """Messages came into the queue at positions that may have been passed by."""
@@ -217,7 +217,7 @@ class QueueWorker:
         """Give back what no attempt has begun with, and wait for the rest to be settled."""
         for batches in (self.unordered, *self.ordered):
             while not batches.empty():
-                self.settlements.give_back(batches.get_nowait().claimed)
+                self.pending.give_back(batches.get_nowait().claimed)
         with suppress(TimeoutError):
             async with asyncio.timeout(self.patience):
                 await self.in_flight.wait_until_empty()

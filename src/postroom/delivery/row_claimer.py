@@ -35,7 +35,7 @@ class RowClaimer:
         *,
         queue: Queue,
         options: EngineOptions,
-        deliveries: QueueStore,
+        store: QueueStore,
         connection: ReconnectingConnection,
         circuit: Circuit,
         signals: Signals,
@@ -47,7 +47,7 @@ class RowClaimer:
         self.polls = not helps
         self._queue = queue
         self._options = options
-        self._deliveries = deliveries
+        self._store = store
         self._connection = connection
         self._circuit = circuit
         self._signals = signals
@@ -69,7 +69,7 @@ class RowClaimer:
         token = new_token()
         self.unresolved.append(token)
         claim = await self._connection.attempt(
-            self._deliveries.rows.claim(
+            self._store.rows.claim(
                 self._options.worker,
                 limit,
                 self._options.lease,
@@ -95,5 +95,5 @@ class RowClaimer:
 
     async def _release_unresolved(self) -> None:
         for token in list(self.unresolved):
-            await self._connection.attempt(self._deliveries.recovery.forget(token))
+            await self._connection.attempt(self._store.recovery.forget(token))
             self.unresolved.remove(token)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from postroom.delivery.settlements import unsent_keys
+from postroom.delivery.pending import unsent_keys
 from postroom.rules.lifecycle import Outcome
 from postroom.runtime.backoff import Backoff
 from postroom.store.admin.conflicts import Conflicts
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from postroom.delivery.continuity import Continuity
     from postroom.delivery.failed_keys import FailedKeys
     from postroom.delivery.in_flight import InFlight
+    from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import Queue
-    from postroom.delivery.settlements import Settlements
     from postroom.delivery.signals import Signals
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.queue_store import QueueStore
 
 MOST = 5000
-"""Settlements of one statement."""
+"""PendingSettlements of one statement."""
 TRIES = 3
 """Of a single settlement that the database refuses although it answers."""
 
@@ -55,9 +55,9 @@ class Settler:
         *,
         queue: Queue,
         worker: str,
-        deliveries: QueueStore,
+        store: QueueStore,
         connection: ReconnectingConnection,
-        settlements: Settlements,
+        pending: PendingSettlements,
         in_flight: InFlight,
         failed_keys: FailedKeys,
         continuity: Continuity,
@@ -66,23 +66,23 @@ class Settler:
     ) -> None:
         self._queue = queue
         self._worker = worker
-        self._deliveries = deliveries
+        self._store = store
         self._connection = connection
-        self._settlements = settlements
+        self._pending = pending
         self._in_flight = in_flight
         self._lanes = in_flight.lanes
         self._failed_keys = failed_keys
         self._continuity = continuity
         self._signals = signals
         self._moved_to = moved_to
-        self._conflicts = Conflicts(deliveries.sql)
+        self._conflicts = Conflicts(store.sql)
         self._writing = False
         self._wrote = asyncio.Event()
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            await self._settlements.waiting.wait()
+            await self._pending.waiting.wait()
             self._writing = True
             await self.flush()
             self._writing = False
@@ -90,17 +90,17 @@ class Settler:
 
     async def wait_until_written(self) -> None:
         """Return when nothing is waiting to be written."""
-        while self._writing or self._settlements.waiting.is_set():
+        while self._writing or self._pending.waiting.is_set():
             self._wrote.clear()
             await self._wrote.wait()
 
     async def flush(self) -> None:
         """Write all that is waiting to be written."""
-        pending = self._settlements.take_pending()
+        pending = self._pending.take_pending()
         while pending:
             chunk, pending = pending[:MOST], pending[MOST:]
             await self._settle(chunk, pending)
-        conflicts = self._settlements.take_conflicts()
+        conflicts = self._pending.take_conflicts()
         if conflicts:
             await self.audit(conflicts)
 
@@ -136,18 +136,18 @@ class Settler:
             # Where the lane's lease has ended by our clock, the database is asked whether somebody else has it.
             held = {one.lease for one in self._in_flight.held(dropped, started)}
             written = [one for one in settlements if type(one) is not GivenBack or one.claimed.lease not in held]
-        lost, instead = await self._connection.attempt(self._deliveries.settlements.write(written), connection)
+        lost, instead = await self._connection.attempt(self._store.settlements.write(written), connection)
         if instead:
             self._hold_back(instead.values())
             written = [instead.get(one.claimed.lease, one) for one in written]
             settlements = [instead.get(one.claimed.lease, one) for one in settlements]
         if self._failed_keys:
-            unwritten = {*unsent_keys(rest), *self._settlements.unsent_keys()}
+            unwritten = {*unsent_keys(rest), *self._pending.unsent_keys()}
             self._failed_keys.settled([key for key in unsent_keys(settlements) if key not in unwritten])
         for one in dropped:
             self._lanes.read_again(one.lane, one.position)
         if lost:
-            self._settlements.add_conflicts(self._in_flight.remaining(lost))
+            self._pending.add_conflicts(self._in_flight.remaining(lost))
         self._in_flight.land([one.claimed for one in settlements])
         gone = {one.lease for one in lost}
         settled = [one for one in written if one.claimed.lease not in gone] if gone else written
@@ -188,7 +188,7 @@ class Settler:
 
     def _report_unsent(self, one: Settlement) -> None:
         hook, broker = self._queue.hook, self._queue.destination.name
-        message, seconds = one.claimed.message, self._settlements.seconds_of(one.claimed)
+        message, seconds = one.claimed.message, self._pending.seconds_of(one.claimed)
         match one:
             case Sent() | Postponed():
                 pass

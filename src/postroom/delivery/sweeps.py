@@ -13,7 +13,7 @@ SHARE = 20
 
 
 class Sweeps:
-    """Needed because a message gets its position when it is added and appears when it commits: maybe behind a cursor."""
+    """Needed because a message gets its position when it is added and appears when it commits, maybe behind others."""
 
     def __init__(self, shortest: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._shortest = shortest

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from postroom.delivery.admission import Admission
     from postroom.delivery.circuit import Circuit
     from postroom.delivery.in_flight import InFlight
+    from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import Queue
-    from postroom.delivery.settlements import Settlements
     from postroom.delivery.settler import Settler
     from postroom.delivery.signals import Signals
     from postroom.delivery.targets import Targets
@@ -172,20 +172,20 @@ class Handover:
     def __init__(
         self,
         queue: Queue,
-        deliveries: QueueStore,
+        store: QueueStore,
         in_flight: InFlight,
         admission: Admission,
         signals: Signals,
-        settlements: Settlements,
+        pending: PendingSettlements,
         settler: Settler,
     ) -> None:
         self._queue = queue
-        self._deliveries = deliveries
+        self._store = store
         self._in_flight = in_flight
         self._lanes = in_flight.lanes
         self._admission = admission
         self._signals = signals
-        self._settlements = settlements
+        self._pending = pending
         self._settler = settler
 
     async def hand_over(
@@ -234,14 +234,14 @@ class Handover:
             return messages
         gone = {one.claimed.position for one in misplaced}
         self._in_flight.take([one.claimed for one in misplaced], deadline)
-        self._settlements.add(misplaced)
+        self._pending.add(misplaced)
         return [one for one in messages if one.position not in gone]
 
     async def _deduplicated(
         self, messages: Sequence[Claimed], connection: ReconnectingConnection, on: int | None
     ) -> tuple[list[Claimed], int]:
         """What is left to deliver, and how many wait for a twin that is in flight."""
-        deduplicate = self._deliveries.deduplication.deduplicate(messages, self._in_flight.contents())
+        deduplicate = self._store.deduplication.deduplicate(messages, self._in_flight.contents())
         sorted_out = await connection.attempt(deduplicate, on)
         self._settler.report(sorted_out.duplicates)
         for one in sorted_out.later:

@@ -39,7 +39,7 @@ def worker_for(destination: Destination, events: list[Event]) -> QueueWorker:
     return QueueWorker(
         queue=Queue(name="default", destination=destination, hook=events.append),
         options=EngineOptions(worker="w"),
-        deliveries=QueueStore(names),
+        store=QueueStore(names),
         workers=Workers(names),
         connections=ConnectionSet.full(Database(cast("ConnectionFactory", None), events.append)),
         stopping=asyncio.Event(),
@@ -56,12 +56,12 @@ async def test_L_16_what_is_not_sent_in_time_is_read_again_if_its_lane_is_still_
     read = worker._failed_keys.next_read()
     worker.in_flight.take([first], PAST)
     await worker.attempt.run(Batch(read, [first]))
-    assert worker.settlements.take_pending() == [GivenBack(first)]
-    assert not worker.settlements.take_conflicts()
+    assert worker.pending.take_pending() == [GivenBack(first)]
+    assert not worker.pending.take_conflicts()
     worker.in_flight.take([second], FUTURE)
     worker.in_flight.lanes.extend([(3, 7)], FUTURE)
     await worker.attempt.run(Batch(read, [second]))
-    assert worker.settlements.take_pending() == [GivenBack(second)], "it stands behind the first"
+    assert worker.pending.take_pending() == [GivenBack(second)], "it stands behind the first"
     assert not broker.messages
 
 
@@ -92,11 +92,11 @@ async def test_what_a_destination_settled_itself_lands_and_is_not_written() -> N
     worker.in_flight.take(batch, FUTURE)
     await worker.attempt.run(Batch(NO_READ, batch))
     assert handlers.received == batch, "with their leases"
-    sent, retry = worker.settlements.take_pending()
+    sent, retry = worker.pending.take_pending()
     assert sent == Sent(batch[1])
     assert isinstance(retry, Retry)
     assert retry.claimed is batch[2]
-    assert worker.settlements.take_conflicts() == [batch[3]]
+    assert worker.pending.take_conflicts() == [batch[3]]
     assert worker.in_flight.remaining(batch) == batch[1:3], "the others have landed"
     [published] = [event for event in events if isinstance(event, Published)]
     assert published.failed == {2: "NO", 3: "LEASE_LOST"}
@@ -115,4 +115,4 @@ async def test_what_stands_behind_a_lost_lease_on_its_key_is_not_delivered(outco
         assert handlers.received == batch
     else:
         assert handlers.received == batch[:1]
-        assert worker.settlements.take_pending() == [GivenBack(batch[1])]
+        assert worker.pending.take_pending() == [GivenBack(batch[1])]

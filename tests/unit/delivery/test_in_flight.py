@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from postroom.delivery.held_lanes import HeldLanes
 from postroom.delivery.in_flight import InFlight
-from postroom.delivery.settlements import Settlements
+from postroom.delivery.pending import PendingSettlements
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
 from postroom.store.outbox.leases import Claimed, GivenBack, Lane
@@ -83,7 +83,7 @@ def test_what_is_in_flight_behind_a_cursor_that_was_set_back_is_named() -> None:
 
 def test_a_message_that_was_lost_is_not_settled_by_the_attempt_that_has_it() -> None:
     in_flight = in_flight_with()
-    settlements = Settlements(in_flight, lambda _: None)
+    settlements = PendingSettlements(in_flight, lambda _: None)
     lost, kept = claimed(1), claimed(2)
     in_flight.take([lost, kept], 10.0)
     settlements.lose([lost])
@@ -138,7 +138,7 @@ class EveryClaimLandsOnce(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.in_flight = in_flight_with()
-        self.settlements = Settlements(self.in_flight, lambda _: None)
+        self.settlements = PendingSettlements(self.in_flight, lambda _: None)
         self.taken: list[Claimed] = []
         self.expected: dict[int, Claimed] = {}
         self.landed: Counter[tuple[int, int]] = Counter()

@@ -31,7 +31,7 @@ def worker_on(connection: Any, told: list[Event]) -> QueueWorker:
     return QueueWorker(
         queue=Queue(name="default", destination=PublishToBroker(MemoryBroker()), hook=told.append),
         options=EngineOptions(worker="w"),
-        deliveries=QueueStore(names),
+        store=QueueStore(names),
         workers=Workers(names),
         connections=ConnectionSet(connection, connection, (connection, connection), (connection, connection)),
         stopping=asyncio.Event(),
@@ -64,11 +64,11 @@ async def test_L_16_a_key_is_not_trusted_while_a_failure_on_it_waits_to_be_writt
 
     def fail_again() -> None:
         failed_keys.fail("k", 1)
-        worker.settlements.add([Retry(first, 0.0, "NO", "no")])
+        worker.pending.add([Retry(first, 0.0, "NO", "no")])
 
     connection.meanwhile = fail_again
     failed_keys.fail("k", 1)
-    worker.settlements.add([GivenBack(second)])
+    worker.pending.add([GivenBack(second)])
     await worker.settler.flush()
     assert failed_keys.must_drop("k", 2, failed_keys.next_read()), "the first is not settled"
     connection.meanwhile = lambda: None
@@ -109,6 +109,6 @@ async def test_L_13_what_the_database_refuses_is_told_from_what_it_does_not_come
     one = claimed(1)
     worker.in_flight.lanes.hold(Lane(3, 7), 1e9)
     worker.in_flight.take([one], 1e9)
-    worker.settlements.add([Retry(one, 0.0, "NO", "no")])
+    worker.pending.add([Retry(one, 0.0, "NO", "no")])
     await worker.settler.flush()
     assert [event.outcome for event in told if isinstance(event, NotSettled)] == [outcome]

@@ -187,7 +187,7 @@ async def test_V_4_a_heartbeat_that_waits_for_its_connection_tells_so(
     worker = QueueWorker(
         queue=Queue(name="default", destination=PublishToBroker(MemoryBroker()), hook=listen),
         options=EngineOptions(worker="w", lane_lease=SOON),
-        deliveries=QueueStore(server.names),
+        store=QueueStore(server.names),
         workers=Workers(server.names, "default"),
         connections=ConnectionSet(connection, connection, (connection, connection), (connection, connection)),
         stopping=asyncio.Event(),

@@ -1,4 +1,4 @@
-"""Settlements on their way from whoever decides them to the settler, who writes them."""
+"""PendingSettlements on their way from whoever decides them to the settler, who writes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from postroom.telemetry.events import Hook
 
 
-class Settlements:
+class PendingSettlements:
     """What is decided for one queue and not yet written. A claim stays in flight until it is."""
 
     def __init__(self, in_flight: InFlight, hook: Hook) -> None:
