@@ -1,4 +1,4 @@
-"""What becomes of a received message."""
+"""What can become of a received message, and how a consumer counts it."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 
 
 class Fate(StrEnum):
-    """The closed set of what can become of a received message."""
+    """What became of a received message."""
 
     HANDLED = "handled"
     """Its handler ran, and its transaction is committed."""
     DUPLICATE = "duplicate"
     """It was handled before."""
     PARKED = "parked"
-    """Its handler failed, or an earlier message of its key waits: it is kept, and tried again."""
+    """Its handler failed, or an earlier message of its key is parked: it is kept, and retried."""
     DEAD = "dead"
     """It is a dead letter."""
     SKIPPED = "skipped"
-    """No handler is for it."""
+    """It has no handler."""
     UNDONE = "undone"
-    """Nothing was done, because the consumer stops: the broker gives it again."""
+    """Nothing was done, because the consumer is stopping: the broker delivers it again."""
 
     @property
     def is_done(self) -> bool:
-        """Whether the broker need not give it again."""
+        """Whether it can be acknowledged."""
         return self is not Fate.UNDONE
 
 
 @dataclass(slots=True)
 class Report:
-    """What a consumer did with what it received. A parked message that is tried again counts there once more."""
+    """What a consumer did with the messages it received. Each retry of a parked message counts again."""
 
     handled: int = 0
     duplicates: int = 0

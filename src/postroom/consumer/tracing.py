@@ -1,4 +1,4 @@
-"""The sender's trace, continued while a handler runs: what it does, and what it adds to the outbox, belongs to it."""
+"""Continues the sender's trace while a handler runs, including what the handler adds to the outbox."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def continued(messages: Sequence[Incoming], consumer: str = "", tracer: Tracer | None = None) -> Iterator[None]:
     """Run a handler in a span ``process <topic>``, of this tracer or of the provider in force.
 
-    It is a child of the span that the message names as its origin. Several messages have no trace in common: their
-    span has links to each. Where OpenTelemetry is loaded and not configured, the sender's context is the current one,
-    and there is no span. An application that never loaded it has no traces.
+    The span is a child of the one that the message names as its origin; for several messages, it has links to each
+    origin instead. If OpenTelemetry is loaded but not configured, there is no span, and the sender's context is the
+    current one. If it is not loaded, nothing happens.
     """
     if "opentelemetry.trace" not in sys.modules:
         yield

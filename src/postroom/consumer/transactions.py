@@ -1,4 +1,4 @@
-"""Transactions: what a handler runs in, sync or async, on the service's own database."""
+"""Transactions for handlers, sync or async, on the service's own database."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BUSY_SECONDS = 30
 
 
 class Transactions:
-    """Opens transactions. They commit when they are left, and roll back when they are left with an exception."""
+    """Opens transactions, which commit at the end of their block, or roll back if it raises."""
 
     def __init__(self, given: object, database: str | None) -> None:
-        """`given` is an engine, a sessionmaker or a function; without it, the database's URL decides."""
+        """`given` is an engine, a sessionmaker or a function. By default, engines are made from the database's URL."""
         if given is not None and not hasattr(given, "begin") and not callable(given):
             raise InvalidSetting(f"transactions = {given!r} opens none: {WHAT}")
         self._given = given
@@ -36,7 +36,7 @@ class Transactions:
         self._async: Callable[[], Any] | None = None
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """A transaction for a sync handler. Raises `InvalidSetting` where there are only async ones."""
+        """A transaction for a sync handler. Raises `InvalidSetting` if there are only async ones."""
         if self._sync is None:
             self._sync = self._opener() or partial(self._begin, self._engine())
         manager = self._sync()
@@ -52,7 +52,7 @@ class Transactions:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[Any]:
-        """A transaction for an async handler. Raises `InvalidSetting` where there are only sync ones."""
+        """A transaction for an async handler. Raises `InvalidSetting` if there are only sync ones."""
         if self._async is None:
             self._async = self._opener() or partial(self._abegin, self._async_engine())
         manager: Any = self._async()
@@ -68,7 +68,7 @@ class Transactions:
             yield connection
 
     async def close(self) -> None:
-        """Close what was opened here."""
+        """Close the engines that were made here."""
         for engine in self._engines:
             closing = engine.dispose()
             if inspect.isawaitable(closing):
@@ -77,7 +77,7 @@ class Transactions:
         self._sync = self._async = None
 
     def close_blocking(self) -> None:
-        """`close` for sync code, where no async handler has had a transaction."""
+        """`close` for sync code, if no async handler has had a transaction."""
         for engine in self._engines:
             engine.dispose()
         self._engines.clear()
@@ -89,7 +89,9 @@ class Transactions:
             try:
                 yield connection
             except BaseException:
-                if engine not in self._engines:  # closed meanwhile: nobody else closes what comes back too late
+                if (
+                    engine not in self._engines
+                ):  # closed meanwhile: nobody else closes a connection that comes back late
                     connection.invalidate()
                 raise
 
@@ -110,7 +112,7 @@ class Transactions:
 
     def _engine(self) -> Any:
         url = self._url()
-        engine = create_engine(resolve(url), connect_args=_patience(url), **_pool(url))
+        engine = create_engine(resolve(url), connect_args=_lock_timeout(url), **_pool(url))
         self._engines.append(engine)
         return engine
 
@@ -120,7 +122,7 @@ class Transactions:
             from sqlalchemy.ext.asyncio import create_async_engine
         except ImportError:
             raise DriverMissing("async handlers need greenlet: pip install 'postroom[asyncio]'") from None
-        engine = create_async_engine(resolve(url, asynchronous=True), connect_args=_patience(url), **_pool(url))
+        engine = create_async_engine(resolve(url, asynchronous=True), connect_args=_lock_timeout(url), **_pool(url))
         self._engines.append(engine)
         return engine
 
@@ -130,13 +132,13 @@ class Transactions:
         return self._database
 
 
-def _patience(url: str) -> dict[str, Any]:
-    """SQLite has one writer at a time, and a handler may write for a while."""
+def _lock_timeout(url: str) -> dict[str, Any]:
+    """Wait for a while on SQLite, which has one writer at a time: other handlers may be writing."""
     return {"timeout": BUSY_SECONDS} if dialect_of_url(url) == "sqlite" else {}
 
 
 def _pool(url: str) -> dict[str, Any]:
-    """As many connections as handlers run: those that hang keep theirs, and the others must not wait for them."""
+    """Allow a connection for every call: a call that hangs keeps its own, and others must not wait for it."""
     return {} if dialect_of_url(url) == "sqlite" else {"max_overflow": -1}
 
 

@@ -1,4 +1,4 @@
-"""InMemoryConsumer: hands messages to a consumer's own handlers, in the thread and the transaction of the test."""
+"""InMemoryConsumer: calls a consumer's own handlers in the thread and the transaction of the test."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ T = TypeVar("T")
 
 Call = tuple["Handler", Sequence[Incoming]]
 Work = Generator[Call, list[bool] | Exception, T]
-"""Calls of handlers to make, each answered with what came of it. One loop serves sync tests, another async ones."""
+"""Calls of handlers to make; each is sent its result or its error. One loop drives it for sync tests, one for async."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """A message that is to be tried again, or is dead."""
+    """A message that is parked or dead."""
 
     message: Incoming
     attempts: int = 0
-    """Calls of its handler so far. None, of one that stands behind another of its key."""
+    """Calls of its handler so far: none, if it only waits behind another of its key."""
     code: str = ""
     """The reason code."""
     said: str = ""
-    """What its dead letter says: the error, and where in your code it was raised."""
+    """The text of its dead letter: the error, and where in your code it was raised."""
     error: Exception | None = None
     """What the handler raised."""
     delay: float | None = None
-    """Seconds after which a consumer would try it again; None of one that is dead, or stands behind another."""
+    """Seconds after which a consumer would retry it; None if it is dead, or waits behind another."""
 
 
 class InMemoryConsumer:
-    """Hands messages to the handlers of a `Consumer` as a running one does: inbox, handler, one transaction.
+    """Handles messages as a running `Consumer` does, with inbox and handler in one transaction.
 
-    There is no broker, no thread and no process. With a ``connection``, of any kind that the outbox takes, each call is
-    a savepoint in its open transaction, which the test ends as it likes; that database has Postroom's tables. Without
-    one, it is a transaction of the consumer's own, which is committed.
+    It needs no broker, thread or process. Given a ``connection`` of any kind that the outbox takes, each call is a
+    savepoint in its open transaction, which the test ends as it likes; that database has Postroom's tables. By default,
+    each call is a transaction of the consumer's own, and commits.
 
-    What a handler raises reaches the test. With ``catch`` it is treated as a consumer does: the message is in `parked`,
-    and `retry` tries it again at once, until it is in `dead`. Time limits count for async handlers only.
+    What a handler raises reaches the test. With ``catch=True`` the message is parked or dead instead, as in a consumer;
+    `retry` retries what is parked at once. Timeouts apply to async handlers only.
     """
 
     def __init__(self, consumer: Consumer, connection: object = None, *, catch: bool = False) -> None:
-        # What a consumer is made of: this is one of its own kind.
+        # It shares the parts of the consumer, of which it is a variant.
         self._handlers = consumer._handlers  # noqa: SLF001
         self._batch = consumer._batch  # noqa: SLF001
         self._classifier = consumer._classifier  # noqa: SLF001
@@ -70,14 +70,14 @@ class InMemoryConsumer:
         self._transaction = HandlerTransaction(consumer._inbox, self._transactions)  # noqa: SLF001
         self._catch = catch
         self.handled: list[Incoming] = []
-        """What handlers have taken so far, in order."""
+        """What has been handled so far, in order."""
         self.parked: list[Undone] = []
-        """What is to be tried again, in order."""
+        """What is to be retried, in order."""
         self.dead: list[Undone] = []
-        """What was given up."""
+        """What was given up, in order."""
 
     def receive(self, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Fate:
-        """Hand over a message with these fields, as `Outbox.add` takes them; returns what became of it."""
+        """Handle a message with these fields, which are those of `Outbox.add`; returns what became of it."""
         return self.handle(Message.new(topic, payload, **fields))[0]
 
     async def areceive(self, topic: str, payload: object = None, **fields: Unpack[Fields]) -> Fate:
@@ -85,9 +85,9 @@ class InMemoryConsumer:
         return (await self.ahandle(Message.new(topic, payload, **fields)))[0]
 
     def handle(self, *messages: Message | Incoming) -> list[Fate]:
-        """Hand over messages, those that were published or ones that you made; returns what became of each.
+        """Handle messages that were published, or that you made; returns what became of each.
 
-        Those that stand side by side go together to a handler that takes several.
+        Neighbours go together to a handler that takes several.
         """
         return self._done(self._handle([_received(one) for one in messages]))
 
@@ -96,7 +96,7 @@ class InMemoryConsumer:
         return await self._adone(self._handle([_received(one) for one in messages]))
 
     def retry(self) -> list[Fate]:
-        """Try once more what is parked, without waiting for its time; returns what became of each."""
+        """Retry what is parked, without waiting for its time; returns what became of each."""
         return self._done(self._retry())
 
     async def aretry(self) -> list[Fate]:
@@ -107,7 +107,7 @@ class InMemoryConsumer:
         try:
             return self._drive(work)
         finally:
-            self._transactions.close_blocking()  # connections that were made for this
+            self._transactions.close_blocking()  # the connections were opened for this call
 
     async def _adone(self, work: Work[T]) -> T:
         try:
@@ -155,29 +155,29 @@ class InMemoryConsumer:
         while len(fates) < len(messages):
             group = self._next(messages[len(fates) :])
             done = yield from self._attempt(group)
-            if not done:  # one of them is at fault: each for itself
+            if not done:  # one of them failed: attempt each by itself
                 for one in group:
                     done += yield from self._attempt([one])
             fates += done
         return fates
 
     def _next(self, waiting: Sequence[Incoming]) -> list[Incoming]:
-        """The first, and those behind it, as far as one handler takes them together."""
+        """The first, and those behind it that its handler takes together with it."""
         first, *others = waiting
         handler = handler_for(first, self._handlers)
         group = [first]
-        if handler is not None and handler.takes_batch and not self._stops(first):
+        if handler is not None and handler.takes_batch and not self._goes_alone(first):
             for other in others[: self._batch - 1]:
-                if handler_for(other, self._handlers) is not handler or self._stops(other):
+                if handler_for(other, self._handlers) is not handler or self._goes_alone(other):
                     break
                 group.append(other)
         return group
 
-    def _stops(self, message: Incoming) -> bool:
-        return message.problem is not None or self._stands_behind(message, self.parked)
+    def _goes_alone(self, message: Incoming) -> bool:
+        return message.problem is not None or self._is_blocked(message)
 
     def _attempt(self, group: Sequence[Incoming], before: int = 0) -> Work[list[Fate]]:
-        """What became of these; nothing, if a call with several failed."""
+        """What became of each; nothing, if a call with several failed."""
         message = group[0]
         handler = handler_for(message, self._handlers)
         if message.problem is not None:
@@ -185,7 +185,7 @@ class InMemoryConsumer:
             return [Fate.DEAD]
         if handler is None:
             return [Fate.SKIPPED]
-        if self._stands_behind(message, self.parked):
+        if self._is_blocked(message):
             self.parked.append(Undone(message))
             return [Fate.PARKED]
         answer = yield handler, group
@@ -211,18 +211,18 @@ class InMemoryConsumer:
             try:
                 fates += yield from self._attempt([one.message], one.attempts)
             except BaseException:
-                self.parked += waiting  # what the test is told of is still to be tried
+                self.parked += waiting  # what raised is still to be retried
                 raise
             waiting.pop(0)
         return fates
 
-    def _stands_behind(self, message: Incoming, parked: Sequence[Undone]) -> bool:
-        blockers = [*parked, *(self.dead if self._holds else ())]
+    def _is_blocked(self, message: Incoming) -> bool:
+        blockers = [*self.parked, *(self.dead if self._holds else ())]
         return message.key is not None and any(one.message.key == message.key for one in blockers)
 
 
 def _received(message: Message | Incoming) -> Incoming:
-    """The message as it comes out of a broker."""
+    """The message as a broker would deliver it."""
     if isinstance(message, Incoming):
         return message
     headers, body = _ENVELOPE.seal(message)
