@@ -7,10 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postroom.consumer.handler_transaction import HandlerFailed
+from postroom.consumer.handler_transaction import HandlerCall, HandlerFailed
 from postroom.consumer.handlers import handler_for
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.runner import StillRunning
+from postroom.consumer.settlement import LeaseLost, NotSettledHere
 from postroom.rules import failures
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.sql.db_errors import reason
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from postroom.consumer.handlers import Handler
     from postroom.consumer.runner import HandlerRunner
+    from postroom.consumer.settlement import Settlement
     from postroom.incoming import Incoming
     from postroom.rules.failures import Classifier
     from postroom.telemetry.events import Hook
@@ -69,12 +71,17 @@ class Attempts:
         """The handler of the message, if there is one."""
         return handler_for(message, self._handlers)
 
-    async def make(self, handler: Handler, messages: Sequence[Incoming]) -> Attempted:
-        """Run the handler once, in one transaction for all messages. Raises `Outage`: then nothing was attempted."""
+    async def make(
+        self, handler: Handler, messages: Sequence[Incoming], settlement: Settlement | None = None
+    ) -> Attempted:
+        """Run the handler once, in one transaction for all messages, and settle in there what was parked.
+
+        Raises `Outage`, and with a settlement `LeaseLost` and `NotSettledHere`: then nothing was attempted.
+        """
         started = time.monotonic()
         try:
-            is_first = await self._runner.run(handler, messages)
-        except Outage:
+            is_first = await self._runner.run(HandlerCall(handler, messages, settlement))
+        except (Outage, LeaseLost, NotSettledHere):
             raise
         except StillRunning:
             return NotCalled()

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from postroom.compose.brokers import as_source
 from postroom.compose.databases import open_checked_store
 from postroom.consumer.attempts import Attempts
+from postroom.consumer.handler_destination import HANDLERS, HandlerDestination, consumer_events
 from postroom.consumer.handlers import handler_of
 from postroom.consumer.intake import Intake
 from postroom.consumer.outcomes import Report
 from postroom.consumer.parked import ParkedMessages
-from postroom.consumer.retries import Retries
 from postroom.consumer.run import Announcement, ConsumerRun
 from postroom.consumer.runner import GRACE, HandlerRunner
 from postroom.consumer.transactions import Transactions
 from postroom.consumer.worker import SequentialWorker
+from postroom.delivery.engine import Engine
+from postroom.delivery.queue import EngineOptions, Queue
 from postroom.errors import InvalidSetting
 from postroom.inbox import Inbox
-from postroom.relay import Relay
+from postroom.relay.cleaning import TIME_LIMIT, Cleaning
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.ordering import Order
 from postroom.rules.routing import place_of_source, queue_of_consumer
-from postroom.runtime.background import Background
-from postroom.runtime.error_groups import first_error_only
+from postroom.runtime.runnable import Runnable
 from postroom.runtime.workers import worker_name
 from postroom.settings import Settings, SettingsOverrides
-from postroom.store.connections.reconnecting import Database
+from postroom.store.connections.reconnecting import ConnectionSet, Database
+from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.parking import Parking
 from postroom.store.outbox.workers import Workers
 from postroom.store.schema.purposes import Purpose
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from postroom.consumer.worker import Done
     from postroom.incoming import Incoming
     from postroom.sources.port import Source
-    from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.connections.stores import ConnectionFactory
 
 F = TypeVar("F", bound="Function")
 
@@ -54,11 +54,9 @@ ATTEMPTS = 3
 TIMEOUT = 30.0
 DELAYS = (1.0, 5.0, 10.0)
 BATCH = 100
-HANDLERS = "handlers"
-"""What is reported as unreachable when no thread is free for handlers."""
 
 
-class Consumer(Background):
+class Consumer(Runnable[ConsumerRun]):
     """Receives messages and handles each once. Any number of processes may run the same consumer.
 
     ``name`` identifies the consumer in the inbox and at the broker: it is the durable, group or queue, unless the URL
@@ -86,10 +84,12 @@ class Consumer(Background):
         worker: str | None = None,
         **settings: Unpack[SettingsOverrides],
     ) -> None:
+        super().__init__()
         url = broker if isinstance(broker, str) else None
         self._settings = Settings.load(database=database, broker=url, **settings)
         self._inbox = Inbox(name, schema=self._settings.schema, table_prefix=self._settings.table_prefix)
         self.name = self._inbox.consumer
+        self._queue = queue_of_consumer(self.name)
         if batch < 1:
             raise InvalidSetting(f"batch = {batch!r} is not valid: give 1 or more")
         self._broker = broker
@@ -100,8 +100,6 @@ class Consumer(Background):
         self.worker = worker or worker_name(self)
         self._handlers: list[Handler] = []
         self.report = Report()
-        self._stop_asked = False
-        self._running: dict[ConsumerRun, asyncio.AbstractEventLoop] = {}
 
     def handler(
         self,
@@ -159,16 +157,16 @@ class Consumer(Background):
         Raises `DatabaseUnreachable`, `SchemaError` or `InvalidSetting` if it cannot start. Later outages of the broker
         or of the database do not end it.
         """
-        async with self._opened() as run:
-            await run.work()
+        async with self._new_run() as run:
+            await run.run()
 
     async def run_once(self) -> Report:
         """Handle what the broker has at hand and what is parked and due, and return.
 
         Raises what `run` raises, and `BrokerUnavailable`.
         """
-        async with self._opened(once=True) as run:
-            await run.work_once()
+        async with self._new_run() as run:
+            await run.run_once()
         return self.report
 
     async def handle(self, message: Incoming) -> Fate:
@@ -176,30 +174,16 @@ class Consumer(Background):
 
         Returns what became of it; ``undone`` if the consumer stops first.
         """
-        for run in self._running:
+        for run in self._active:
             return await run.intake.handle(message)
         raise InvalidSetting("the consumer is not running: use `async with consumer:` or `await consumer.run()`")
 
     def stop(self) -> None:
-        """Receive no more; `run` ends when what is begun is done. Safe from any thread."""
-        self._stop_asked = True
-        for run, loop in tuple(self._running.items()):
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(run.stop)
-
-    @property
-    def stopping(self) -> bool:
-        """Whether it was asked to stop, and has not ended yet."""
-        return self._stop_asked
-
-    async def _run_in_background(self, started: asyncio.Event) -> None:
-        async with self._opened() as run:
-            started.set()
-            await run.work()
+        """Receive no more; `run` ends when what is begun is done. Safe to call from any thread."""
+        super().stop()
 
     @asynccontextmanager
-    async def _opened(self, *, once: bool = False) -> AsyncIterator[ConsumerRun]:
-        """A run with everything that it needs, opened and closed again."""
+    async def _open(self) -> AsyncIterator[ConsumerRun]:
         if not self._handlers:
             raise InvalidSetting(f"the consumer {self.name!r} has no handler: add one with @consumer.handler(topic)")
         self.report = Report()
@@ -211,61 +195,41 @@ class Consumer(Background):
             if source is not None and is_ours:
                 stack.push_async_callback(source.close)
             stack.push_async_callback(self._transactions.close)
-            connection = Database(store, hook).connect()
-            stack.push_async_callback(connection.close)
-            runner = self._runner(connection, hook)
+            database = Database(store, hook)
+            stack.push_async_callback(database.close)
+            connections = ConnectionSet.small(database)
+            runner = self._runner(connections, hook)
             stack.callback(runner.close)
             await runner.check(self._handlers)
-            run = self._assembled(store, connection, source, runner, hook, once=once)
-            self._running[run] = asyncio.get_running_loop()
-            stack.callback(self._ended, run)
-            if self._stop_asked:
-                run.stop()
-            with first_error_only():
-                yield run
+            yield self._assembled(database, connections, source, runner, hook)
 
-    def _runner(self, connection: ReconnectingConnection, hook: Hook) -> HandlerRunner:
-        queue = queue_of_consumer(self.name)
+    def _runner(self, connections: ConnectionSet, hook: Hook) -> HandlerRunner:
         return HandlerRunner(
             self._inbox,
             self._transactions,
             2 * self._settings.concurrency,
-            connection.answers,
-            lambda stuck: hook(Reachability(HANDLERS, stuck is None, stuck or "", queue)),
+            connections.settlements.answers,
+            lambda stuck: hook(Reachability(HANDLERS, stuck is None, stuck or "", self._queue)),
             tracer_of(self._user_hook),
         )
 
     def _assembled(
         self,
-        store: ConnectionFactory,
-        connection: ReconnectingConnection,
+        database: Database,
+        connections: ConnectionSet,
         source: Source | None,
         runner: HandlerRunner,
         hook: Hook,
-        *,
-        once: bool,
     ) -> ConsumerRun:
-        """The parts of a run, put together. One that is to end by itself does not wait for handlers that hang."""
-        stopping = asyncio.Event()
+        """The parts of a run, put together."""
+        names, stopping = database.store.names, asyncio.Event()
         attempts = Attempts(self.name, self._handlers, runner, self._classifier, hook)
-        queue = queue_of_consumer(self.name)
-        relay = self._relay(Retries(self.name, attempts), queue, hook)
-        parking = Parking(store.names, queue, Order(self._settings.order))
-        parked = ParkedMessages(self.name, connection, parking, relay.wake)
-
-        def give_up_if_hung() -> None:
-            if once and runner.all_hung:
-                stopping.set()
+        parking = Parking(names, self._queue, Order(self._settings.order))
+        engine = self._engine(database, connections, attempts, parking, hook)
+        parked = ParkedMessages(self.name, connections.settlements, parking, engine.wake)
 
         def new_worker(done: Done) -> SequentialWorker:
-            return SequentialWorker(
-                batch=self._batch,
-                attempts=attempts,
-                parked=parked,
-                stopping=stopping,
-                on_outage=give_up_if_hung,
-                done=done,
-            )
+            return SequentialWorker(batch=self._batch, attempts=attempts, parked=parked, stopping=stopping, done=done)
 
         concurrency = self._settings.concurrency
         return ConsumerRun(
@@ -281,37 +245,43 @@ class Consumer(Background):
                 hook=hook,
             ),
             runner=runner,
-            relay=relay,
-            announcement=Announcement(Workers(store.names, place_of_source(self.name)), connection, self.worker),
+            engine=engine,
+            announcement=Announcement(Workers(names, place_of_source(self.name)), connections.heartbeats, self.worker),
             stopping=stopping,
             hook=hook,
         )
 
-    def _relay(self, retries: Retries, queue: str, hook: Hook) -> Relay:
-        """A relay of what is parked, to the handlers."""
-        longest = max(handler.timeout for handler in self._handlers)
-        return Relay(
-            self._settings.database,
-            retries.deliver,
-            worker=self.worker,
-            queue=queue,
-            policy=retries.policy_for,
+    def _engine(
+        self, database: Database, connections: ConnectionSet, attempts: Attempts, parking: Parking, hook: Hook
+    ) -> Engine:
+        """An engine that delivers what is parked to the handlers."""
+        settings = self._settings
+        order, concurrency = Order(settings.order), settings.concurrency
+        settling = deliveries(database.store.names, self._queue, order)
+        destination = HandlerDestination(attempts, settling, parking, concurrency)
+        queue = Queue(
+            name=self._queue,
+            destination=destination,
+            timeout=max(handler.timeout for handler in self._handlers) + 1 + GRACE,
+            policy=destination.policy_for,
             classifier=self._classifier,
-            hook=retries.listen(hook),
-            schema=self._settings.schema,
-            table_prefix=self._settings.table_prefix,
-            concurrency=self._settings.concurrency,
-            poll_interval_sec=self._settings.poll_interval_sec,
-            lock_lease_sec=self._settings.lock_lease_sec,
-            lane_lease_sec=self._settings.lane_lease_sec,
-            order=self._settings.order,
+            order=order,
             batch=self._batch,
-            broker_timeout_ms=1000 * (longest + 1 + GRACE),
-            dedup=False,
-            notify=False,
+            concurrency=concurrency,
+            most_bytes=settings.max_in_flight_bytes,
+            hook=consumer_events(self.name, hook),
         )
+        options = EngineOptions(
+            worker=self.worker,
+            lease=settings.lock_lease_sec,
+            lane_lease=settings.lane_lease_sec,
+            poll_interval=settings.poll_interval_sec,
+        )
+        return Engine(database, [queue], options, connections=connections, others=self._cleaning(database, hook))
 
-    def _ended(self, run: ConsumerRun) -> None:
-        del self._running[run]
-        if not self._running:
-            self._stop_asked = False
+    def _cleaning(self, database: Database, hook: Hook) -> list[Cleaning]:
+        """What removes old messages and marks, where the settings ask for it."""
+        every = self._settings.cleanup_every_sec
+        if every is None:
+            return []
+        return [Cleaning(database.connect(TIME_LIMIT), database.store.names, self._settings, every, hook)]

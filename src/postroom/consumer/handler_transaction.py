@@ -1,10 +1,11 @@
-"""A handler's transaction: the inbox's marks and the handler's own writes commit together, or not at all."""
+"""A handler's transaction: inbox marks, the handler's own writes and the settlement commit together, or not at all."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from postroom.consumer.settlement import LeaseLost
 from postroom.consumer.tracing import continued
 from postroom.store.sql.db_errors import is_aborted
 from postroom.telemetry.tracebacks import AFTERWARDS
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from postroom.consumer.handlers import Handler
+    from postroom.consumer.settlement import Settlement
     from postroom.consumer.transactions import Transactions
     from postroom.inbox import Inbox
     from postroom.incoming import Incoming
@@ -33,9 +35,11 @@ class HandlerFailed(Exception):
 class HandlerCall:
     """One call of a handler, and how far it has come."""
 
-    def __init__(self, handler: Handler, messages: Sequence[Incoming]) -> None:
+    def __init__(self, handler: Handler, messages: Sequence[Incoming], settlement: Settlement | None = None) -> None:
+        """`settlement`: of the delivery that the only message was parked as."""
         self.handler = handler
         self.messages = messages
+        self.settlement = settlement
         self.dedup_ids = frozenset(one.dedup_id for one in messages)
         self.is_late = False
         """Whether its time is up: then nothing more is called, and nothing written."""
@@ -45,6 +49,14 @@ class HandlerCall:
         """Whether the handler has been called and has not returned: what is raised then comes from it."""
         self.has_returned = False
         """Whether the handler has been called and has returned."""
+        self.may_be_committed = False
+        """Whether an earlier call may have committed all of this, and its answer got lost."""
+
+    def again(self) -> HandlerCall:
+        """The same call once more, after this one has failed."""
+        call = HandlerCall(self.handler, self.messages, self.settlement)
+        call.may_be_committed = self.has_returned or self.may_be_committed
+        return call
 
     @contextmanager
     def in_handler(self) -> Iterator[None]:
@@ -59,13 +71,18 @@ class HandlerCall:
         if self.is_late:
             raise TimeoutError
 
+    def check_lease(self, fresh: Sequence[Incoming], *, is_held: bool) -> None:
+        """Raise `LeaseLost` if somebody else has the delivery, unless an earlier call has handled and settled it."""
+        if not is_held and (fresh or not self.may_be_committed):
+            raise LeaseLost
+
 
 class HandlerTransaction:
     """Calls handlers in the caller's own thread or task, without a time limit.
 
-    `run` and `arun` mark the messages, call the handler with those that are new, and commit; they return which were
-    new. If the call is late by then, they raise `TimeoutError`; otherwise what the handler, the inbox or the commit
-    raised. Then nothing was written.
+    `run` and `arun` mark the messages, call the handler with those that are new, settle, and commit; they return which
+    were new. If the call is late by then, they raise `TimeoutError`; if a delivery cannot be settled, `LeaseLost` or
+    `NotSettledHere`; otherwise what the handler, the inbox or the commit raised. Then nothing was written.
     """
 
     def __init__(self, inbox: Inbox, transactions: Transactions, tracer: Tracer | None = None) -> None:
@@ -85,6 +102,8 @@ class HandlerTransaction:
                 if call.handler.takes_connection:
                     with _explaining_aborted():
                         _require_mark(is_there=self._inbox.is_marked(connection, fresh[0].dedup_id))
+            if call.settlement is not None:
+                call.check_lease(fresh, is_held=call.settlement.run(connection))
             call.check_time()
         return first
 
@@ -101,6 +120,8 @@ class HandlerTransaction:
                     if call.handler.takes_connection:
                         with _explaining_aborted():
                             _require_mark(is_there=await self._inbox.ais_marked(connection, fresh[0].dedup_id))
+                if call.settlement is not None:
+                    call.check_lease(fresh, is_held=await call.settlement.arun(connection))
                 call.check_time()
         return first
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from postroom.consumer.intake import Intake
     from postroom.consumer.runner import HandlerRunner
-    from postroom.relay import Relay
+    from postroom.delivery.engine import Engine
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.workers import Workers
     from postroom.telemetry.events import Hook
@@ -39,7 +39,7 @@ class ConsumerRun:
         *,
         intake: Intake,
         runner: HandlerRunner,
-        relay: Relay,
+        engine: Engine,
         announcement: Announcement,
         stopping: asyncio.Event,
         hook: Hook,
@@ -48,37 +48,39 @@ class ConsumerRun:
         self._consumer = consumer
         self._worker = worker
         self._runner = runner
-        self._relay = relay
+        self._engine = engine
         self._announcement = announcement
         self._stopping = stopping
         self._hook = hook
 
     def stop(self) -> None:
-        """Receive no more."""
+        """Receive no more, and retry no more."""
         self._stopping.set()
-        self._relay.stop()
+        self._engine.stop()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Receive and handle until `stop`."""
         async with self._working(), asyncio.TaskGroup() as group:
-            group.create_task(self._relay.run())
+            group.create_task(self._engine.run())
             announcing = group.create_task(self._announcement.run(self._state))
             await self.intake.receive()
             announcing.cancel()
 
-    async def work_once(self) -> None:
+    async def run_once(self) -> None:
         """Handle what the broker has at hand, and what is parked and due.
 
         Raises `BrokerUnavailable`; also if handlers hang, and nothing more can be handled.
         """
-        async with self._working():
+        async with self._working(), asyncio.TaskGroup() as group:
+            watching = group.create_task(self._stop_when_hung())
             deadline = time.monotonic() + JOINING
             while not self._stopping.is_set():
                 if not await self.intake.receive_some(AT_HAND) and not self.intake.is_behind(deadline):
                     break
             await self.intake.wait_until_idle()
             if not self._stopping.is_set():
-                await self._relay.run_once()
+                await self._engine.run_once()
+            watching.cancel()
         if self._runner.all_hung:
             raise BrokerUnavailable(f"not all is handled: {self._runner.stuck or 'all calls hang'}")
 
@@ -99,6 +101,10 @@ class ConsumerRun:
                     worker.cancel()
         await self._announcement.withdraw()
         self._hook(Lifecycle(self._worker, "stopped", self._consumer))
+
+    async def _stop_when_hung(self) -> None:
+        await self._runner.hung.wait()
+        self._stopping.set()
 
     def _state(self) -> tuple[int, str]:
         """How many messages are in flight, and why no more are received."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from postroom.consumer.handlers import Handler
     from postroom.consumer.transactions import Transactions
     from postroom.inbox import Inbox
-    from postroom.incoming import Incoming
 
 
 THREADS = "postroom-handler"
@@ -63,28 +62,29 @@ class HandlerRunner:
         """Calls that have not ended in time."""
         self._late_tasks: set[asyncio.Task[list[bool]]] = set()
         """Calls of async handlers that were cancelled and go on."""
+        self.hung = asyncio.Event()
+        """Set when a call was refused because calls that do not end in time occupy everything."""
         self._transactions = transactions
         self._transaction = HandlerTransaction(inbox, transactions, tracer)
         self._threads = Threads(threads, THREADS)
 
-    async def run(self, handler: Handler, messages: Sequence[Incoming]) -> list[bool]:
-        """Mark the messages, call the handler with those that are new, and commit; returns which were new.
+    async def run(self, call: HandlerCall) -> list[bool]:
+        """Mark the messages, call the handler with those that are new, settle, and commit; returns which were new.
 
-        Raises what the handler, the inbox or the commit raised, or `TimeoutError`. Then nothing was written, unless
-        the answer to a commit got lost: the marks tell when the message comes again. A thread cannot be stopped, but
-        one that takes too long writes nothing either when it ends at last.
+        Raises what `HandlerTransaction` raises, and `TimeoutError` when the time is up. Then nothing was written,
+        unless the answer to a commit got lost: the marks tell when the message comes again. A thread cannot be stopped,
+        but one that takes too long writes nothing either when it ends at last.
 
         If a pooled connection proves to be stale before the handler is called or after it has returned, it runs again
         at once. If the database is away or no thread is free, raises `Outage`: the handler is not at fault. A
         connection that the handler itself loses may be to another database: that is a failed attempt, unless ours is
         away too. If an earlier call with one of the messages goes on beyond its time, raises `StillRunning`.
         """
-        call = HandlerCall(handler, messages)
         if any(call.dedup_ids & late.dedup_ids for late in self._late):
             raise StillRunning
         lost: Exception | None = None
         for _ in range(STALE):
-            call = HandlerCall(handler, messages)
+            call = call if lost is None else call.again()
             try:
                 return await self._run(call)
             except Exception as error:
@@ -97,7 +97,7 @@ class HandlerRunner:
             raise Outage("the database of the handlers cannot be reached") from lost
         if lost is not None and call.is_in_handler:
             raise lost
-        return await self._run(HandlerCall(handler, messages))  # the database may have been away until now
+        return await self._run(call.again())  # the database may have been away until now
 
     @property
     def stuck(self) -> str | None:
@@ -217,6 +217,8 @@ class HandlerRunner:
 
     def _outage(self, call: HandlerCall, reason: str) -> Outage:
         self._note(call, reason)
+        if self.all_hung:
+            self.hung.set()
         return Outage(reason)
 
     def _note(self, call: HandlerCall, stuck: str | None) -> None:

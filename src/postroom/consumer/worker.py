@@ -37,15 +37,13 @@ class SequentialWorker:
         attempts: Attempts,
         parked: ParkedMessages,
         stopping: asyncio.Event,
-        on_outage: Callable[[], None],
         done: Done,
     ) -> None:
-        """`done` receives every message with what became of it; `on_outage` is called when nothing can be handled."""
+        """`done` receives every message with what became of it."""
         self._batch = batch
         self._attempts = attempts
         self._parked = parked
         self._stopping = stopping
-        self._on_outage = on_outage
         self._done = done
         self._waiting: deque[Received] = deque()
         self._assigned = asyncio.Event()
@@ -96,7 +94,6 @@ class SequentialWorker:
             try:
                 finished = await self._attempt(self._unblocked(left[:at_once]))
             except Outage:  # the service's own database is away: nothing can be handled, and nothing parked
-                self._on_outage()
                 if await wait_for(self._stopping, backoff.next()):
                     self._done(left, Fate.UNDONE)
                     break

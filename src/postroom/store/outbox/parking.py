@@ -72,7 +72,7 @@ class Parking(Operations):
         except (IdempotencyConflict, DuplicateMessage):
             kept = None
         else:
-            if recorded.duplicate and (yield from self._is_parked(recorded)):
+            if recorded.duplicate and (yield from self.is_parked(recorded.id)):
                 return Parked(recorded.id, is_new=False)
             kept = None if recorded.duplicate else message
         if kept is None:
@@ -82,10 +82,10 @@ class Parking(Operations):
             yield self._failure(kept, failed)
         return Parked(kept.id, is_new=True)
 
-    def _is_parked(self, recorded: Message) -> Steps[bool]:
-        """Whether what is there, with the same key and the same contents, was parked here, and not added by others."""
+    def is_parked(self, message_id: UUID) -> Steps[bool]:
+        """Whether the message with this id was parked here. Others may have added one with the same contents."""
         found = yield Query(
-            f"SELECT queue FROM {self.outbox} WHERE id = :id{self._writer.text_as_id}", {"id": str(recorded.id)}
+            f"SELECT queue FROM {self.outbox} WHERE id = :id{self._writer.text_as_id}", {"id": str(message_id)}
         )
         return [text(queue) for [queue] in found.rows] == [self.queue]
 
