@@ -46,7 +46,7 @@ class Point(StrEnum):
     """Where a consumer can die."""
 
     HANDLING = "in the handler, before its transaction commits"
-    HANDLED = "after the handler's commit, before it is acknowledged or settled"
+    HANDLED = "after the handler's commit, before it is acknowledged"
     PARKED = "after the message is parked, before it is acknowledged"
 
 

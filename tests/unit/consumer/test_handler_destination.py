@@ -7,7 +7,6 @@ import dataclasses
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
 from msgspec.structs import replace
 
 from postroom import RetryPolicy
@@ -29,6 +28,8 @@ from postroom.telemetry.events import DATABASE, Beat, Event, Handled, LeasesLost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pytest
 
     from postroom.consumer.settlement import Settlement
     from postroom.delivery.destination import Outcome
