@@ -271,7 +271,7 @@ async def test_what_is_not_begun_when_the_receiver_stops_is_to_come_again(servic
             asyncio.create_task(client.post("/", **signed(Message.new("orders.created", {"n": n}, key="k"))))
             for n in range(2)
         ]
-        [run] = billing.consumer._running
+        [run] = billing.consumer._active
         await wait_for(lambda: run.intake.in_flight == 2)
         billing.consumer.stop()
         await asyncio.sleep(0)

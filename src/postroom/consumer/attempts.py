@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from postroom.consumer.handlers import Handler
     from postroom.consumer.runner import HandlerRunner
-    from postroom.consumer.settlement import Settlement
+    from postroom.consumer.settlement import DeliverySettlement
     from postroom.incoming import Incoming
     from postroom.rules.failures import Classifier
     from postroom.telemetry.events import Hook
@@ -72,7 +72,7 @@ class Attempts:
         return handler_for(message, self._handlers)
 
     async def make(
-        self, handler: Handler, messages: Sequence[Incoming], settlement: Settlement | None = None
+        self, handler: Handler, messages: Sequence[Incoming], settlement: DeliverySettlement | None = None
     ) -> Attempted:
         """Run the handler once, in one transaction for all messages, and settle in there what was parked.
 

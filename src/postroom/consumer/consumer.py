@@ -31,8 +31,8 @@ from postroom.runtime.runnable import Runnable
 from postroom.runtime.workers import worker_name
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.connections.reconnecting import ConnectionSet, Database
-from postroom.store.outbox.databases import deliveries
 from postroom.store.outbox.parking import Parking
+from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.schema.purposes import Purpose
 from postroom.telemetry.events import Hook, Reachability, all_of, changes_only
@@ -257,8 +257,8 @@ class Consumer(Runnable[ConsumerRun]):
         """An engine that delivers what is parked to the handlers."""
         settings = self._settings
         order, concurrency = Order(settings.order), settings.concurrency
-        settling = deliveries(database.store.names, self._queue, order)
-        destination = HandlerDestination(attempts, settling, parking, concurrency)
+        settlements = QueueStore(database.store.names, self._queue, order).settlements
+        destination = HandlerDestination(attempts, settlements, parking, concurrency)
         queue = Queue(
             name=self._queue,
             destination=destination,

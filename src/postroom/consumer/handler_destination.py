@@ -10,7 +10,7 @@ from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, NotSent, Ref
 from postroom.consumer.attempts import AttemptFailed, Committed, NotCalled
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import as_received
-from postroom.consumer.settlement import LeaseLost, NotSettledHere, Settlement
+from postroom.consumer.settlement import DeliverySettlement, LeaseLost, NotSettledHere
 from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure, Reason
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from postroom.delivery.destination import Outcome
     from postroom.incoming import Incoming
     from postroom.message import Message
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.leases import Claimed
     from postroom.store.outbox.parking import Parking
+    from postroom.store.outbox.settlements import SettlementWriter
     from postroom.telemetry.events import Event, Hook
 
 HANDLERS = "handlers"
@@ -48,9 +48,9 @@ class HandlerDestination:
     name = HANDLERS
     capabilities = Capabilities()
 
-    def __init__(self, attempts: Attempts, deliveries: Deliveries, parking: Parking, concurrency: int) -> None:
+    def __init__(self, attempts: Attempts, settlements: SettlementWriter, parking: Parking, concurrency: int) -> None:
         self._attempts = attempts
-        self._deliveries = deliveries
+        self._settlements = settlements
         self._parking = parking
         self._concurrency = concurrency
         self._turns = asyncio.Semaphore(concurrency)
@@ -105,7 +105,7 @@ class HandlerDestination:
     async def _attempt(self, one: Claimed, handler: Handler, received: Incoming) -> Outcome:
         settlement = None
         if self._settles_in_transactions and one.position not in self._settled_apart:
-            settlement = Settlement(one, self._deliveries, self._parking)
+            settlement = DeliverySettlement(one, self._settlements, self._parking)
         try:
             attempted = await self._attempts.make(handler, [received], settlement)
         except Outage as outage:

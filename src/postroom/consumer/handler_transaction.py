@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from postroom.consumer.handlers import Handler
-    from postroom.consumer.settlement import Settlement
+    from postroom.consumer.settlement import DeliverySettlement
     from postroom.consumer.transactions import Transactions
     from postroom.inbox import Inbox
     from postroom.incoming import Incoming
@@ -35,7 +35,9 @@ class HandlerFailed(Exception):
 class HandlerCall:
     """One call of a handler, and how far it has come."""
 
-    def __init__(self, handler: Handler, messages: Sequence[Incoming], settlement: Settlement | None = None) -> None:
+    def __init__(
+        self, handler: Handler, messages: Sequence[Incoming], settlement: DeliverySettlement | None = None
+    ) -> None:
         """`settlement`: of the delivery that the only message was parked as."""
         self.handler = handler
         self.messages = messages

@@ -15,9 +15,9 @@ from postroom.store.sql.steps import arun, run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postroom.store.outbox.deliveries import Deliveries
     from postroom.store.outbox.leases import Claimed
     from postroom.store.outbox.parking import Parking
+    from postroom.store.outbox.settlements import SettlementWriter
     from postroom.store.sql.steps import Steps
 
 
@@ -34,15 +34,15 @@ class NotSettledHere(Exception):
         self.ever = ever
 
 
-class Settlement:
+class DeliverySettlement:
     """The settlement of one claimed delivery, to be written as the last thing before a handler's transaction commits.
 
     `run` and `arun` return whether the lease was held, and the delivery is settled. They raise `NotSettledHere`.
     """
 
-    def __init__(self, claimed: Claimed, deliveries: Deliveries, parking: Parking) -> None:
+    def __init__(self, claimed: Claimed, settlements: SettlementWriter, parking: Parking) -> None:
         self._claimed = claimed
-        self._deliveries = deliveries
+        self._settlements = settlements
         self._parking = parking
 
     def run(self, connection: Any) -> bool:
@@ -62,9 +62,9 @@ class Settlement:
             return await arun(self._steps(kind.dialect), kind.execute)
 
     def _steps(self, dialect: str) -> Steps[bool]:
-        if dialect != self._deliveries.names.dialect:
+        if dialect != self._settlements.sql.names.dialect:
             raise NotSettledHere(ever=False)
-        written = yield from self._deliveries.settle_in_transaction([Sent(self._claimed)])
+        written = yield from self._settlements.in_transaction([Sent(self._claimed)])
         if written.lost and not (yield from self._parking.is_parked(self._claimed.message.id)):
             raise NotSettledHere(ever=False)  # another database: not even the message is there
         return not written.lost

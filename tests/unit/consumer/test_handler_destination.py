@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from postroom.consumer.settlement import Settlement
+    from postroom.consumer.settlement import DeliverySettlement
     from postroom.delivery.destination import Outcome
 
 POLICY = RetryPolicy(max_attempts=7)
@@ -49,7 +49,7 @@ class Scripted:
 
     def __init__(self, *results: Attempted | Exception) -> None:
         self.results = deque(results)
-        self.settled_with: list[Settlement | None] = []
+        self.settled_with: list[DeliverySettlement | None] = []
         self.has_begun = asyncio.Event()
         self.may_end = asyncio.Event()
         self.may_end.set()
@@ -57,7 +57,7 @@ class Scripted:
     def handler_for(self, message: Incoming) -> Handler | None:
         return handler_for(message, HANDLERS)
 
-    async def make(self, _: Handler, __: Sequence[Incoming], settlement: Settlement | None = None) -> Attempted:
+    async def make(self, _: Handler, __: Sequence[Incoming], settlement: DeliverySettlement | None = None) -> Attempted:
         self.settled_with.append(settlement)
         self.has_begun.set()
         await self.may_end.wait()
