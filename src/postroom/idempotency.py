@@ -28,8 +28,8 @@ from postroom.rules.replay import (
 )
 from postroom.settings import HOUR, MOST_DAYS, Settings
 from postroom.store.connections.kinds import async_kind, sync_kind
-from postroom.store.ledger import handing
-from postroom.store.ledger.entries import KEEPERS, Keeper, Terms
+from postroom.store.ledger import handover
+from postroom.store.ledger.entries import LEDGER_ENTRIES, LedgerEntries, Terms
 from postroom.store.outbox.leases import new_token
 from postroom.store.sql.db_errors import explained
 from postroom.store.sql.names import Names
@@ -89,7 +89,7 @@ class Ledger:
         )
         Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # raises for an invalid identifier
         self._terms = Terms(self._settings.idempotency_lease_sec, self._settings.idempotency_keep_sec)
-        self._keepers: dict[str, Keeper] = {}
+        self._by_dialect: dict[str, LedgerEntries] = {}
 
     @property
     def lease_seconds(self) -> float:
@@ -146,13 +146,13 @@ class Ledger:
         that cannot be kept.
         """
         answer = checked_response(response)
-        if not self._call(connection, "ledger.finish", lambda keeper: self._finish(keeper, entry, answer)):
+        if not self._call(connection, "ledger.finish", lambda entries: self._finish(entries, entry, answer)):
             raise LeaseLost(_lost(entry))
 
     async def afinish(self, connection: object, entry: Entry, response: Response) -> None:
         """`finish` for an async connection."""
         answer = checked_response(response)
-        if not await self._acall(connection, "ledger.afinish", lambda keeper: self._finish(keeper, entry, answer)):
+        if not await self._acall(connection, "ledger.afinish", lambda entries: self._finish(entries, entry, answer)):
             raise LeaseLost(_lost(entry))
 
     def fail(self, connection: object, entry: Entry, response: Response | None = None) -> bool:
@@ -162,23 +162,23 @@ class Ledger:
         longer belongs to this run; there is nothing to do then.
         """
         answer = None if response is None else checked_response(response)
-        return self._call(connection, "ledger.fail", lambda keeper: self._fail(keeper, entry, answer))
+        return self._call(connection, "ledger.fail", lambda entries: self._fail(entries, entry, answer))
 
     async def afail(self, connection: object, entry: Entry, response: Response | None = None) -> bool:
         """`fail` for an async connection."""
         answer = None if response is None else checked_response(response)
-        return await self._acall(connection, "ledger.afail", lambda keeper: self._fail(keeper, entry, answer))
+        return await self._acall(connection, "ledger.afail", lambda entries: self._fail(entries, entry, answer))
 
     def renew(self, connection: object, entry: Entry, seconds: float | None = None) -> bool:
         """Extend the lease to end that many seconds from now; the default is the lease's length.
 
         Returns False if the request no longer belongs to this run: stop the work, because `finish` would refuse it.
         """
-        return self._call(connection, "ledger.renew", lambda keeper: self._renew(keeper, entry, seconds))
+        return self._call(connection, "ledger.renew", lambda entries: self._renew(entries, entry, seconds))
 
     async def arenew(self, connection: object, entry: Entry, seconds: float | None = None) -> bool:
         """`renew` for an async connection."""
-        return await self._acall(connection, "ledger.arenew", lambda keeper: self._renew(keeper, entry, seconds))
+        return await self._acall(connection, "ledger.arenew", lambda entries: self._renew(entries, entry, seconds))
 
     def hand_over(self, connection: object, entry: Entry, response: Response | None = None) -> Entry:
         """Leave the rest of the work to others, and record a response for the meantime, such as a 202.
@@ -196,25 +196,25 @@ class Ledger:
         operation = self._hand_over(entry, response)
         return _handed_over(entry, await self._acall(connection, "ledger.ahand_over", operation))
 
-    def _call(self, connection: object, method: str, operation: Callable[[Keeper], Steps[T]]) -> T:
+    def _call(self, connection: object, method: str, operation: Callable[[LedgerEntries], Steps[T]]) -> T:
         kind = sync_kind(connection, method)
-        return run(explained(operation(self._keeper(kind.dialect))), kind.execute)
+        return run(explained(operation(self._entries(kind.dialect))), kind.execute)
 
-    async def _acall(self, connection: object, method: str, operation: Callable[[Keeper], Steps[T]]) -> T:
+    async def _acall(self, connection: object, method: str, operation: Callable[[LedgerEntries], Steps[T]]) -> T:
         kind = await async_kind(connection, method)
-        return await arun(explained(operation(self._keeper(kind.dialect))), kind.execute)
+        return await arun(explained(operation(self._entries(kind.dialect))), kind.execute)
 
     def _begin(self, dialect: str, entry: Entry) -> Steps[Decision]:
-        return self._keeper(dialect).begin(entry, self._terms, replay_failures=self._settings.replay_failures)
+        return self._entries(dialect).begin(entry, self._terms, replay_failures=self._settings.replay_failures)
 
     def _look(self, dialect: str, entry: Entry) -> Steps[Recorded | None]:
-        found = (yield from self._keeper(dialect).select(entry.scope, [entry.key])).get(entry.key)
+        found = (yield from self._entries(dialect).select(entry.scope, [entry.key])).get(entry.key)
         return None if found is None else found.recorded
 
-    def _finish(self, keeper: Keeper, entry: Entry, response: Response) -> Steps[bool]:
-        if (yield from keeper.end(_checked(entry), Status.SUCCEEDED, response, self._terms.keep)):
+    def _finish(self, entries: LedgerEntries, entry: Entry, response: Response) -> Steps[bool]:
+        if (yield from entries.end(_checked(entry), Status.SUCCEEDED, response, self._terms.keep)):
             return True
-        if (yield from handing.has_message(keeper, entry)):
+        if (yield from handover.has_message(entries, entry)):
             raise LeaseLost(
                 f"the request with the idempotency key {entry.key!r} was handed to a message by add(ledger=…), which "
                 "decides its outcome: roll back, and call hand_over with the response instead of finish, or add the "
@@ -222,25 +222,25 @@ class Ledger:
             )
         return False
 
-    def _fail(self, keeper: Keeper, entry: Entry, response: Response | None) -> Steps[bool]:
-        return keeper.end(_checked(entry), Status.FAILED, response, self._terms.keep)
+    def _fail(self, entries: LedgerEntries, entry: Entry, response: Response | None) -> Steps[bool]:
+        return entries.end(_checked(entry), Status.FAILED, response, self._terms.keep)
 
-    def _renew(self, keeper: Keeper, entry: Entry, seconds: float | None) -> Steps[bool]:
+    def _renew(self, entries: LedgerEntries, entry: Entry, seconds: float | None) -> Steps[bool]:
         if seconds is not None and not 0 < seconds <= MOST_SECONDS:
             raise InvalidEntry(
                 f"a lease of {seconds!r} seconds is not possible: give more than 0, up to {MOST_SECONDS:,}"
             )
-        return keeper.renew(_checked(entry), self._terms.lease if seconds is None else seconds)
+        return entries.renew(_checked(entry), self._terms.lease if seconds is None else seconds)
 
-    def _hand_over(self, entry: Entry, response: Response | None) -> Callable[[Keeper], Steps[Entry | None]]:
+    def _hand_over(self, entry: Entry, response: Response | None) -> Callable[[LedgerEntries], Steps[Entry | None]]:
         answer = None if response is None else checked_response(response)
-        return lambda keeper: handing.hand_over(keeper, _checked(entry), answer)
+        return lambda entries: handover.hand_over(entries, _checked(entry), answer)
 
-    def _keeper(self, dialect: str) -> Keeper:
-        if dialect not in self._keepers:
+    def _entries(self, dialect: str) -> LedgerEntries:
+        if dialect not in self._by_dialect:
             names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
-            self._keepers[dialect] = KEEPERS[dialect](names)
-        return self._keepers[dialect]
+            self._by_dialect[dialect] = LEDGER_ENTRIES[dialect](names)
+        return self._by_dialect[dialect]
 
 
 def _checked(entry: object) -> Entry:

@@ -13,7 +13,7 @@ from postroom.rules.topics import rule_of
 from postroom.runtime import wakeup
 from postroom.settings import Settings
 from postroom.store.connections.kinds import async_kind, sync_kind
-from postroom.store.ledger.handing import Handing
+from postroom.store.ledger.handover import Handover
 from postroom.store.outbox.writing import WRITERS, Writer
 from postroom.store.sql.db_errors import explained
 from postroom.store.sql.names import Names
@@ -148,7 +148,7 @@ class Outbox:
         entries = [message.ledger for message in recorded if message.ledger is not None and not message.duplicate]
         if entries:
             try:
-                yield from Handing(writer.names).leave(entries)
+                yield from Handover(writer.names).leave(entries)
             except (InvalidMessage, LeaseLost) as error:
                 yield from writer.undo([message for message in recorded if not message.duplicate], error)
                 raise

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import PlainTextResponse
 
 from postroom.errors import InvalidSetting, SchemaMissing
-from postroom.store.ledger.bookkeeping import Bookkeeping
+from postroom.store.ledger.keyed_requests import KeyedRequests
 from postroom.telemetry.events import KEYED, Event
 from postroom.telemetry.metrics import prometheus
 from postroom.web import IdempotencyMiddleware
@@ -491,7 +491,7 @@ async def test_a_run_that_lost_its_lease_answers_what_the_other_one_has_recorded
     shop = KeyedShop(service.url, lease_seconds=1)
     shop.may_go_on.clear()
     async with shop.client() as client:
-        with patch.object(Bookkeeping, "renew", lambda *_: iter(())):  # the database does not get to hear of it
+        with patch.object(KeyedRequests, "renew", lambda *_: iter(())):  # the database does not get to hear of it
             late = asyncio.ensure_future(client.post("/orders", headers=KEY))
             await wait_for(lambda: shop.begun)
             await asyncio.sleep(1.1)
@@ -509,7 +509,7 @@ async def test_a_run_that_lost_its_lease_answers_what_the_other_one_has_recorded
 async def test_while_the_ledger_does_not_answer_no_keyed_request_runs(service: Service, error: Exception) -> None:
     shop = KeyedShop(service.url)
     async with shop.client() as client:
-        with patch.object(Bookkeeping, "begin", side_effect=error):
+        with patch.object(KeyedRequests, "begin", side_effect=error):
             answer = await client.post("/orders", headers=KEY)
             assert told(answer) == (503, "ledger-unavailable")
             assert answer.headers["retry-after"] == "2"
@@ -522,7 +522,7 @@ async def test_a_response_that_cannot_be_recorded_is_tried_again_and_then_given_
 ) -> None:
     shop = KeyedShop(service.url)
     calls = 0
-    finish = Bookkeeping.finish
+    finish = KeyedRequests.finish
 
     def unreliable(*args: Any) -> Any:
         nonlocal calls
@@ -532,13 +532,13 @@ async def test_a_response_that_cannot_be_recorded_is_tried_again_and_then_given_
         return finish(*args)
 
     async with shop.client() as client:
-        with patch.object(Bookkeeping, "finish", unreliable):
+        with patch.object(KeyedRequests, "finish", unreliable):
             assert (await client.post("/orders", headers=KEY)).json() == {"order": 1}
         assert calls == 2
         assert (await client.post("/orders", headers=KEY)).json() == {"order": 1}
         with (
             patch("postroom.web.idempotency.keyed_flow.RETRIES", (0.01,)),
-            patch.object(Bookkeeping, "finish", side_effect=OSError),
+            patch.object(KeyedRequests, "finish", side_effect=OSError),
         ):
             assert (await client.post("/orders", content=b"x", headers={"idempotency-key": "b"})).status_code == 201
     assert "could not be recorded" in caplog.text

@@ -26,7 +26,7 @@ from postroom.cli import main
 from postroom.idempotency import Response
 from postroom.rules.replay import Verdict
 from postroom.store.connections.stores import Store
-from postroom.store.ledger.confirming import Confirmation, Confirming
+from postroom.store.ledger.confirmations import Confirmation, Confirmations
 from tests.acceptance.documents import ROOT
 from tests.contract import clock
 from tests.services.service import free_port
@@ -214,7 +214,7 @@ def confirm_by_hand(street: Street, key: str) -> None:
     response = Response(200, body=b'{"exchange_id": "by telephone"}')
     with closing(Store(street.database)) as store:
         confirmation = Confirmation(asked.scope, asked.key, asked.digest, succeeded=True, response=response)
-        assert store.run(Confirming(store.names).confirm([confirmation], 3600)) == [Verdict.CONFIRMED]
+        assert store.run(Confirmations(store.names).confirm([confirmation], 3600)) == [Verdict.CONFIRMED]
 
 
 def test_R_5_an_exchange_that_dies_during_a_call_counts_once_and_one_that_is_away_never(desk: Desk) -> None:

@@ -305,7 +305,7 @@ def test_L_12_a_message_cannot_be_added_for_a_request_that_is_not_its_runs(
     with pytest.raises(LeaseLost, match="not this run's to leave to a message"):
         caller.add_many(OUTBOX, [plain, refused[2]])
     one_by_one = lambda values: ([value] for value in values)  # noqa: E731 - of many, two for one request may be parted
-    with patch("postroom.store.ledger.handing.chunks", one_by_one), pytest.raises(InvalidMessage, match="already"):
+    with patch("postroom.store.ledger.handover.chunks", one_by_one), pytest.raises(InvalidMessage, match="already"):
         caller.add_many(OUTBOX, [refused[1], Message.new("orders", ledger=second.entry)])
     assert caller.ledger(LEDGER, "renew", second.entry)  # nothing was left to anybody
     next_transaction(caller)

@@ -23,8 +23,8 @@ from postroom.rules.replay import (
     Verdict,
 )
 from postroom.store.admin.retention import Retention
-from postroom.store.ledger.confirming import Confirmation, Confirming
-from postroom.store.ledger.entries import KEEPERS, UNTIL_CONFIRMED, Terms
+from postroom.store.ledger.confirmations import Confirmation, Confirmations
+from postroom.store.ledger.entries import LEDGER_ENTRIES, UNTIL_CONFIRMED, Terms
 from postroom.store.outbox.leases import new_token
 from tests.contract.store_drivers import Room, only_on
 
@@ -62,8 +62,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.room.empty()
-        self.keeper = KEEPERS[self.room.names.dialect](self.room.names)
-        self.confirming = Confirming(self.room.names)
+        self.ledger = LEDGER_ENTRIES[self.room.names.dialect](self.room.names)
+        self.confirming = Confirmations(self.room.names)
         self.transaction = self.room.deliveries.sql.transaction
         self.now = 0.0
         self.rows: dict[tuple[str, str], Row] = {}
@@ -85,7 +85,7 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         self.pass_time(wait)
         entry = Entry(*identity, digest, new_token())
-        begin = partial(self.keeper.begin, replay_failures=replay_failures)
+        begin = partial(self.ledger.begin, replay_failures=replay_failures)
         decision = self.room.run(self.transaction(begin, entry, lasting))
         row = self.rows.get(identity)
         match decision:
@@ -141,7 +141,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pass_time(wait)
         entry = data.draw(st.sampled_from(self.entries[-6:]))
         row = self.held(entry)
-        assert self.room.run(self.keeper.end(entry, status, response, lasting.keep)) == (row is not None)
+        assert self.room.run(self.ledger.end(entry, status, response, lasting.keep)) == (row is not None)
         if row:
             self._settle(row, status, response, lasting.keep)
 
@@ -156,7 +156,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pass_time(wait)
         entry = data.draw(st.sampled_from(self.entries[-6:]))
         row = self.held(entry)
-        assert self.room.run(self.keeper.renew(entry, lasting.lease)) == (row is not None)
+        assert self.room.run(self.ledger.renew(entry, lasting.lease)) == (row is not None)
         if row:
             row.leased_until = self.now + lasting.lease
 
@@ -168,7 +168,7 @@ class LedgerMachine(RuleBasedStateMachine):
         entry = data.draw(st.sampled_from(self.entries[-6:]))
         heir = replace(entry, token=new_token())
         row = self.held(entry)
-        assert self.room.run(self.keeper.hand_over(entry, heir.token, response)) == (row is not None)
+        assert self.room.run(self.ledger.hand_over(entry, heir.token, response)) == (row is not None)
         if row:
             row.token, row.leased_until, row.response = heir.token, self.now + UNTIL_CONFIRMED, response
             self.entries.append(heir)

@@ -7,7 +7,7 @@ from functools import partial
 from postroom.admin import Cleaned
 from postroom.rules.replay import Entry, Response, Run, Status
 from postroom.store.admin.retention import Retention, clean
-from postroom.store.ledger.entries import KEEPERS, Terms
+from postroom.store.ledger.entries import LEDGER_ENTRIES, Terms
 from postroom.store.outbox.leases import Dead, Expired, Retry, Sent, new_token
 from tests.contract.store_drivers import Room, only_with_row_locks
 
@@ -128,14 +128,14 @@ def test_I_3_old_inbox_marks_are_removed_in_batches(room: Room) -> None:
 def test_K_1_expired_entries_are_removed_in_batches_and_never_from_under_a_run(room: Room) -> None:
     def begin(scope: str, key: str, lease: float = 30) -> Entry:
         entry = Entry(scope, key, "0" * 64, new_token())
-        begin = partial(keeper.begin, replay_failures=False)
+        begin = partial(entries.begin, replay_failures=False)
         assert room.run(room.deliveries.sql.transaction(begin, entry, Terms(lease, DAY))) == Run(entry)
         return entry
 
     def finish(entry: Entry) -> None:
-        assert room.run(keeper.end(entry, Status.SUCCEEDED, Response(200), DAY))
+        assert room.run(entries.end(entry, Status.SUCCEEDED, Response(200), DAY))
 
-    keeper = KEEPERS[room.names.dialect](room.names)
+    entries = LEDGER_ENTRIES[room.names.dialect](room.names)
     for key in "abcde":
         finish(begin("", key))
     begin("shop", "crashed")

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from postroom.store.connections.urls import resolve
-from postroom.store.ledger.bookkeeping import Bookkeeping
+from postroom.store.ledger.keyed_requests import KeyedRequests
 from postroom.web import IdempotencyMiddleware, KeyedRequest
 from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 
@@ -65,7 +65,7 @@ class Fate:
             ("begin", Point.ASKED, Point.ADMITTED),
             ("finish", Point.FINISHING, Point.FINISHED),
         ):
-            yield patch.object(Bookkeeping, name, self._around(getattr(Bookkeeping, name), before, after))
+            yield patch.object(KeyedRequests, name, self._around(getattr(KeyedRequests, name), before, after))
 
     def _around(self, original: Callable[..., Any], before: Point, after: Point) -> Callable[..., Any]:
         def steps(*args: Any) -> Any:

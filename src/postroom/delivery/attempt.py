@@ -19,7 +19,7 @@ from postroom.rules import failures
 from postroom.rules.ordering import waves
 from postroom.rules.replay import Verdict
 from postroom.store.connections.reconnecting import Outage
-from postroom.store.ledger.ledgered import entry_of, is_ledgered
+from postroom.store.ledger.message_outcomes import entry_of, is_ledgered
 from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Retry, Sent, Settlement
 from postroom.store.outbox.settlements import ledger_conflict
 from postroom.telemetry.events import NOT_TRIED, UNREACHED, Phase, Published

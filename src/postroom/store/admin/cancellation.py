@@ -11,8 +11,8 @@ from postroom.rules.why_not_sent import Facts, WhyNotSent, why_not_sent
 from postroom.store.admin.audit import UNSIGNED, Note, audit
 from postroom.store.admin.selection import ALL, Acted, Batch, Filter, KeyRange, Progress, SelectedDeliveries, named_ids
 from postroom.store.admin.status import BEHIND
-from postroom.store.ledger.confirming import Confirming
-from postroom.store.ledger.ledgered import cancellation_of
+from postroom.store.ledger.confirmations import Confirmations
+from postroom.store.ledger.message_outcomes import cancellation_of
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import CHUNK, Place, chunks, read_up_to
 from postroom.store.sql.rows import headers_of, shown, uuid_of
@@ -121,7 +121,7 @@ class Cancellation(SelectedDeliveries):
         """The rows go, and keyed requests that waited for these messages have failed."""
         told = [cancellation_of(headers_of(row.headers)) for row in rows if row.headers]
         if failed := [one for one in told if one is not None]:
-            yield from Confirming(self.names).confirm(failed, self.ledger_keep)
+            yield from Confirmations(self.names).confirm(failed, self.ledger_keep)
         places = self.places([Place(row.lane, row.position) for row in rows])
         yield Query(
             f"DELETE FROM {self.delivery} WHERE {in_state(part.state)} AND queue = :queue AND {places}",

@@ -10,8 +10,8 @@ from postroom.rules.lifecycle import Transition
 from postroom.rules.ordering import NO_LANE
 from postroom.store.admin.audit import UNSIGNED, Note, audit
 from postroom.store.admin.selection import ALL, Acted, Batch, Filter, KeyRange, Progress, SelectedDeliveries
-from postroom.store.ledger.confirming import Confirming
-from postroom.store.ledger.ledgered import failure_of
+from postroom.store.ledger.confirmations import Confirmations
+from postroom.store.ledger.message_outcomes import failure_of
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import CHUNK
 from postroom.store.sql.rows import headers_of, shown, uuid_of
@@ -131,7 +131,7 @@ class DeadLetters(SelectedDeliveries):
         )
         failures = [failure_of(headers_of(headers)) for [headers] in found.rows]
         if told := [failure for failure in failures if failure is not None]:
-            yield from Confirming(self.names).reopen(told)
+            yield from Confirmations(self.names).reopen(told)
 
     def _remove(self, queue: str, letters: Sequence[DeadLetter]) -> Steps[None]:
         yield Query(

@@ -1,4 +1,4 @@
-"""The ledger's rows: one for each idempotency key of each scope, written in the caller's transaction."""
+"""The SQL of ledger entries: one row for each scope and idempotency key, written in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 
 UNTIL_CONFIRMED = 36_500 * 24 * 3600.0
-"""Seconds for which an entry is held that was handed over: whoever does the work tells how it ended, however late."""
+"""Seconds for which a handed-over entry is held: whoever does the work says how it ended, however late."""
 
 
 class Terms(NamedTuple):
-    """For how many seconds a run holds its entry, and for how many the entry is kept."""
+    """How many seconds a run holds its entry, and how many the entry is kept."""
 
     lease: float
     keep: float
 
 
-class Found(NamedTuple):
+class LedgerRow(NamedTuple):
     """A row of the ledger."""
 
     token: int
     recorded: Recorded
 
 
-class Keeper:
-    """Writes entries on PostgreSQL and SQLite, where a row that is there already is no error.
+class LedgerEntries:
+    """Entries on PostgreSQL and SQLite, where inserting a row that exists is no error.
 
-    Every write names the token and the status of what it changes, so that who comes late changes nothing. A request's
-    INSERT waits for another transaction that has inserted the same key and is still open.
+    Every write names the token and the status of what it changes, so a late run changes nothing. A request's INSERT
+    waits for another open transaction that has inserted the same key.
     """
 
     lock: ClassVar[str] = ""
@@ -78,9 +78,9 @@ class Keeper:
         )
 
     def begin(self, entry: Entry, terms: Terms, *, replay_failures: bool, waits: bool = True) -> Steps[Decision]:
-        """Take the entry, or tell why not. Of any number of transactions that do this at once, one gets to run.
+        """Take the entry, or say why not. Of all transactions that do this at once, one gets to run.
 
-        Where it ``waits`` not, an entry whose lease has ended is in progress as long as a transaction holds it.
+        Unless it ``waits``, an entry whose lease has ended counts as in progress while a transaction holds it.
         """
         found = yield from self._glance(entry)
         while True:
@@ -99,30 +99,30 @@ class Keeper:
                 found = None
 
     def end(self, entry: Entry, status: Status, response: Response | None, keep: float) -> Steps[bool]:
-        """Record how the run ended. False, and nothing is written, where it is no longer this run's."""
+        """Record how the run ended. Returns False, and writes nothing, if the run no longer holds the entry."""
         values = {"status": status.value, "keep": float(keep), **self.answer(response)}
         return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self.ended, values))
 
     def renew(self, entry: Entry, lease: float) -> Steps[bool]:
-        """Hold the entry for so many seconds from now. False where it is no longer this run's."""
+        """Hold the entry for this many seconds from now. False if the run no longer holds it."""
         return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._renewed, {"lease": float(lease)}))
 
     def renew_unless_locked(self, entry: Entry, lease: float) -> Steps[bool]:
-        """As `renew`, but not while a transaction holds the row: it is about to end it, and may take long to do so.
+        """`renew`, unless a transaction has locked the row: it is about to end the entry, and may take long.
 
-        Where databases lock no rows, it waits.
+        Where the database does not lock rows, it waits.
         """
         if self.dialect.skip_locked and not (yield from self._is_free(entry, entry.token, Status.IN_PROGRESS)):
             return False
         return (yield from self.renew(entry, lease))
 
     def hand_over(self, entry: Entry, token: int, response: Response | None) -> Steps[bool]:
-        """Give the entry, still in progress, to the holder of another token. False where it is no longer this run's."""
+        """Give the entry, still in progress, to the holder of another token. False if the run no longer holds it."""
         values = {"token": token, "lease": UNTIL_CONFIRMED, **self.answer(response)}
         return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._handed_over, values))
 
     def leave(self, entry: Entry, token: int) -> Steps[bool]:
-        """As `hand_over`, and what whoever asks is told meanwhile stays as it is."""
+        """`hand_over`, leaving the response that clients get meanwhile as it is."""
         values = {"token": token, "lease": UNTIL_CONFIRMED}
         return (yield from self._write(entry, entry.token, Status.IN_PROGRESS, self._left, values))
 
@@ -136,8 +136,8 @@ class Keeper:
             "body": self._body(response.body),
         }
 
-    def select(self, scope: str, keys: Iterable[str], lock: str = "") -> Steps[dict[str, Found]]:
-        """The entries of one scope that are there, by key; locked, where that is asked for, in the order of keys."""
+    def select(self, scope: str, keys: Iterable[str], lock: str = "") -> Steps[dict[str, LedgerRow]]:
+        """The existing entries of one scope, by key; with a `lock`, locked in the order of keys."""
         params = {f"key_{n}": key for n, key in enumerate(keys)}
         result = yield Query(
             f"SELECT {self._columns} FROM {self.table} WHERE scope = :scope "
@@ -158,7 +158,7 @@ class Keeper:
         )
         return {text(key) for [key] in result.rows}
 
-    def _glance(self, entry: Entry) -> Steps[Found | None]:
+    def _glance(self, entry: Entry) -> Steps[LedgerRow | None]:
         """What is there already, read without locks. Here the INSERT itself looks.
 
         On SQLite, a transaction that reads first could not write any more once another has written.
@@ -167,7 +167,7 @@ class Keeper:
         yield from ()
         return None
 
-    def _look(self, entry: Entry, lock: str = "") -> Steps[Found | None]:
+    def _look(self, entry: Entry, lock: str = "") -> Steps[LedgerRow | None]:
         return (yield from self.select(entry.scope, [entry.key], lock)).get(entry.key)
 
     def _is_free(self, entry: Entry, token: int, status: Status) -> Steps[bool]:
@@ -178,7 +178,7 @@ class Keeper:
         )
         return bool(result.rows)
 
-    def _is_locked(self, entry: Entry, found: Found) -> Steps[bool]:
+    def _is_locked(self, entry: Entry, found: LedgerRow) -> Steps[bool]:
         """Whether another transaction holds the row that was found, and has not ended yet."""
         status = found.recorded.status
         if not self.dialect.skip_locked or (yield from self._is_free(entry, found.token, status)):
@@ -199,7 +199,7 @@ class Keeper:
         )
         return bool(result.rows)
 
-    def _take_over(self, entry: Entry, found: Found, terms: Terms) -> Steps[bool]:
+    def _take_over(self, entry: Entry, found: LedgerRow, terms: Terms) -> Steps[bool]:
         """Make the row this run's, unless it has changed or its lease was renewed since it was read."""
         values = {"digest": entry.digest, "token": entry.token, **_seconds(terms)}
         ended = f" AND leased_until <= {self.dialect.now}"
@@ -223,16 +223,16 @@ _NEW = "scope, idempotency_key, digest, token, leased_until, expires_at"
 _PLACE = "scope = :scope AND idempotency_key = :key AND token = :old_token AND status = :old_status"
 
 
-class PostgreSQLKeeper(Keeper):
-    """Headers travel as text, so that the codecs which an application sets on its connection do no harm."""
+class PostgreSQLLedgerEntries(LedgerEntries):
+    """Headers travel as text, so that codecs that an application sets on its connection do no harm."""
 
     headers_in = "{}::text::jsonb"
     headers_out = "response_headers::text"
     body_in = "{}::bytea"
 
 
-class MySQLKeeper(Keeper):
-    """A plain INSERT that is refused would leave a shared lock, over which two that go on to write would deadlock."""
+class MySQLLedgerEntries(LedgerEntries):
+    """A refused plain INSERT would leave a shared lock, over which two writers would deadlock."""
 
     lock = " FOR UPDATE"
     body_in = "unhex({})"  # drivers differ in how they write bytes into a statement
@@ -251,8 +251,8 @@ class MySQLKeeper(Keeper):
         )
         return {text(key) for [key] in result.rows}
 
-    def _glance(self, entry: Entry) -> Steps[Found | None]:
-        """What needs no writing is answered without waiting for whoever is about to finish the entry."""
+    def _glance(self, entry: Entry) -> Steps[LedgerRow | None]:
+        """Read without locking first: what needs no write need not wait for a run that is about to finish."""
         return (yield from self._look(entry))
 
     def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
@@ -273,7 +273,11 @@ class MySQLKeeper(Keeper):
         return body.hex()
 
 
-KEEPERS: dict[str, type[Keeper]] = {"postgresql": PostgreSQLKeeper, "sqlite": Keeper, "mysql": MySQLKeeper}
+LEDGER_ENTRIES: dict[str, type[LedgerEntries]] = {
+    "postgresql": PostgreSQLLedgerEntries,
+    "sqlite": LedgerEntries,
+    "mysql": MySQLLedgerEntries,
+}
 
 
 def _identity(entry: Entry) -> dict[str, Any]:
@@ -291,10 +295,10 @@ def _seconds(terms: Terms) -> dict[str, Any]:
 _decode_headers = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 
 
-def _found(row: Row) -> Found:
+def _found(row: Row) -> LedgerRow:
     _, token, digest, status, http_status, headers, body, lease_left, expired = row
     response = None if http_status is None else Response(http_status, _headers(headers), bytes(body or b""))
-    return Found(token, Recorded(text(digest), Status(text(status)), response, float(lease_left), bool(expired)))
+    return LedgerRow(token, Recorded(text(digest), Status(text(status)), response, float(lease_left), bool(expired)))
 
 
 def _headers(value: Any) -> tuple[tuple[str, str], ...]:

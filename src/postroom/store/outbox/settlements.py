@@ -9,8 +9,8 @@ from postroom.rules.failures import CODE_LENGTH, Reason, cut
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
 from postroom.rules.replay import Verdict
-from postroom.store.ledger.confirming import Confirming
-from postroom.store.ledger.ledgered import confirmation_of, intent_of, is_final
+from postroom.store.ledger.confirmations import Confirmations
+from postroom.store.ledger.message_outcomes import confirmation_of, intent_of, is_final
 from postroom.store.outbox.leases import (
     Claimed,
     Dead,
@@ -112,7 +112,7 @@ class SettlementWriter:
         """Tell the ledger; returns what is to be written in the place of some, by their lease."""
         if not final:
             return {}
-        verdicts = yield from Confirming(self.sql.names).confirm(
+        verdicts = yield from Confirmations(self.sql.names).confirm(
             [confirmation_of(one) for one in final], self._ledger_keep
         )
         in_line = [_in_line(one, verdict) for one, verdict in zip(final, verdicts, strict=True)]
@@ -120,7 +120,7 @@ class SettlementWriter:
 
     def foresee(self, claimed: Sequence[Claimed]) -> Steps[list[Verdict]]:
         """What the ledger holds for messages that belong to an entry, before they are sent."""
-        return (yield from Confirming(self.sql.names).foresee([intent_of(one) for one in claimed]))
+        return (yield from Confirmations(self.sql.names).foresee([intent_of(one) for one in claimed]))
 
     def _write_all(self, mine: Sequence[Settlement]) -> Steps[None]:
         for receipts in chunks([one for one in mine if isinstance(one, Receipt)]):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.idempotency import Ledger
 from postroom.store.connections.urls import dialect_of_url
-from postroom.store.ledger.bookkeeping import Bookkeeping
 from postroom.store.ledger.entries import Terms
+from postroom.store.ledger.keyed_requests import KeyedRequests
 from postroom.store.sql.names import Names
 from postroom.web.idempotency.keyed_flow import KeyedFlow
 from postroom.web.idempotency.keyed_request import KeyedRequest
@@ -34,7 +34,7 @@ class Core:
         schema, prefix, keep = self.settings.schema, self.settings.table_prefix, self.settings.idempotency_keep_sec
         names = Names.of(dialect or dialect_of_url(str(self.settings.database)), schema, prefix)
         failures, borrowed = self.settings.replay_failures, dialect is not None
-        books = Bookkeeping(names, Terms(self.lease, keep), replay_failures=failures, in_transaction=borrowed)
+        books = KeyedRequests(names, Terms(self.lease, keep), replay_failures=failures, in_transaction=borrowed)
         self.flow = KeyedFlow(self.policy, books, options.hook)
         self._ledger = Ledger(schema=schema, table_prefix=prefix, lease_seconds=self.lease, keep_seconds=keep)
 

@@ -28,7 +28,7 @@ from postroom.web.idempotency.retry_budget import RetryBudget
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Decision, Entry, Response
-    from postroom.store.ledger.bookkeeping import Bookkeeping
+    from postroom.store.ledger.keyed_requests import KeyedRequests
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Hook
     from postroom.web.idempotency.keyed_request import KeyedRequest
@@ -71,7 +71,7 @@ Flow = Generator[Do | Pause, Any, T]
 class KeyedFlow:
     """Decides what becomes of keyed requests. While the ledger does not answer, no request runs."""
 
-    def __init__(self, policy: Policy, books: Bookkeeping, hook: Hook | None = None) -> None:
+    def __init__(self, policy: Policy, books: KeyedRequests, hook: Hook | None = None) -> None:
         self._policy = policy
         self._books = books
         self._hook = hook

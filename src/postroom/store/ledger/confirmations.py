@@ -1,4 +1,4 @@
-"""Confirming: what became of keyed requests whose work is done later, written into the ledger by who did it."""
+"""Confirmations: record in the ledger how the work of a keyed request ended, by whoever did that work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.replay import Response, Status, Verdict, is_reopened, verdict_on
-from postroom.store.ledger.entries import KEEPERS, UNTIL_CONFIRMED, Found
+from postroom.store.ledger.entries import LEDGER_ENTRIES, UNTIL_CONFIRMED, LedgerRow
 from postroom.store.outbox.leases import new_token
 from postroom.store.outbox.writer import listed
 from postroom.store.sql.operations import chunks
@@ -26,7 +26,7 @@ _COLUMNS = (
 
 
 class Confirmation(NamedTuple):
-    """The outcome of a keyed request: whether it succeeded, and what whoever asks again is answered."""
+    """The outcome of a keyed request: whether it succeeded, and the response to replay."""
 
     scope: str
     key: str
@@ -39,31 +39,31 @@ class Confirmation(NamedTuple):
         return Status.SUCCEEDED if self.succeeded else Status.FAILED
 
 
-class Confirming:
-    """Operations for many entries at once, to be run inside the transaction that settles what they belong to.
+class Confirmations:
+    """Operations on many entries at once, inside the transaction that settles what they belong to.
 
-    Lock what is settled first, by its token: so who has lost it writes nothing here. Entries are locked in the order
-    of scope and key, so that two who confirm the same ones do not wait for each other in turn.
+    Lock what is settled first, by its token: then a worker that lost it writes nothing here. Entries are locked in the
+    order of scope and key, so that two workers with the same entries cannot deadlock.
     """
 
     def __init__(self, names: Names) -> None:
-        self._keeper = KEEPERS[names.dialect](names)
-        self._dialect = self._keeper.dialect
-        self._table = self._keeper.table
+        self._entries = LEDGER_ENTRIES[names.dialect](names)
+        self._dialect = self._entries.dialect
+        self._table = self._entries.table
 
     def foresee(self, confirmations: Sequence[Confirmation]) -> Steps[list[Verdict]]:
-        """What `confirm` would answer to each now. Only reads: for who can spare work that was done already."""
-        found: dict[tuple[str, str], Found] = {}
+        """What `confirm` would answer to each now. Only reads: saves work that has been done already."""
+        found: dict[tuple[str, str], LedgerRow] = {}
         for scope, chunk in _chunks(confirmations):
-            rows = yield from self._keeper.select(scope, {one.key for one in chunk})
+            rows = yield from self._entries.select(scope, {one.key for one in chunk})
             found |= {(scope, key): row for key, row in rows.items()}
         return [_judged(found.get((one.scope, one.key)), one) for one in confirmations]
 
     def confirm(self, confirmations: Sequence[Confirmation], keep_seconds: float) -> Steps[list[Verdict]]:
-        """Write the outcomes, and tell for each in its place what became of it.
+        """Write the outcomes; returns a verdict for each, in order.
 
-        An entry that is in progress or failed takes the outcome, and whoever runs it no longer can. One that succeeded
-        is left as it is, and so is one of another digest. Where there is none, one is made.
+        An entry that is in progress or failed takes the outcome, and its run can no longer end it. An entry that has
+        succeeded, or has another digest, stays as it is. A missing entry is created.
         """
         verdicts: dict[int, Verdict] = {}
         for places in _rounds(confirmations):
@@ -74,22 +74,22 @@ class Confirming:
         return [verdicts[place] for place in range(len(confirmations))]
 
     def reopen(self, outcomes: Sequence[Confirmation]) -> Steps[None]:
-        """Take back the failures of work that is to be tried after all: those that ask are told it is in progress.
+        """Undo the failures of work that is to be tried again: clients are told that it is in progress.
 
-        An entry that has succeeded or is another request's is left as it is.
+        An entry that has succeeded, or belongs to another request, stays as it is.
         """
         for scope, chunk in _chunks(outcomes):
             wanted = {one.key: one for one in chunk}
-            found = yield from self._keeper.select(scope, wanted, self._dialect.for_update)
+            found = yield from self._entries.select(scope, wanted, self._dialect.for_update)
             failed = [key for key, row in found.items() if is_reopened(row.recorded, wanted[key].digest)]
             if failed:
                 values = {"token": new_token(), "lease": UNTIL_CONFIRMED, "keep": UNTIL_CONFIRMED}
-                yield self._for_keys(f"UPDATE {self._table} SET {self._keeper.reopened}", scope, failed, values)
+                yield self._for_keys(f"UPDATE {self._table} SET {self._entries.reopened}", scope, failed, values)
 
     def _confirm(self, scope: str, wanted: Mapping[str, Confirmation], keep: float) -> Steps[dict[str, Verdict]]:
         verdicts: dict[str, Verdict] = {}
         while wanted:
-            found = yield from self._keeper.select(scope, wanted, self._dialect.for_update)
+            found = yield from self._entries.select(scope, wanted, self._dialect.for_update)
             judged = {key: _judged(found.get(key), one) for key, one in wanted.items()}
             verdicts |= {key: verdict for key, verdict in judged.items() if verdict is not Verdict.ABSENT}
             yield from self._update(scope, [wanted[key] for key in judged if judged[key] is Verdict.CONFIRMED], keep)
@@ -101,16 +101,16 @@ class Confirming:
         return verdicts
 
     def _update(self, scope: str, confirmed: Sequence[Confirmation], keep: float) -> Steps[None]:
-        """One statement for those that are answered alike."""
+        """One statement for all with the same response."""
         alike: dict[tuple[Status, Response], list[str]] = {}
         for one in confirmed:
             alike.setdefault((one.status, one.response), []).append(one.key)
         for (status, response), keys in alike.items():
-            values = {"status": status.value, "keep": keep, **self._keeper.answer(response)}
-            yield self._for_keys(f"UPDATE {self._table} SET {self._keeper.ended}", scope, keys, values)
+            values = {"status": status.value, "keep": keep, **self._entries.answer(response)}
+            yield self._for_keys(f"UPDATE {self._table} SET {self._entries.ended}", scope, keys, values)
 
     def _remove(self, scope: str, keys: Sequence[str]) -> Steps[None]:
-        """What has expired makes room."""
+        """Delete expired entries, to make room for new ones."""
         if keys:
             yield self._for_keys(f"DELETE FROM {self._table}", scope, keys, {})
 
@@ -125,21 +125,21 @@ class Confirming:
             return set()
         params: dict[str, Any] = {"scope": scope, "token": new_token(), "keep": keep}
         for n, one in enumerate(absent):
-            answer = self._keeper.answer(one.response)
+            answer = self._entries.answer(one.response)
             row = {"key": one.key, "digest": one.digest, "status": one.status.value, **answer}
             params |= {f"{name}_{n}": value for name, value in row.items()}
         rows = listed(map(self._row, range(len(absent))))
-        return (yield from self._keeper.insert(_COLUMNS, rows, params, [f"key_{n}" for n in range(len(absent))]))
+        return (yield from self._entries.insert(_COLUMNS, rows, params, [f"key_{n}" for n in range(len(absent))]))
 
     def _row(self, n: int) -> str:
-        headers, body = self._keeper.headers_in.format(f":headers_{n}"), self._keeper.body_in.format(f":body_{n}")
+        headers, body = self._entries.headers_in.format(f":headers_{n}"), self._entries.body_in.format(f":body_{n}")
         return (
             f"(:scope, :key_{n}, :digest_{n}, :token, :status_{n}, :http_status_{n}, {headers}, {body}, "
             f"{self._dialect.now}, {self._dialect.later(':keep')})"
         )
 
 
-def _judged(found: Found | None, one: Confirmation) -> Verdict:
+def _judged(found: LedgerRow | None, one: Confirmation) -> Verdict:
     return verdict_on(found.recorded if found else None, one.digest)
 
 

@@ -1,8 +1,7 @@
-"""Handing over: a keyed request is left to the message that does its work, in the transaction that adds it.
+"""Handover: the message that does a request's work takes over its ledger entry, in the transaction that adds it.
 
-A row tells by its token how far it is: its run's own, or that with one bit turned once a message has been added for it,
-and another once its run has handed it over. So whoever holds the run's token can tell what became of it, and can no
-longer end it.
+The row's token shows how far this has come. It starts as the run's own token; adding a message flips one bit, handing
+the entry over flips another. So the run can still recognise its entry, but can no longer end it.
 """
 
 from __future__ import annotations
@@ -14,74 +13,74 @@ from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidMessage, LeaseLost
 from postroom.rules.replay import Status
-from postroom.store.ledger.entries import KEEPERS, Found
+from postroom.store.ledger.entries import LEDGER_ENTRIES, LedgerRow
 from postroom.store.sql.operations import chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from postroom.rules.replay import Entry, Response
-    from postroom.store.ledger.entries import Keeper
+    from postroom.store.ledger.entries import LedgerEntries
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
 
 MESSAGE = 1 << 60
-"""The bit that is turned when a message was added for the entry."""
+"""The bit that adding a message for the entry flips."""
 HANDED_OVER = 1 << 61
-"""The bit that is turned by `hand_over`."""
+"""The bit that `hand_over` flips."""
 
 
-class Handing:
-    """Leaves entries to messages."""
+class Handover:
+    """Gives entries to the messages that were added for them."""
 
     def __init__(self, names: Names) -> None:
-        self._keeper = KEEPERS[names.dialect](names)
+        self._entries = LEDGER_ENTRIES[names.dialect](names)
 
-    def leave(self, entries: Sequence[Entry]) -> Steps[None]:
-        """Leave each entry to the message that was just added for it.
+    def leave(self, left: Sequence[Entry]) -> Steps[None]:
+        """Give each entry to the message that was just added for it.
 
-        Raises `LeaseLost` where one is no longer its run's, `InvalidMessage` where one has a message already; then
-        nothing was written.
+        Raises `LeaseLost` if a run no longer holds its entry, and `InvalidMessage` if an entry already has a message.
+        Nothing has been written then.
         """
         tokens: list[tuple[Entry, int]] = []
-        for scope, those in _chunks(entries):
+        for scope, those in _chunks(left):
             keys = sorted({entry.key for entry in those})
-            found = yield from self._keeper.select(scope, keys, self._keeper.dialect.for_update)
+            found = yield from self._entries.select(scope, keys, self._entries.dialect.for_update)
             tokens += [(entry, _open_token(found.get(entry.key), entry)) for entry in those]
         for (entry, _), (following, _) in pairwise(tokens):
             if (entry.scope, entry.key) == (following.scope, following.key):
                 raise InvalidMessage(_second(entry))
         for entry, token in tokens:
-            yield from self._keeper.leave(replace(entry, token=token), token ^ MESSAGE)
+            yield from self._entries.leave(replace(entry, token=token), token ^ MESSAGE)
 
 
-def hand_over(keeper: Keeper, entry: Entry, response: Response | None) -> Steps[Entry | None]:
-    """Give up the entry, also after a message was added for it. Returns that of the heir; None if it was not ours."""
+def hand_over(entries: LedgerEntries, entry: Entry, response: Response | None) -> Steps[Entry | None]:
+    """Give up the entry, with or without a message. Returns its new holder's entry; None if it was not the run's."""
     for token in (entry.token, entry.token ^ MESSAGE):
         heir = replace(entry, token=token ^ HANDED_OVER)
-        if (yield from keeper.hand_over(replace(entry, token=token), heir.token, response)):
+        if (yield from entries.hand_over(replace(entry, token=token), heir.token, response)):
             return heir
     return None
 
 
-def answer(keeper: Keeper, entry: Entry, response: Response) -> Steps[bool]:
-    """What whoever asks is told until the entry's message is sent. False where it was not left to a message.
+def answer(entries: LedgerEntries, entry: Entry, response: Response) -> Steps[bool]:
+    """Record what clients are told until the entry's message is sent. False if no message has the entry.
 
-    What `hand_over` was given counts, and what has become of the message since.
+    A response that `hand_over` recorded stays, and so does what has become of the message since.
     """
-    if (yield from keeper.hand_over(replace(entry, token=entry.token ^ MESSAGE), entry.token ^ MESSAGE, response)):
+    if (yield from entries.hand_over(replace(entry, token=entry.token ^ MESSAGE), entry.token ^ MESSAGE, response)):
         return True
-    return (yield from has_message(keeper, entry))
+    return (yield from has_message(entries, entry))
 
 
-def has_message(keeper: Keeper, entry: Entry) -> Steps[bool]:
-    """Whether the entry was left to a message."""
-    found = (yield from keeper.select(entry.scope, [entry.key])).get(entry.key)
+def has_message(entries: LedgerEntries, entry: Entry) -> Steps[bool]:
+    """Whether a message has taken over the entry."""
+    found = (yield from entries.select(entry.scope, [entry.key])).get(entry.key)
     return found is not None and _is_with_message(found.token, entry)
 
 
-def _open_token(found: Found | None, entry: Entry) -> int:
-    """The token of a row for which a message can be added."""
+def _open_token(found: LedgerRow | None, entry: Entry) -> int:
+    """The token of the row, if a message can take it over."""
     if found is not None and _is_with_message(found.token, entry):
         raise InvalidMessage(_second(entry))
     is_open = found is not None and found.recorded.status is Status.IN_PROGRESS

@@ -1,4 +1,4 @@
-"""Messages that belong to a ledger entry, and what their settlement tells the ledger."""
+"""Messages that belong to a ledger entry: which entry, and what their settlement means for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.http_status import CANCELLED, EXPIRED, SUCCEEDED, UNKNOWN, http_status
 from postroom.rules.naming import LEDGER
 from postroom.rules.replay import Response
-from postroom.store.ledger.confirming import Confirmation
+from postroom.store.ledger.confirmations import Confirmation
 from postroom.store.outbox.leases import Claimed, Dead, Duplicate, Expired, Sent, Settlement
 
 if TYPE_CHECKING:
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
     from postroom.message import Message
 
-_Place = tuple[
+_EntryName = tuple[
     Annotated[str, msgspec.Meta(max_length=255)],
     Annotated[str, msgspec.Meta(min_length=1, max_length=255)],
     Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")],
 ]
-_decode_place: Callable[[str], _Place] = msgspec.json.Decoder(_Place).decode
+_decode_entry_name: Callable[[str], _EntryName] = msgspec.json.Decoder(_EntryName).decode
 JSON = (("content-type", "application/json"),)
 PROBLEM = (("content-type", "application/problem+json"),)
 
 
 def is_ledgered(message: Message) -> bool:
     """Whether the message belongs to a ledger entry."""
-    return bool(message.headers) and LEDGER in message.headers and _place(message.headers) is not None
+    return bool(message.headers) and LEDGER in message.headers and _entry_name(message.headers) is not None
 
 
 def failure_of(headers: Mapping[str, str]) -> Confirmation | None:
-    """That the work of the message with these headers has failed, whatever the reason; None if it is nobody's."""
-    return _confirmation(headers, succeeded=False, response=Response(UNKNOWN)) if _place(headers) else None
+    """A failure for the entry of the message with these headers, whatever the reason; None if it has no entry."""
+    return _confirmation(headers, succeeded=False, response=Response(UNKNOWN)) if _entry_name(headers) else None
 
 
 def is_final(settlement: Settlement) -> bool:
-    """Whether the settlement is what the ledger waits for."""
+    """Whether the settlement decides the message's ledger entry."""
     return type(settlement) in {Sent, Duplicate, Dead, Expired} and is_ledgered(settlement.claimed.message)
 
 
@@ -55,7 +55,7 @@ def entry_of(claimed: Claimed) -> tuple[str, str]:
 
 
 def confirmation_of(settlement: Settlement) -> Confirmation:
-    """What the ledger is told. Of a failure it keeps the reason's code: an error's text may quote the payload."""
+    """What the ledger records. Of a failure only the reason's code: an error's text may quote the payload."""
     message = settlement.claimed.message
     if isinstance(settlement, Sent | Duplicate):
         response = Response(SUCCEEDED, JSON, _answer(settlement.answer))
@@ -64,8 +64,8 @@ def confirmation_of(settlement: Settlement) -> Confirmation:
 
 
 def cancellation_of(headers: Mapping[str, str]) -> Confirmation | None:
-    """What the ledger is told when the message with these headers is cancelled; None if it belongs to no entry."""
-    return _failed(headers, CANCELLED) if _place(headers) else None
+    """What the ledger records when the message with these headers is cancelled; None if it has no entry."""
+    return _failed(headers, CANCELLED) if _entry_name(headers) else None
 
 
 def _failed(headers: Mapping[str, str], code: str) -> Confirmation:
@@ -75,22 +75,22 @@ def _failed(headers: Mapping[str, str], code: str) -> Confirmation:
 
 
 def _confirmation(headers: Mapping[str, str], *, succeeded: bool, response: Response) -> Confirmation:
-    place = _place(headers)
-    if place is None:
+    name = _entry_name(headers)
+    if name is None:
         raise ValueError("the message belongs to no ledger entry")
-    return Confirmation(*place, succeeded, response)
+    return Confirmation(*name, succeeded, response)
 
 
-def _place(headers: Mapping[str, str]) -> _Place | None:
-    """Scope, key and digest. What a producer in plain SQL wrote, and cannot be read as such, names no entry."""
+def _entry_name(headers: Mapping[str, str]) -> _EntryName | None:
+    """Scope, key and digest. A header that cannot be read, as a producer in plain SQL may write, names no entry."""
     try:
-        return _decode_place(headers[LEDGER])
+        return _decode_entry_name(headers[LEDGER])
     except (KeyError, msgspec.DecodeError):
         return None
 
 
 def _answer(answer: str | None) -> bytes:
-    """What the broker said: a JSON object as it is, anything else in one."""
+    """The broker's answer: a JSON object as it is, anything else wrapped in one."""
     told = None if answer is None else cut(answer, len(answer))
     try:
         msgspec.json.decode(told or "", type=dict[str, msgspec.Raw])

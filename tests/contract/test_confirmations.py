@@ -6,8 +6,8 @@ import pytest
 
 from postroom.idempotency import Response
 from postroom.rules.replay import Entry, Recorded, Run, Status, Verdict
-from postroom.store.ledger.confirming import Confirmation, Confirming
-from postroom.store.ledger.entries import KEEPERS, Terms
+from postroom.store.ledger.confirmations import Confirmation, Confirmations
+from postroom.store.ledger.entries import LEDGER_ENTRIES, Terms
 from postroom.store.outbox.leases import new_token
 from postroom.store.sql.operations import Operations
 from tests.contract.store_drivers import Room, only_with_row_locks, single
@@ -23,20 +23,20 @@ class Ledger:
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self.keeper = KEEPERS[room.names.dialect](room.names)
-        self.confirming = Confirming(room.names)
+        self.entries = LEDGER_ENTRIES[room.names.dialect](room.names)
+        self.confirming = Confirmations(room.names)
         self.operations = Operations(room.names)
 
     def begin(self, key: str, digest: str = A, scope: str = "shop", lease: float = 30) -> Entry:
         entry = Entry(scope, key, digest, new_token())
         begun = self.room.run(
-            self.operations.transaction(lambda: self.keeper.begin(entry, Terms(lease, DAY), replay_failures=False))
+            self.operations.transaction(lambda: self.entries.begin(entry, Terms(lease, DAY), replay_failures=False))
         )
         assert isinstance(begun, Run)
         return entry
 
     def end(self, entry: Entry, status: Status = Status.SUCCEEDED, response: Response | None = SENT) -> bool:
-        return self.room.run(self.operations.transaction(self.keeper.end, entry, status, response, DAY))
+        return self.room.run(self.operations.transaction(self.entries.end, entry, status, response, DAY))
 
     def confirm(self, *outcomes: Confirmation) -> list[Verdict]:
         foreseen = self.room.run(self.confirming.foresee(outcomes))
@@ -45,7 +45,7 @@ class Ledger:
         return verdicts
 
     def recorded(self, key: str, scope: str = "shop") -> Recorded | None:
-        found = self.room.run(self.keeper.select(scope, [key])).get(key)
+        found = self.room.run(self.entries.select(scope, [key])).get(key)
         return found.recorded if found else None
 
 
