@@ -79,5 +79,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Stop the servers, also after Ctrl-C; the keepers see to it when the run is killed."""
+    """Stop the servers, also after Ctrl-C; if the run is killed, the supervisors do that."""
     registry.close_all()

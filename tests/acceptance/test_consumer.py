@@ -24,7 +24,7 @@ from postroom.sources.memory import MemorySource
 from postroom.telemetry.events import Event, Handled, Postponed, Reachability
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

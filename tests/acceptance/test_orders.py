@@ -29,7 +29,7 @@ from postroom.store.connections.stores import Store
 from postroom.store.ledger.confirmations import Confirmation, Confirmations
 from tests.acceptance.documents import ROOT
 from tests.contract import clock
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

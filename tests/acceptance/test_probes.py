@@ -17,8 +17,8 @@ from tests.acceptance.probing import PATIENCE, Process, plain_environment, start
 from tests.acceptance.service import Service
 from tests.services.databases import need
 from tests.services.nats import Nats
+from tests.services.ports import free_port
 from tests.services.postgresql import PostgreSQL
-from tests.services.service import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ import pytest
 from tests.acceptance import documents
 from tests.services.databases import need
 from tests.services.nats import Nats
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

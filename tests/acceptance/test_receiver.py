@@ -19,7 +19,7 @@ from postroom.errors import InvalidSetting
 from postroom.web import Receiver
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -26,7 +26,7 @@ from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
 from tests.services.databases import need
 from tests.services.nats import Nats
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from postroom import Message
 from tests.crash.crew import wait_until
 from tests.crash.program import Program
 from tests.crash.shop import check
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

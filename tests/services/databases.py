@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Service)
 def need(kind: type[S], own: S | None = None) -> S:
     """Return the run's server of this kind, or the caller's own, started.
 
-    Where it cannot be had the test is skipped, or fails under CI.
+    If it is not available, the test is skipped, or fails under CI.
     """
     try:
         if own is not None:

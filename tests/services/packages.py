@@ -15,7 +15,7 @@ from tests.services.service import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PATIENCE = 600  # seconds for a download
+DOWNLOAD_TIMEOUT = 600  # seconds for a download
 
 
 def require_programs(*names: str, packages: Sequence[str]) -> dict[str, Path]:
@@ -73,10 +73,10 @@ def _install(apt_get: Path, packages: Sequence[str], because: str) -> None:
                 capture_output=True,
                 text=True,
                 check=True,
-                timeout=PATIENCE,
+                timeout=DOWNLOAD_TIMEOUT,
             )
         except subprocess.TimeoutExpired:
-            raise Unavailable(f"{because}; apt-get {command[0]} takes more than {PATIENCE} s") from None
+            raise Unavailable(f"{because}; apt-get {command[0]} takes more than {DOWNLOAD_TIMEOUT} s") from None
         except subprocess.CalledProcessError as error:
             reason = (error.stderr.strip() or error.stdout.strip()).splitlines()[-1:]
             raise Unavailable(f"{because}; apt-get {command[0]} failed: {''.join(reason)}") from None

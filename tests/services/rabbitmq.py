@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 from tests.services.packages import require_programs
-from tests.services.service import Service, Unavailable, free_port
+from tests.services.ports import free_port
+from tests.services.service import Service, Unavailable
 
 LARGEST = 1024 * 1024
 # The wrapper on PATH changes the user and shares a directory; the real script does what its environment says.

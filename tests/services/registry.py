@@ -34,7 +34,7 @@ def get(kind: type[S]) -> S:
 
 
 def available(kind: type[Service]) -> bool:
-    """Say whether the server can be had on this machine; it runs afterwards when it can."""
+    """Whether the server is available on this machine; it runs afterwards if it is."""
     try:
         get(kind)
     except Unavailable:
@@ -43,7 +43,7 @@ def available(kind: type[Service]) -> bool:
 
 
 def missing() -> dict[str, str]:
-    """Return the servers that were asked for and could not be had, with the reasons."""
+    """Return the servers that were needed and not available, with the reasons."""
     return {kind.title: reason for kind, (_, reason) in _missing.items()}
 
 

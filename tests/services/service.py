@@ -1,11 +1,9 @@
-"""What every server that the tests start has in common."""
+"""A server that tests start: the base class."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
@@ -13,26 +11,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 import psutil
 
-from tests.services.keeper import Keeper
+from tests.services.ports import free_port
+from tests.services.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-PATIENCE = 60  # seconds for a server to answer after its start
+START_TIMEOUT = 60  # seconds for a server to answer after it was started
 POLL = 0.05  # seconds between two tries
-# Below the range that systems hand out to outgoing connections: the port is still free after a crash and restart.
-PORTS = range(20_000, 30_000)
-# Each worker of a run has ports of its own, so that two that look at the same moment cannot find the same one free.
-SHARES = 16
 
 
 class Unavailable(Exception):
-    """The server cannot be had on this machine; the message says why."""
+    """The server is not available on this machine; the message says why."""
 
 
 class ServiceFailed(Exception):
-    """The server is there but did not start; the message ends with its log."""
+    """The server did not start; the message ends with its log."""
 
 
 class Service(ABC):
@@ -49,24 +44,24 @@ class Service(ABC):
     def __init__(self) -> None:
         self.port = free_port()
         self.pid = 0
-        self._keeper: Keeper | None = None
+        self._supervisor: Supervisor | None = None
 
     @property
     def directory(self) -> Path:
         """Where the server keeps everything. It exists from the first start until `close`."""
-        return self._kept.directory
+        return self._running.directory
 
     def start(self) -> None:
         """Return when the server answers; raise `Unavailable` or `ServiceFailed` and leave nothing behind."""
-        if self._keeper is None:
+        if self._supervisor is None:
             self.require()
-            self._keeper = Keeper(user=self.user, environment=self.environment())
+            self._supervisor = Supervisor(user=self.user, environment=self.environment())
             try:
                 self.prepare()
             except BaseException:
                 self.close()
                 raise
-        self.pid = self._keeper.start(self.command(), self.stop_signal)
+        self.pid = self._supervisor.start(self.command(), self.stop_signal)
         try:
             self._await_answer()
         except BaseException:
@@ -76,15 +71,15 @@ class Service(ABC):
     def stop(self, *, kill: bool = False) -> None:
         """End the server, in order or as a crash would; its data stay for the next `start`."""
         if kill:
-            self._kept.kill()
+            self._running.kill()
         else:
-            self._kept.stop()
+            self._running.stop()
 
     @contextmanager
     def hung(self) -> Iterator[None]:
-        """The server, with all that it has started, does nothing; the system still takes connections for it."""
+        """Suspend the server and everything it started; the system still accepts connections for it."""
         server = psutil.Process(self.pid)
-        server.suspend()  # first, so that it starts nothing more meanwhile
+        server.suspend()  # first, so that it starts nothing else meanwhile
         processes = [server, *server.children(recursive=True)]
         try:
             for process in processes:
@@ -96,13 +91,13 @@ class Service(ABC):
 
     def close(self) -> None:
         """End the server and remove its data. Nothing happens when it was never started."""
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
+        if self._supervisor is not None:
+            self._supervisor.close()
+            self._supervisor = None
 
     def run(self, *command: str | Path) -> None:
         """Run a program as the server's user; raise `ServiceFailed` when it fails."""
-        if self._kept.run(command) != 0:
+        if self._running.run(command) != 0:
             raise ServiceFailed(f"{command[0]} failed:\n{self._log_tail()}")
 
     def environment(self) -> dict[str, str]:
@@ -111,7 +106,7 @@ class Service(ABC):
 
     @abstractmethod
     def require(self) -> None:
-        """Find the server, or get it where that is permitted; raise `Unavailable` otherwise."""
+        """Find the server, or install it if permitted; raise `Unavailable` otherwise."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -126,18 +121,18 @@ class Service(ABC):
         """Return when the server answers, raise anything when it does not."""
 
     @property
-    def _kept(self) -> Keeper:
-        if self._keeper is None:
+    def _running(self) -> Supervisor:
+        if self._supervisor is None:
             raise RuntimeError(f"{self.title} has not been started")
-        return self._keeper
+        return self._supervisor
 
     def _await_answer(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START_TIMEOUT
         while True:
             try:
                 self.ping()
             except Exception as error:  # a server that is coming up refuses in many ways
-                code = self._kept.exit_code()
+                code = self._running.exit_code()
                 if code is not None:
                     raise ServiceFailed(f"{self.title} ended with code {code}:\n{self._log_tail()}") from error
                 if time.monotonic() > deadline:
@@ -147,7 +142,7 @@ class Service(ABC):
                 return
 
     def _log_tail(self) -> str:
-        return "\n".join(self._kept.log().splitlines()[-20:])
+        return "\n".join(self._running.log().splitlines()[-20:])
 
 
 class DatabaseService(Service):
@@ -168,18 +163,3 @@ class DatabaseService(Service):
     @abstractmethod
     def drop_database(self, name: str) -> None:
         """Drop the database, even when somebody is still connected to it."""
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    # The system's randomness: Hypothesis seeds Python's, which would give every run the same ports.
-    for port in random.SystemRandom().sample(PORTS[worker % SHARES :: SHARES], k=100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise ServiceFailed(f"no free port found between {PORTS.start} and {PORTS.stop}")

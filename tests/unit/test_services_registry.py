@@ -1,4 +1,4 @@
-"""A server that cannot be had: asked for once, told aloud, a skip for a person and a failure for CI."""
+"""A server that is not available: tried once, reported, skipped for a person and a failure in CI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from tests.services import registry
 from tests.services.databases import need
 from tests.services.packages import require_programs
-from tests.services.service import Service, Unavailable, free_port
+from tests.services.ports import free_port
+from tests.services.service import Service, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""What relay, consumer and web share: background tasks, backoff, time limits, threads, wake-ups, worker names."""
+"""What relay, consumer and web share: start and stop, backoff, time limits, threads, wake-ups, worker names."""

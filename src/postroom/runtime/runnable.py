@@ -1,4 +1,4 @@
-"""Start, stop and run in the background: what relays and consumers have in common."""
+"""Runnable: start, stop and run in the background, for relays and consumers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Run(Protocol):
+class ActiveRun(Protocol):
     """One run, on one event loop."""
 
     async def run(self) -> None:
@@ -27,7 +27,7 @@ class Run(Protocol):
         ...
 
 
-R = TypeVar("R", bound=Run)
+R = TypeVar("R", bound=ActiveRun)
 
 
 class Runnable(ABC, Generic[R]):

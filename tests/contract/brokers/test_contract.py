@@ -17,7 +17,7 @@ from postroom.delivery.attempt import GRACE
 from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Reason
 from postroom.telemetry.events import Reachability, Settled, TargetChanged
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import Reason
 from tests.services.databases import need
 from tests.services.nats import Nats
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

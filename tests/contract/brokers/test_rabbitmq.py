@@ -17,8 +17,8 @@ from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Failure, Reason
 from postroom.sources.rabbitmq import RabbitSource
 from tests.services.databases import need
+from tests.services.ports import free_port
 from tests.services.rabbitmq import LARGEST, RabbitMQ
-from tests.services.service import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,7 +14,7 @@ import pytest
 from postroom.errors import BrokerUnavailable
 from tests.contract.sources.receiving import GLANCE, acknowledge, consume, ids, patiently, receive, until_unavailable
 from tests.contract.sources.source_rigs import KafkaSourceRig, RedisSourceRig, ServerSourceRig
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from postroom.sources.port import Received, Source

@@ -20,7 +20,7 @@ from postroom.telemetry.events import Lifecycle
 from postroom.telemetry.health import Health
 from postroom.telemetry.metrics import prometheus
 from postroom.telemetry.probes import Answer, Probes, pages, prometheus_page
-from tests.services.service import free_port
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The test run's end of a keeper: see `keeper_program`."""
+"""Controls a supervisor process from the test run: see `supervisor_program`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Mapping, Sequence
 
-PROGRAM = Path(__file__).with_name("keeper_program.py")
-PATIENCE = 60  # seconds for a keeper to stop its server and go
+PROGRAM = Path(__file__).with_name("supervisor_program.py")
+STOP_TIMEOUT = 60  # seconds for a supervisor to stop its server and end
 
 
-class Keeper:
+class Supervisor:
     """A process that runs one server in a temporary directory, and that takes both away when this process ends."""
 
     def __init__(self, *, user: str | None, environment: Mapping[str, str]) -> None:
@@ -27,38 +27,38 @@ class Keeper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a terminal's Ctrl-C reaches the tests, which then let go in order
+            start_new_session=True,  # Ctrl-C in a terminal reaches only the tests, which close everything
         )
         self.directory = Path(self._read()["directory"])
 
     def run(self, command: Sequence[str | Path]) -> int:
         """Run a program to its end and return its exit code; its output goes to the log."""
-        return int(self._order("run", command=[str(word) for word in command], **self._as)["code"])
+        return int(self._request("run", command=[str(word) for word in command], **self._as)["code"])
 
     def start(self, command: Sequence[str | Path], stop_signal: signal.Signals) -> int:
         """Start the server and return its process id."""
         words = [str(word) for word in command]
-        return int(self._order("start", command=words, stop_signal=int(stop_signal), **self._as)["pid"])
+        return int(self._request("start", command=words, stop_signal=int(stop_signal), **self._as)["pid"])
 
     def exit_code(self) -> int | None:
         """Return None while the server runs."""
-        code: int | None = self._order("status")["code"]
+        code: int | None = self._request("status")["code"]
         return code
 
     def stop(self) -> None:
         """End the server in order."""
-        self._order("stop")
+        self._request("stop")
 
     def kill(self) -> None:
         """End the server and its children with SIGKILL."""
-        self._order("kill")
+        self._request("kill")
 
     def close(self) -> None:
-        """End the server in order, remove the directory, end the keeper."""
+        """End the server in order, remove the directory, end the supervisor."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()
-        self._process.wait(PATIENCE)
+        self._process.wait(STOP_TIMEOUT)
         self._process.stdout.close()
 
     def log(self) -> str:
@@ -66,7 +66,7 @@ class Keeper:
         file = self.directory / "log"
         return file.read_text(errors="replace") if file.exists() else ""
 
-    def _order(self, do: str, **details: Any) -> dict[str, Any]:
+    def _request(self, do: str, **details: Any) -> dict[str, Any]:
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"do": do, **details}) + "\n")
         self._process.stdin.flush()
@@ -76,6 +76,6 @@ class Keeper:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the keeper ended with code {self._process.wait()}")
+            raise RuntimeError(f"the supervisor ended with code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         return answer

@@ -1,6 +1,6 @@
-"""The process that stands between a test run and one server, so that the server never outlives the run.
+"""A process that supervises one server for a test run, so that the server never outlives the run.
 
-It makes a temporary directory, obeys orders that arrive on stdin as lines of JSON (`run`, `start`, `status`,
+It makes a temporary directory, handles requests that arrive on stdin as lines of JSON (`run`, `start`, `status`,
 `stop`, `kill`) and answers each with a line on stdout. When stdin closes or the test process is gone, for
 whatever reason (the end, Ctrl-C, SIGKILL), it stops the server and removes the directory.
 """
@@ -25,11 +25,11 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = 20  # seconds for a server to end after it was asked to
-GLANCE = 0.5  # seconds between two looks at whether the test process is still there
+STOP_TIMEOUT = 20  # seconds for a server to end
+CHECK_EVERY = 0.5  # seconds between two checks of the test process
 
 
-class Keeper:
+class Supervisor:
     """One server's process and directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -37,14 +37,14 @@ class Keeper:
         self.server: subprocess.Popen[bytes] | None = None
         self.stop_signal = signal.SIGTERM
 
-    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one order and return the answer."""
-        match order["do"]:
+    def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one request and return the answer."""
+        match request["do"]:
             case "run":
-                return {"code": self._open(order).wait()}
+                return {"code": self._open(request).wait()}
             case "start":
-                self.stop_signal = signal.Signals(order["stop_signal"])
-                self.server = self._open(order)
+                self.stop_signal = signal.Signals(request["stop_signal"])
+                self.server = self._open(request)
                 return {"pid": self.server.pid}
             case "status":
                 return {"code": self.server.poll() if self.server else None}
@@ -53,7 +53,7 @@ class Keeper:
             case "kill":
                 self.kill()
             case unknown:
-                raise ValueError(f"no such order: {unknown}")
+                raise ValueError(f"no such request: {unknown}")
         return {}
 
     def stop(self) -> None:
@@ -62,7 +62,7 @@ class Keeper:
             return
         self.server.send_signal(self.stop_signal)
         try:
-            self.server.wait(PATIENCE)
+            self.server.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -78,14 +78,14 @@ class Keeper:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     victim.kill()
             self.server.wait()
-            psutil.wait_procs(victims[1:], timeout=PATIENCE)
+            psutil.wait_procs(victims[1:], timeout=STOP_TIMEOUT)
 
-    def _open(self, order: dict[str, Any]) -> subprocess.Popen[bytes]:
-        user = order["user"]
+    def _open(self, request: dict[str, Any]) -> subprocess.Popen[bytes]:
+        user = request["user"]
         with (self.directory / "log").open("ab") as log:
             return subprocess.Popen(
-                order["command"],
-                env=order["environment"],
+                request["command"],
+                env=request["environment"],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -96,14 +96,14 @@ class Keeper:
             )
 
 
-def orders(test_process: int) -> Iterator[dict[str, Any]]:
-    """Yield the orders until stdin closes or the test process is gone.
+def requests(test_process: int) -> Iterator[dict[str, Any]]:
+    """Yield the requests until stdin closes or the test process is gone.
 
     Both, because a process that the tests forked may hold the other end of stdin open.
     """
     with open(0, "rb", buffering=0) as stdin:
         while os.getppid() == test_process:
-            if select.select([stdin], [], [], GLANCE)[0]:
+            if select.select([stdin], [], [], CHECK_EVERY)[0]:
                 line = stdin.readline()
                 if not line:
                     return
@@ -120,18 +120,18 @@ def main() -> None:
     """Keep one server until the test process lets go or dies."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
-    keeper = Keeper(Path(tempfile.mkdtemp(prefix="postroom-")))
+    supervisor = Supervisor(Path(tempfile.mkdtemp(prefix="postroom-")))
     try:
-        answer({"directory": str(keeper.directory)})
-        for order in orders(test_process=int(sys.argv[1])):
-            answer(keeper.obey(order))
+        answer({"directory": str(supervisor.directory)})
+        for request in requests(test_process=int(sys.argv[1])):
+            answer(supervisor.handle(request))
     except BrokenPipeError:
         pass  # the test process is gone; nobody reads the answer
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        keeper.stop()
-        shutil.rmtree(keeper.directory, ignore_errors=True)
+        supervisor.stop()
+        shutil.rmtree(supervisor.directory, ignore_errors=True)
 
 
 if __name__ == "__main__":
