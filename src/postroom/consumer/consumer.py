@@ -262,6 +262,7 @@ class Consumer(Runnable[ConsumerRun]):
         queue = Queue(
             name=self._queue,
             destination=destination,
+            settles=True,
             timeout=max(handler.timeout for handler in self._handlers) + 1 + GRACE,
             policy=destination.policy_for,
             classifier=self._classifier,

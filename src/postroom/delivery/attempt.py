@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from postroom.brokers.port import Accepted, NotSent, Refused, TargetUnavailable, Unreached
@@ -175,9 +176,11 @@ class Attempt:
     async def _deliver(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Call the destination, and return an outcome for each delivery whatever happens."""
         timeout, classifier = self._queue.timeout, self._queue.classifier
+        at_destination = self._in_flight.at_destination(batch) if self._queue.settles else nullcontext()
         try:
-            async with asyncio.timeout(timeout + GRACE):
-                outcomes = list(await self._queue.destination.deliver(batch, timeout))
+            with at_destination:
+                async with asyncio.timeout(timeout + GRACE):
+                    outcomes = list(await self._queue.destination.deliver(batch, timeout))
         except BrokerUnavailable as error:
             return [Unreached(str(error))] * len(batch)
         except TimeoutError:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from postroom.rules.ordering import NO_LANE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from postroom.delivery.held_lanes import HeldLanes
-    from postroom.store.outbox.leases import Claimed, Lane
+    from postroom.store.outbox.leases import Claimed, Lane, Lease
 
 
 class InFlight:
@@ -32,6 +33,7 @@ class InFlight:
         self._claims: dict[int, Claimed] = {}
         self._deadlines: dict[int, float] = {}
         """Of messages without a key, by token."""
+        self._at_destination: set[Lease] = set()
         self._landed = asyncio.Event()
         self._closing = False
         self.bytes = 0
@@ -78,6 +80,20 @@ class InFlight:
     def _holds(self, lease: tuple[int, int], now: float) -> bool:
         lane, token = lease
         return self._deadlines.get(token, 0.0) > now if lane == NO_LANE else self.lanes.holds(lease, now)
+
+    @contextmanager
+    def at_destination(self, claimed: Sequence[Claimed]) -> Iterator[None]:
+        """In this block the destination has these claims, and may settle them at any moment."""
+        leases = {one.lease for one in claimed}
+        self._at_destination |= leases
+        try:
+            yield
+        finally:
+            self._at_destination -= leases
+
+    def is_at_destination(self, one: Claimed) -> bool:
+        """Whether the destination may settle the claim at any moment, so that its lease may be gone without a loss."""
+        return one.lease in self._at_destination
 
     def extend(self, tokens: Iterable[int], deadline: float) -> None:
         """Note that leases of messages without a key were renewed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from postroom.rules.ordering import LANES
+from postroom.rules.ordering import fair_share, lanes_to_release
 from postroom.store.outbox.leases import new_token
 from postroom.telemetry.events import Beat
 
@@ -111,7 +111,7 @@ class LeaseKeeper:
         self._lanes.extend(renewal.lanes, started + options.lane_lease)
         if rows and not passed_over:
             self._renewed_at = started
-        lost = [one for one in renewal.lost if one in self._in_flight]
+        lost = [one for one in renewal.lost if one in self._in_flight and not self._in_flight.is_at_destination(one)]
         for lane in renewal.lost_lanes:
             if self._lanes.has(lane):
                 self._lanes.drop(lane.number)
@@ -121,12 +121,11 @@ class LeaseKeeper:
     async def _share_lanes(self, alive: int) -> None:
         """Hold a fair share of the lanes: release what is too much, take what is free."""
         await self._release_unresolved()
-        share = -(-LANES // max(1, alive))
-        staying = [one for one in self._lanes if not one.leaving]
+        share = fair_share(alive)
+        staying = {one.lane.number: one for one in self._lanes if not one.leaving}
         busy = self._in_flight.busy_lanes()
-        too_many = max(0, len(staying) - share)
-        for one in sorted(staying, key=lambda one: one.lane.number in busy)[:too_many]:
-            one.leaving = True
+        for number in lanes_to_release(staying, busy, share):
+            staying[number].leaving = True
         gone = [one.lane for one in self._lanes if one.leaving and one.lane.number not in busy]
         if gone:
             for lane in gone:

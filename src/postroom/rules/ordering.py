@@ -1,7 +1,7 @@
 """Order by key: which lane a key belongs to, and in which waves a batch may be sent."""
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from enum import StrEnum
 from typing import TypeVar
 
@@ -34,6 +34,17 @@ def key_hash(key: str) -> int:
 def lane_of(hashed_key: int) -> int:
     """Return the lane, 0 to `LANES - 1`, of a key with this `key_hash`."""
     return hashed_key & (LANES - 1)
+
+
+def fair_share(workers: int) -> int:
+    """Return how many lanes each of the living workers holds at most."""
+    return -(-LANES // max(1, workers))
+
+
+def lanes_to_release(held: Iterable[int], busy: Collection[int], share: int) -> list[int]:
+    """Return those of the held lanes that are more than the share: idle ones first."""
+    idle_first = sorted(held, key=lambda lane: lane in busy)
+    return idle_first[: max(0, len(idle_first) - share)]
 
 
 def waves(items: Iterable[Item], key_of: Callable[[Item], Hashable | None]) -> list[list[Item]]:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from postroom.rules.ordering import (
     LANES,
     NO_LANE,
+    fair_share,
     key_hash,
     lane_of,
+    lanes_to_release,
     waves,
 )
 
@@ -129,3 +131,16 @@ class TestWaves:
             assert delivered == of_key[: len(delivered)]
         loose = [p for p in batch if p.key is None and p.position not in failing]
         assert [parcel for parcel in confirmed if parcel.key is None] == loose
+
+
+class TestSharing:
+    @pytest.mark.parametrize(("workers", "share"), [(0, LANES), (1, LANES), (3, 6), (LANES, 1), (2 * LANES, 1)])
+    def test_all_lanes_are_held_by_someone(self, workers: int, share: int) -> None:
+        assert fair_share(workers) == share
+        assert share * max(1, workers) >= LANES
+
+    def test_idle_lanes_are_released_before_busy_ones(self) -> None:
+        assert lanes_to_release([1, 2, 3, 4], {1, 2}, 3) == [3]
+        assert lanes_to_release([1, 2, 3, 4], {1, 2}, 1) == [3, 4, 1]
+        assert lanes_to_release([1, 2], {1, 2}, 2) == []
+        assert lanes_to_release([], set(), 2) == []

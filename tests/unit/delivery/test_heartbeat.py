@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from postroom.brokers.memory import MemoryBroker
+from postroom.delivery.destination import PublishToBroker
+from postroom.delivery.heartbeat import Heartbeat
+from postroom.delivery.queue import EngineOptions, Queue
+from postroom.delivery.queue_worker import QueueWorker
+from postroom.message import Message
+from postroom.rules.ordering import NO_LANE
+from postroom.store.connections.reconnecting import ConnectionSet
+from postroom.store.outbox.leases import Claimed, Renewal
+from postroom.store.outbox.queue_store import QueueStore
+from postroom.store.outbox.workers import Workers
+from postroom.store.sql.names import Names
+
+PATIENCE = 10
+
+
+class Keeper:
+    """Keeps the leases of a queue, or hangs."""
+
+    def __init__(self, *, hangs: bool = False) -> None:
+        self._hangs = hangs
+        self.beats = 0
+        self.beat_often = asyncio.Event()
+
+    async def beat(self) -> int:
+        if self._hangs:
+            await asyncio.Event().wait()
+        return 1
+
+    def report(self, alive: int | None) -> None:
+        assert alive == 1
+        self.beats += 1
+        if self.beats > 3:
+            self.beat_often.set()
+
+
+async def test_a_queue_whose_beat_hangs_does_not_delay_the_others() -> None:
+    hanging, lively = Keeper(hangs=True), Keeper()
+    heartbeat = Heartbeat(cast("Any", [hanging, lively]), interval=0.0)
+    beating = asyncio.create_task(heartbeat.run())
+    await asyncio.wait_for(lively.beat_often.wait(), PATIENCE)
+    assert hanging.beats == 0
+    beating.cancel()
+    await asyncio.wait({beating})
+
+
+async def test_no_beat_begins_after_the_last() -> None:
+    keeper = Keeper()
+    heartbeat = Heartbeat(cast("Any", [keeper]), interval=0.0)
+    beating = asyncio.create_task(heartbeat.run())
+    await asyncio.wait_for(keeper.beat_often.wait(), PATIENCE)
+    await heartbeat.finish()
+    beats = keeper.beats
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert keeper.beats <= beats + 1, "the one that was about to be reported"
+    beating.cancel()
+    await asyncio.wait({beating})
+
+
+class Gone:
+    """A connection to a database that has none of these leases any more, and then fails."""
+
+    connections = 1
+
+    def __init__(self, lost: list[Claimed]) -> None:
+        self._answers: list[Any] = [Renewal(set(), set(), lost, [])]
+
+    async def attempt(self, steps: Any, _on: int | None = None) -> Any:
+        steps.close()
+        return self._answers.pop(0)
+
+
+async def test_what_the_destination_may_have_settled_itself_is_not_reported_as_lost() -> None:
+    """Whether its lease was lost, or the destination has just settled it, only the destination can tell."""
+    settled, lost = (Claimed(n, NO_LANE, 7, 0, 1, Message.new("t", n)) for n in (1, 2))
+    connection: Any = Gone([settled, lost])
+    names = Names.of("sqlite", None, None)
+    worker = QueueWorker(
+        queue=Queue(name="default", destination=PublishToBroker(MemoryBroker()), settles=True),
+        options=EngineOptions(worker="w", lease=0.0),
+        store=QueueStore(names),
+        workers=Workers(names),
+        connections=ConnectionSet(connection, connection, (connection, connection), (connection, connection)),
+        stopping=asyncio.Event(),
+        moved_to=lambda _: None,
+    )
+    worker.in_flight.take([settled, lost], 1e9)
+    with worker.in_flight.at_destination([settled]):
+        await worker.lease_keeper._renew()
+    assert worker.pending.take_conflicts() == [lost]
+    assert worker.in_flight.remaining([settled, lost]) == [settled]
