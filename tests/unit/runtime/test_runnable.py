@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,7 +65,9 @@ async def test_stop_ends_all_runs_and_is_over_then() -> None:
     runs = [asyncio.create_task(clock.run()) for _ in range(2)]
     while clock.open < 2:  # noqa: ASYNC110 - it sets no event
         await asyncio.sleep(0)
-    await asyncio.to_thread(clock.stop)
+    elsewhere = Thread(target=clock.stop)
+    elsewhere.start()
+    elsewhere.join()
     assert clock.stopping
     await asyncio.wait_for(asyncio.gather(*runs), 10)
     assert (clock.open, clock.stopping) == (0, False)
