@@ -278,7 +278,7 @@ def test_L_12_a_request_is_left_to_the_message_that_is_added_for_it(
     assert isinstance(begin(caller, key), InProgress)
     assert not caller.ledger(LEDGER, "renew", run.entry)
     assert not caller.ledger(LEDGER, "fail", run.entry)
-    with pytest.raises(LeaseLost, match=r"left to a message .* call hand_over"):
+    with pytest.raises(LeaseLost, match=r"handed to a message .* call hand_over"):
         caller.ledger(LEDGER, "finish", run.entry, CREATED)
     rolled_back(caller)
     caller.ledger(LEDGER, "hand_over", run.entry, Response(202))
@@ -326,7 +326,7 @@ def test_L_12_a_request_has_one_message_whether_it_was_handed_over_before_or_not
     for entry in (run.entry, heir):
         with pytest.raises(InvalidMessage, match="has a message already"):
             caller.add(OUTBOX, "orders", ledger=entry)
-        with pytest.raises(LeaseLost, match="left to a message"):
+        with pytest.raises(LeaseLost, match="handed to a message"):
             caller.ledger(LEDGER, "finish", entry, CREATED)
     assert begin(caller, key) == Replay(Response(202))
     caller.commit()

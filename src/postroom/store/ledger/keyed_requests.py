@@ -84,7 +84,7 @@ class KeyedRequests:
         return self._alone(self._entries.renew_unless_locked, entry, self._terms.lease)
 
     def _alone(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
-        """Run an operation of the entries's. Where each of its writes is one guarded statement, that one commits."""
+        """Run an operation. Where each of its writes is one guarded statement, that statement commits by itself."""
         if self._in_transaction:
             return (yield from explained(operation(*args, **kwargs)))
         if self._is_one_statement:
