@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.errors import InvalidMessage, InvalidSetting, LeaseLost, PayloadTooLarge
 from postroom.message import Fields, Message
@@ -14,10 +14,13 @@ from postroom.runtime import wakeup
 from postroom.settings import Settings
 from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.ledger.handover import Handover
-from postroom.store.outbox.writing import WRITERS, Writer
+from postroom.store.outbox.writers import WRITERS
 from postroom.store.sql.db_errors import explained
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Steps, arun, run
+
+if TYPE_CHECKING:
+    from postroom.store.outbox.writer import Writer
 
 MOST_TOPICS = 4096
 """Topics whose check is cached."""

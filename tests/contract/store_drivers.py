@@ -22,7 +22,7 @@ from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits
 from postroom.rules.ordering import Order, key_hash, lane_of
 from postroom.store.connections.stores import BlockingStore, BridgedStore, Store
 from postroom.store.outbox.queue_store import QueueStore
-from postroom.store.outbox.writing import WRITERS
+from postroom.store.outbox.writers import WRITERS
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE, Operations
 from postroom.store.sql.steps import Query, Result, Steps

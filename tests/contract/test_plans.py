@@ -18,7 +18,7 @@ from postroom.store.connections.kinds import driver_kind
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Lane, Retry, Sent
 from postroom.store.outbox.queue_store import QueueStore
-from postroom.store.outbox.writing import WRITERS
+from postroom.store.outbox.writers import WRITERS
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Query, Steps, run

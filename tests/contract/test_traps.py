@@ -14,7 +14,7 @@ from postroom.store.admin.retention import Retention
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Claimed, Dead, Retry, Sent
 from postroom.store.outbox.queue_store import QueueStore
-from postroom.store.outbox.writing import WRITERS
+from postroom.store.outbox.writers import WRITERS
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.steps import Query, run
 from tests.contract.store_drivers import Room, key_of_lane, keys_of_lane, only_on, only_with_row_locks, positions

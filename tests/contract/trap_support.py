@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.message import Message
 from postroom.store.outbox.leases import Sent
-from postroom.store.outbox.writing import WRITERS
+from postroom.store.outbox.writers import WRITERS
 from postroom.store.sql.steps import Query, Result, run
 
 if TYPE_CHECKING:

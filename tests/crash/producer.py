@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from postroom import Message
 from postroom.store.connections.kinds import sync_kind
-from postroom.store.outbox.writing import WRITERS
+from postroom.store.outbox.writers import WRITERS
 from postroom.store.sql.steps import run
 from tests.crash.order_worker import QUEUES
 

@@ -9,7 +9,7 @@ import msgspec
 from postroom import encoding
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.outbox import Mask, Outbox
-from postroom.store.outbox.duplicates import already_there, used_otherwise
+from postroom.store.outbox.writer import already_there, used_otherwise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,15 +1,23 @@
-"""What MySQL and MariaDB must be told about the lease protocol: which index to take."""
+"""What MySQL and MariaDB do in their own way: which index a claim takes, and how messages are inserted."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postroom.errors import InvalidSetting
 from postroom.rules.lifecycle import Transition, holding_states
 from postroom.store.outbox.selections import Selections
+from postroom.store.outbox.two_statement_writer import TwoStatementWriter
+from postroom.store.outbox.writer import text
+from postroom.store.sql.db_errors import is_duplicate_entry
 from postroom.store.sql.states import in_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
+
+    from postroom.message import Message
+    from postroom.store.sql.steps import Steps
 
 
 class MySQLSelections(Selections):
@@ -38,3 +46,52 @@ class MySQLSelections(Selections):
             f"AND b.key_hash = d.key_hash AND {in_state(state, 'b')} AND b.position < d.position)"
             for state in holding_states(self.order)
         )
+
+
+class MySQLWriter(TwoStatementWriter):
+    """INSERT IGNORE would let a value that does not fit pass too, and makes async drivers warn of every duplicate."""
+
+    current = " LOCK IN SHARE MODE"
+    savepoints = True  # who may add need not be allowed to delete
+
+    def lock_keys(self, messages: Sequence[Message]) -> Steps[None]:
+        del messages
+        raise InvalidSetting(
+            "lock_keys is not available on MySQL and MariaDB, which have no lock that ends with the transaction: "
+            "lock the row that the key stands for with SELECT … FOR UPDATE before you add"
+        )
+
+    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
+        """A duplicate undoes its statement alone: without what is there already, the rest is inserted again."""
+        while chunk:
+            try:
+                yield self._messages(chunk)
+                return {message.id for message in chunk}
+            except Exception as error:
+                if not is_duplicate_entry(error):
+                    raise
+                known = yield from self._known(chunk)
+                if not known:
+                    raise
+            chunk = [message for message in chunk if message.id not in known]
+        return set()
+
+    def _known(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
+        """Those whose id or idempotency key is in the outbox. The read that locks gaps too is left for the last."""
+        ids = {str(message.id): message.id for message in chunk}
+        keys = {message.idempotency_key: message.id for message in chunk if message.idempotency_key is not None}
+        for suffix in ("", self.current):
+            same_key = yield from self._select("idempotency_key", "idempotency_key", keys, suffix)
+            same_id = yield from self._select("id", "id", ids, suffix)
+            known = {keys[text(key)] for [key] in same_key} | {ids[text(identifier)] for [identifier] in same_id}
+            if known:
+                return known
+        return set()
+
+    def _payload(self, payload: bytes | None) -> str | None:
+        # In hexadecimal: drivers differ in how they write bytes into a statement, and one in how it fails at it.
+        return None if payload is None else payload.hex()
+
+    def _placeholder(self, column: str, n: int) -> str:
+        placeholder = super()._placeholder(column, n)
+        return f"unhex({placeholder})" if column == "payload" else placeholder

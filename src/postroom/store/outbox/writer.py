@@ -10,7 +10,6 @@ import msgspec
 from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.lifecycle import Stored, Transition
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
-from postroom.store.outbox.duplicates import already_there, repeats_of, used_otherwise
 from postroom.store.sql.db_errors import is_denied
 from postroom.store.sql.dialect import DIALECTS, Dialect, as_json, whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE
@@ -85,7 +84,7 @@ class Writer:
 
         Raises `IdempotencyConflict` or `DuplicateMessage`, and then none of them is recorded.
         """
-        repeats = repeats_of(messages)
+        repeats = _repeats_of(messages)
         fresh = [message for message in messages if message.id not in repeats]
         inserted: set[UUID] = set()
         if self.savepoints and len(fresh) > 1:
@@ -238,3 +237,42 @@ def text(value: object) -> str:
 
 def listed(parts: Iterable[str]) -> str:
     return ", ".join(parts)
+
+
+def _repeats_of(messages: Sequence[Message]) -> dict[UUID, UUID]:
+    """Messages of one call that repeat an earlier one's idempotency key: repeat's id → first one's id.
+
+    Raises `DuplicateMessage` for an id that comes twice, `IdempotencyConflict` for a key with two contents.
+    """
+    first: dict[str, Message] = {}
+    repeats: dict[UUID, UUID] = {}
+    seen: set[UUID] = set()
+    for message in messages:
+        if message.id in seen:
+            raise DuplicateMessage(
+                f"two messages of one call have the id {message.id}: leave id out to have one made for each"
+            )
+        seen.add(message.id)
+        if message.idempotency_key is None:
+            continue
+        earlier = first.setdefault(message.idempotency_key, message)
+        if earlier is message:
+            continue
+        if earlier.digest != message.digest:
+            raise IdempotencyConflict(
+                f"idempotency key {message.idempotency_key!r} is given to two different messages in one call: "
+                "use a key of its own for each"
+            )
+        repeats[message.id] = earlier.id
+    return repeats
+
+
+def already_there(message: Message) -> str:
+    return f"a message with id {message.id} is already in the outbox: leave id out to have a new one made"
+
+
+def used_otherwise(message: Message, holder: UUID) -> str:
+    return (
+        f"idempotency key {message.idempotency_key!r} was used for another message ({holder}): "
+        "the same key must come with the same topic, type, key and payload; use a new key for a new message"
+    )

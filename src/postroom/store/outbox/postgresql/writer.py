@@ -1,27 +1,22 @@
-"""The writers: how each database records messages and their deliveries."""
+"""Recording messages on PostgreSQL: message and delivery in one statement."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
-from postroom.errors import InvalidSetting
 from postroom.rules.ordering import key_hash
-from postroom.store.outbox.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer, listed, text
-from postroom.store.sql.db_errors import is_duplicate_entry
+from postroom.store.outbox.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer, listed
 from postroom.store.sql.names import LANES, ROWS, channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from postroom.message import Message
     from postroom.store.sql.names import Names
-
-__all__ = ["WRITERS", "Writer"]
-
 
 # A transaction has its number before its first position: so a relay can tell when no lower position can come any more.
 # Else one that waits for another with the same idempotency key would hold a position, and have no number yet.
@@ -131,115 +126,6 @@ class PostgreSQLWriter(Writer):
         return None if moment is None else moment.isoformat()
 
 
-class _TwoStatementWriter(Writer):
-    """Databases where one statement writes one table."""
-
-    most_rows = 1000
-
-    def _insert(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        inserted = yield from self._insert_messages(chunk)
-        written = [message for message in chunk if message.id in inserted]
-        if written:
-            yield self._deliveries(written)
-        return inserted
-
-    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        raise NotImplementedError
-
-    def _messages(self, chunk: Sequence[Message], suffix: str = "") -> Query:
-        params: dict[str, Any] = {}
-        for n, message in enumerate(chunk):
-            params |= zip(_numbered(MESSAGE_COLUMNS, n), self._message_row(message), strict=True)
-        rows = (f"({listed(self._placeholder(column, n) for column in MESSAGE_COLUMNS)})" for n in range(len(chunk)))
-        columns = listed(MESSAGE_COLUMNS)
-        return Query(f"INSERT INTO {self.tables['outbox']} ({columns}) VALUES {listed(rows)}{suffix}", params)
-
-    def _placeholder(self, column: str, n: int) -> str:
-        return f":{column}_{n}"
-
-    def _deliveries(self, messages: Sequence[Message]) -> Query:
-        params: dict[str, Any] = {}
-        rows = []
-        for n, message in enumerate(messages):
-            names = _numbered(DELIVERY_COLUMNS, n)
-            params |= zip(names, self._delivery_row(message), strict=True)
-            params |= {f"id_{n}": str(message.id), f"queue_{n}": self.queue_for(message)}
-            state, lane, hashed, size, due = (f":{name}" for name in names)
-            position = f"(SELECT position FROM {self.tables['outbox']} WHERE id = :id_{n})"
-            rows.append(
-                f"(:queue_{n}, {position}, {state}, {lane}, {hashed}, {size}, coalesce({due}, {self.dialect.never}))"
-            )
-        columns = "queue, position, state, lane, key_hash, size, due"
-        return Query(f"INSERT INTO {self.tables['delivery']} ({columns}) VALUES {listed(rows)}", params)
-
-
-class SQLiteWriter(_TwoStatementWriter):
-    def lock_keys(self, messages: Sequence[Message]) -> Steps[None]:
-        """Nothing to do: SQLite has one writer at a time."""
-        del messages
-        yield from ()
-
-    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        result = yield self._messages(chunk, suffix=" ON CONFLICT DO NOTHING RETURNING id")
-        return {UUID(text(identifier)) for [identifier] in result.rows}
-
-
-class MySQLWriter(_TwoStatementWriter):
-    """INSERT IGNORE would let a value that does not fit pass too, and makes async drivers warn of every duplicate."""
-
-    current = " LOCK IN SHARE MODE"
-    savepoints = True  # who may add need not be allowed to delete
-
-    def lock_keys(self, messages: Sequence[Message]) -> Steps[None]:
-        del messages
-        raise InvalidSetting(
-            "lock_keys is not available on MySQL and MariaDB, which have no lock that ends with the transaction: "
-            "lock the row that the key stands for with SELECT … FOR UPDATE before you add"
-        )
-
-    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        """A duplicate undoes its statement alone: without what is there already, the rest is inserted again."""
-        while chunk:
-            try:
-                yield self._messages(chunk)
-                return {message.id for message in chunk}
-            except Exception as error:
-                if not is_duplicate_entry(error):
-                    raise
-                known = yield from self._known(chunk)
-                if not known:
-                    raise
-            chunk = [message for message in chunk if message.id not in known]
-        return set()
-
-    def _known(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        """Those whose id or idempotency key is in the outbox. The read that locks gaps too is left for the last."""
-        ids = {str(message.id): message.id for message in chunk}
-        keys = {message.idempotency_key: message.id for message in chunk if message.idempotency_key is not None}
-        for suffix in ("", self.current):
-            same_key = yield from self._select("idempotency_key", "idempotency_key", keys, suffix)
-            same_id = yield from self._select("id", "id", ids, suffix)
-            known = {keys[text(key)] for [key] in same_key} | {ids[text(identifier)] for [identifier] in same_id}
-            if known:
-                return known
-        return set()
-
-    def _payload(self, payload: bytes | None) -> str | None:
-        # In hexadecimal: drivers differ in how they write bytes into a statement, and one in how it fails at it.
-        return None if payload is None else payload.hex()
-
-    def _placeholder(self, column: str, n: int) -> str:
-        placeholder = super()._placeholder(column, n)
-        return f"unhex({placeholder})" if column == "payload" else placeholder
-
-
-WRITERS: dict[str, type[Writer]] = {
-    "postgresql": PostgreSQLWriter,
-    "sqlite": SQLiteWriter,
-    "mysql": MySQLWriter,
-}
-
-
 def _told(channel: str | None, what: str, notify: bool) -> str:  # noqa: FBT001 - the setting, handed on
     """What makes a statement tell the listeners, with a word for what there is to do, or none for everything."""
     if not notify:
@@ -247,7 +133,3 @@ def _told(channel: str | None, what: str, notify: bool) -> str:  # noqa: FBT001 
     if channel is not None:
         return f" WHERE (SELECT pg_notify('{channel}', {what})) IS NOT NULL"
     return f" WHERE (SELECT count(pg_notify(told, {what})) FROM unnest(:channels::text[]) AS told) IS NOT NULL"
-
-
-def _numbered(names: Iterable[str], n: int) -> list[str]:
-    return [f"{name}_{n}" for name in names]
