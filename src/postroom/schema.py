@@ -1,4 +1,4 @@
-"""Postroom's tables, from code: one call creates or upgrades them, as `postroom init` does.
+"""Create or upgrade Postroom's tables from code, as `postroom init` does.
 
 ::
 
@@ -29,9 +29,10 @@ def create(
 ) -> None:
     """Create Postroom's tables, or upgrade them. Safe to call at every start, and from several processes at once.
 
-    ``database``: a URL (that of the settings if None) or an SQLAlchemy Engine, and then all is committed when this
-    returns; or a Connection, and then it happens in its transaction, which the caller commits. On MySQL and MariaDB
-    every DDL statement commits by itself. Raises `SchemaError` where the tables are a newer Postroom's or incomplete.
+    ``database`` is a URL (by default that of the settings) or an SQLAlchemy Engine: everything is committed when this
+    returns. Or it is a Connection: everything happens in its transaction, which the caller commits. On MySQL and
+    MariaDB every DDL statement commits by itself. Raises `SchemaError` if a newer Postroom made the tables, or if some
+    are missing.
     """
     from sqlalchemy import Connection, Engine
 
@@ -88,14 +89,16 @@ async def acreate(
 
 
 def metadata(dialect: str = "postgresql", schema: str | None = None, table_prefix: str | None = None) -> MetaData:
-    """The tables as SQLAlchemy MetaData, for a project whose Alembic autogenerates its migrations.
+    """The tables as SQLAlchemy MetaData, for projects whose Alembic autogenerates migrations.
 
-    In ``env.py``: ``target_metadata = [Base.metadata, postroom.schema.metadata("postgresql")]``. MetaData cannot hold
-    everything: the migration also calls ``postroom.schema.create(op.get_bind())``, which adopts the tables.
+    In ``env.py``: ``target_metadata = [Base.metadata, postroom.schema.metadata("postgresql")]``. On PostgreSQL, Alembic
+    looks into other schemas only with ``include_schemas=True``, and does not create them. MetaData cannot hold
+    everything: let the migration also call ``postroom.schema.create(op.get_bind())``, which adopts the tables.
     """
-    from postroom.store.schema.tables import metadata_for
+    from postroom.store.schema import tables
+    from postroom.store.sql.names import Names
 
-    return metadata_for(dialect, schema, table_prefix)
+    return tables.metadata(Names.of(dialect, schema, table_prefix))
 
 
 def _names(connection: Connection | None, settings: Settings) -> Names:

@@ -22,9 +22,9 @@ Pause = Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * HOUR)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each field is a setting; `ENVIRONMENT` holds the names of its environment variables.
+    """Each field is a setting; `ENVIRONMENT` has the names of its environment variables.
 
-    A variable's value may also be in a file that ``<variable>_FILE`` names, as secrets are handed to containers.
+    ``<variable>_FILE`` may name a file with the value instead, as containers are given their secrets.
     """
 
     database: str | None = None
@@ -62,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
-        """The settings in force. Overrides that are None do not count. Raises `InvalidSetting`, naming the source."""
+        """The settings in force. None overrides nothing. Raises `InvalidSetting`, which names the source."""
         values: dict[str, Any] = {}
         for source, found in (*_files(Path.cwd()), *_environment(os.environ), ("an argument", overrides)):
             given = {name: _value(name, value) for name, value in found.items() if value is not None}
@@ -130,20 +130,20 @@ _OTHER_NAMES = {
     "http_port": "OUTBOX_HTTP_PORT",
     "http_host": "OUTBOX_HTTP_HOST",
 }
-"""Further variables of settings, by which other outboxes call them. `POSTROOM_…` wins where both are given."""
+"""Other variables for settings, named as in other outboxes. `POSTROOM_…` wins if both are set."""
 ENVIRONMENT = {
     name: tuple(filter(None, (PREFIX + name.upper(), _OTHER_NAMES.get(name)))) for name in Settings.__struct_fields__
 }
-"""The variables of each setting, the one that wins first."""
+"""The variables of each setting; the first one wins."""
 
 Source = tuple[str, Mapping[str, Any]]
 
 _KNOWN = {
-    "POSTROOM_SUPERVISED",  # by which one process of ours tells another
+    "POSTROOM_SUPERVISED",  # set by `relay --processes` for its children
     *(f"{name}{end}" for names in ENVIRONMENT.values() for name in names for end in ("", "_FILE")),
 }
 _SERVICE = re.compile(r"POSTROOM_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)\w*|PORT(?:_\d+_(?:TCP|UDP)\w*)?)")
-"""What Kubernetes gives every container where there is a service with the name postroom, or one that begins so."""
+"""Variables that Kubernetes sets in every container if there is a service whose name begins with postroom."""
 _SECRETS = frozenset({"database", "broker", "brokers"})
 """Settings whose values may hold passwords."""
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Settings)}
@@ -154,13 +154,13 @@ _CHOICES: dict[Any, str] = {
     Literal["debug", "info", "warning", "error"]: "use debug, info, warning or error",
     Literal["json", "text"] | None: "use json or text",
 }
-"""What to say of a value that is none of a few."""
-_WRITTEN = {"brokers": "write PATTERN=URL, several parted by white space, or a table of patterns and URLs"}
-"""What to say of a value that is not written as it should be."""
+"""What to say if a value is not one of the allowed ones."""
+_WRITTEN = {"brokers": "write PATTERN=URL, several separated by white space, or a table of patterns and URLs"}
+"""What to say if a value is not in the right form."""
 
 
 def _convert(source: str, values: Mapping[str, Any]) -> None:
-    """Refuse values of the wrong type or range, naming where they come from."""
+    """Refuse values of the wrong type or range, and name their source."""
     for name, value in values.items():
         try:
             msgspec.convert({name: value}, Settings, strict=False)
@@ -173,7 +173,7 @@ def _convert(source: str, values: Mapping[str, Any]) -> None:
 
 
 def _meant(name: str) -> str:
-    """What an unknown setting was to be, where one is like it; else all that there are."""
+    """The setting that an unknown name was probably meant to be; otherwise all settings."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, Settings.__struct_fields__, 1)
@@ -207,7 +207,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _environment(variables: Mapping[str, str]) -> list[Source]:
-    """What variables and the files that they name give, weakest first. Warns of those that are none of ours."""
+    """Settings from variables and the files that they name, weakest first. Warns about unknown POSTROOM variables."""
     for variable in variables:
         if variable.startswith(PREFIX) and variable not in _KNOWN and not _SERVICE.fullmatch(variable):
             _warn_of(variable)
@@ -222,7 +222,7 @@ def _environment(variables: Mapping[str, str]) -> list[Source]:
 
 
 def _is_service(variable: str, value: str) -> bool:
-    """Whether Kubernetes gives it, as POSTROOM_HTTP_PORT where there is a service with the name postroom-http."""
+    """Whether Kubernetes set it, as it sets POSTROOM_HTTP_PORT for a service named postroom-http."""
     return _SERVICE.fullmatch(variable) is not None and "://" in value
 
 
@@ -235,7 +235,7 @@ def _secret(variable: str, path: str) -> str:
 
 @cache
 def _warn_of(variable: str) -> None:
-    """Once in a process, and without its value."""
+    """Once per process, and without the value."""
     import logging
     from difflib import get_close_matches
 
@@ -250,9 +250,9 @@ def _value(name: str, value: Any) -> Any:
 
 
 def _parsed(name: str, text: str) -> Any:
-    """A text as a value. Lists are written 5, 10, 20 or [5, 10, 20]; tables OrderCreated=orders, OrderPaid=payments.
+    """The value of a text. Lists: 5, 10, 20 or [5, 10, 20]. Tables: OrderCreated=orders, OrderPaid=payments.
 
-    URLs may hold commas and equals signs: brokers are parted by white space, or written as JSON.
+    URLs may contain commas and equals signs: brokers are separated by white space, or written as JSON.
     """
     match name:
         case "backoff_sec":
@@ -271,13 +271,13 @@ def _brokers(text: str) -> Any:
         try:
             return msgspec.json.decode(text)
         except msgspec.DecodeError:
-            return text  # refused as what it is, no table
+            return text  # which is then refused, since it is not a table
     parts = [part.partition("=") for part in text.split()]
     return {pattern: url for pattern, _, url in parts} if all(url for _, _, url in parts) else text
 
 
 def _why(error: Exception) -> str:
-    """In words, and without anything that was in the file."""
+    """The reason in words, without anything from the file."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)

@@ -39,13 +39,13 @@ ENV = """
 from alembic import context
 from sqlalchemy import MetaData, NullPool, create_engine
 
-from postroom.store.schema.tables import metadata_for
+from postroom import schema
 
 engine = create_engine({url!r}, poolclass=NullPool)
 with engine.connect() as connection:
     context.configure(
         connection=connection,
-        target_metadata=[MetaData(), metadata_for(engine.dialect.name)],
+        target_metadata=[MetaData(), schema.metadata(engine.dialect.name)],
         include_schemas={include_schemas},
         compare_server_default=True,
     )

@@ -52,7 +52,7 @@ class AdminSteps:
         return (yield from self._status.workers())
 
     def held_targets(self) -> Steps[tuple[HeldTarget, ...]]:
-        return tuple((yield from self._status.held_targets()))
+        return (yield from self._status.held_targets())
 
     def messages(
         self,

@@ -160,7 +160,7 @@ def test_schema_prints_what_to_grant(postroom: Command) -> None:
     [
         (("--dialect", "sqlite", "--grants", "app"), "SQLite has no roles"),
         (("--dialect", "postgresql", "--for", "relay"), "--for is given without --grants ROLE"),
-        (("--dialect", "postgresql", "--grants", ""), "is no name of a role"),
+        (("--dialect", "postgresql", "--grants", ""), "is not the name of a role"),
         (("--dialect", "postgresql", "--grants", "app", "--for", "reader"), "reader"),
     ],
 )

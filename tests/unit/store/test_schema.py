@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from postroom import schema
 from postroom.store.schema.ddl import completing_statements, create_statements
 from postroom.store.schema.migrations import LATEST, UPGRADES
-from postroom.store.schema.tables import metadata, metadata_for
+from postroom.store.schema.tables import metadata
 from postroom.store.sql.names import LONGEST_NAME, MAX_IDENTIFIER, TABLES, Names
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ def test_no_derived_name_exceeds_what_every_database_keeps_whole(dialect: str) -
 
 
 def test_alembic_gets_the_tables_by_dialect_schema_and_prefix() -> None:
-    assert "shop.mail_outbox" in metadata_for("postgresql", "shop", "mail_").tables
-    assert "postroom.outbox" in metadata_for().tables
-    assert "postroom_outbox" in metadata_for("sqlite").tables
+    assert "shop.mail_outbox" in schema.metadata("postgresql", "shop", "mail_").tables
+    assert "postroom.outbox" in schema.metadata().tables
+    assert "postroom_outbox" in schema.metadata("sqlite").tables
 
 
 @every_dialect

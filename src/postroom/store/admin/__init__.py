@@ -1,1 +1,1 @@
-"""The SQL behind the operator's commands: find, count, cancel, requeue, clean up."""
+"""The SQL of `Admin` and of metrics: count, list, look up, cancel, requeue, discard, clean up, audit."""

@@ -1,6 +1,6 @@
-"""Count the backlog: how much is not sent yet, and for how long, at a cost that does not grow with the outbox.
+"""Count the backlog, for metrics: how much is unsent, and for how long, at a cost that does not grow with the outbox.
 
-Of each state only so many rows are counted, by the primary key; the oldest is looked for among the first of each lane.
+Counts stop at a limit, and the oldest message is looked for among the first of each lane.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
 
 MOST = 250_000
-"""Rows of one state that are counted; a count that reaches it means: so many, or more."""
+"""Rows counted of one state. A count that reaches it means: this many, or more."""
 FIRST = 1000
-"""Rows of a lane among which the oldest is looked for that nothing holds back."""
+"""Rows of a lane among which the oldest one that nothing holds back is looked for."""
 
 _KINDS = {
     Stored.READY: "pending",
@@ -33,7 +33,7 @@ _KINDS = {
 
 
 class BacklogCount(Operations):
-    """Counts over all queues. Whether dead messages hold their key back, the relays' settings say."""
+    """Counts over all queues. `order` is that of the relays: it says whether dead messages hold their key back."""
 
     def __init__(self, names: Names, order: Order = Order.HOLD, most: int = MOST) -> None:
         super().__init__(names)
@@ -41,7 +41,7 @@ class BacklogCount(Operations):
         self._behind = BEHIND.format(**self.tables, holds_key=holds_key(order, "b"))
 
     def backlog(self) -> Steps[dict[str, Backlog]]:
-        """What is not sent, by queue. What is due and was not taken up yet counts as waiting."""
+        """The unsent messages of each queue. A delayed message counts as waiting until a relay takes it up."""
         counts: dict[str, Counter[str]] = {}
         for state, kind in _KINDS.items():
             some = f"SELECT queue FROM {self.delivery} WHERE {in_state(state)} LIMIT {self._most}"
@@ -55,7 +55,7 @@ class BacklogCount(Operations):
         return backlog
 
     def _oldest(self, queue: str) -> Steps[float]:
-        """For how many seconds the oldest has waited that is not sent, though nothing holds it back."""
+        """For how many seconds the oldest message that nothing holds back has waited."""
         firsts = " UNION ALL ".join(map(self._first, (NO_LANE, *range(LANES))))
         # What was due later has been waiting only since then.
         since = self.dialect.seconds_since("CASE WHEN d.due > m.created_at THEN d.due ELSE m.created_at END")

@@ -25,7 +25,7 @@ class Conflicts:
         self._queue = {"queue": sql.queue}
 
     def record(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
-        """Audit leases that a worker lost, each with what the worker found in its place."""
+        """Write an audit entry for each lost lease, with what the worker found instead."""
         if not lost:
             return []
         return (yield from self._sql.transaction(self._find_and_audit, worker, lost))

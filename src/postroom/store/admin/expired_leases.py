@@ -1,4 +1,4 @@
-"""Release leases that have ended: take the names of their workers off. Such a lease can be claimed anyway."""
+"""Release expired leases: remove the names of their workers. Others can claim such leases anyway."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ExpiredLeases(Walking):
         return positions
 
     def _release_lanes(self) -> Steps[int]:
-        """The token stays: by it the next holder knows that the last one was interrupted, and may have died of it."""
+        """The token stays: it tells the next holder that the last one was interrupted, perhaps by a message."""
         ended = f"owner <> '' AND leased_until <= {self.now}"
         found = yield Query(f"SELECT queue, lane FROM {self.lane} WHERE {ended}{self.dialect.skip_locked}")
         for queue, lane in found.rows:

@@ -1,4 +1,4 @@
-"""Look one message up: everything that the tables say about it, and about what may keep it."""
+"""Look one message up: everything that the tables say about it, and about what may hold it back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.lifecycle import Stored
+from postroom.rules.ordering import Order
 from postroom.store.admin.audit import AuditEntry, AuditTrail
 from postroom.store.admin.status import StatusReader, Worker
 from postroom.store.sql.dialect import ALL_LANES
 from postroom.store.sql.operations import read_up_to
 from postroom.store.sql.rows import shown
-from postroom.store.sql.states import unsettled
+from postroom.store.sql.states import holds_key, unsettled
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.sql.walking import Walking
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from postroom.message import Message
+    from postroom.store.sql.names import Names
 
 
 class DeliveryRow(NamedTuple):
@@ -62,7 +64,7 @@ class HeldLane(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """The first message of the key that holds back those behind it."""
+    """The first message of a key that holds back those behind it."""
 
     id: str | None
     position: int
@@ -75,7 +77,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A message, and everything around it. What is not there is None."""
+    """A message and everything around it; None for what does not exist."""
 
     message: Message
     position: int
@@ -89,11 +91,15 @@ class Found:
     history: tuple[AuditEntry, ...]
 
 
-class MessageLookup(StatusReader, Walking):
-    """Looks a message up by its id, in whichever queue it is."""
+class MessageLookup(Walking):
+    """Looks a message up by its id, in whichever queue it is. `order` is that of the relays."""
+
+    def __init__(self, names: Names, order: Order = Order.HOLD) -> None:
+        super().__init__(names)
+        self._holds_key = holds_key(order, "b")
 
     def find(self, identifier: UUID) -> Steps[Found | None]:
-        """All about the message; None where there is none."""
+        """The message and everything around it; None if there is none with this id."""
         found = yield Query(
             f"SELECT m.position, m.queue, 0, 0, 0, 0, {self.columns} FROM {self.outbox} m WHERE m.id = :id",
             {"id": str(identifier)},
@@ -102,10 +108,10 @@ class MessageLookup(StatusReader, Walking):
             return None
         row = found.rows[0]
         position = row[0]
-        # In this order: what is settled meanwhile is then found twice, and not nowhere.
+        # Delivery first: a message that is settled meanwhile is then found twice, and not nowhere.
         queue, delivery = yield from self._in_any_queue(row[1], position)
         receipt = yield from self._receipt(position)
-        workers = yield from self.workers()
+        workers = yield from StatusReader(self.names).workers()
         return Found(
             self.message(row),
             position,
@@ -182,7 +188,7 @@ class MessageLookup(StatusReader, Walking):
         found = yield Query(
             f"SELECT m.id, b.position, b.state, {self._when('b.due')}, b.error_code, b.error_message "
             f"FROM {self.delivery} b LEFT JOIN {self.outbox} m ON m.position = b.position "
-            f"WHERE b.queue = :queue AND b.key_hash = :key_hash AND b.position < :position AND {self.holds_key} "
+            f"WHERE b.queue = :queue AND b.key_hash = :key_hash AND b.position < :position AND {self._holds_key} "
             f"ORDER BY b.position LIMIT 1",
             {"queue": queue, "key_hash": key_hash, "position": position},
         )

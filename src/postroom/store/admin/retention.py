@@ -32,7 +32,7 @@ def clean(
 
 
 class _Kept(NamedTuple):
-    """Rows of a table whose primary key has two columns, of which the first has few values; and which are to go."""
+    """Old rows of a table whose primary key has two columns, the first of which has few values."""
 
     table: str
     group: str
@@ -42,13 +42,13 @@ class _Kept(NamedTuple):
 
 
 class Retention(Operations):
-    """Removes settled messages, old inbox marks, and entries of the idempotency ledger that have expired.
+    """Removes settled messages, old inbox marks and expired entries of the idempotency ledger.
 
-    Each batch starts behind the one before: what a batch removed, and what is to stay, is not read again.
+    Each batch starts behind the one before, so nothing is read twice.
     """
 
     def remove_settled(self, seconds: float, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
-        """Remove all messages that were settled longer ago, batch by batch; returns how many."""
+        """Remove all messages settled longer ago than this, batch by batch; returns how many."""
         removed = 0
         after: int | None = 0
         while after is not None:
@@ -60,22 +60,22 @@ class Retention(Operations):
         return removed
 
     def remove_marks(self, seconds: float, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
-        """Remove all inbox marks that are older, batch by batch; returns how many."""
+        """Remove all inbox marks older than this, batch by batch; returns how many."""
         old = f"received_at <= {self.dialect.later(':ago')}"
         marks = _Kept(self.tables["inbox"], "consumer", "message_id", old, {"ago": -float(seconds)})
         return (yield from self._remove_all(marks, batch, progress))
 
     def remove_expired(self, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
-        """Remove all entries of the ledger that have expired and that no run holds, batch by batch; returns how many.
+        """Remove all ledger entries that have expired and that no run holds, batch by batch; returns how many.
 
-        How long an entry is kept was decided when it was written.
+        When an entry expires was decided when it was written.
         """
         old = f"expires_at <= {self.now} AND leased_until <= {self.now}"
         entries = _Kept(self.tables["idempotency"], "scope", "idempotency_key", old, {})
         return (yield from self._remove_all(entries, batch, progress))
 
     def _remove_all(self, kept: _Kept, batch: int, progress: Progress | None) -> Steps[int]:
-        """Group by group, and in each batch by batch through the primary key."""
+        """Group by group, each in batches along the primary key."""
         removed = 0
         group = yield from self._first_group(kept, ">=", "")
         while group is not None:

@@ -9,6 +9,7 @@ from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
 from postroom.store.outbox.holding import HeldTarget, Holding
 from postroom.store.outbox.workers import ALIVE_SECONDS
+from postroom.store.sql.operations import Operations
 from postroom.store.sql.states import comes_due, dead, holds_key, ready
 from postroom.store.sql.steps import Query, Steps
 
@@ -90,13 +91,12 @@ class Status:
     """Queues with unsent messages, by name."""
 
 
-class StatusReader(Holding):
+class StatusReader(Operations):
     """Counts over all queues. `order` is that of the relays: it says whether dead messages hold their key back."""
 
     def __init__(self, names: Names, order: Order = Order.HOLD) -> None:
         super().__init__(names)
-        self.holds_key = holds_key(order, "b")
-        words = {**self.tables, "now": self.now, "holds_key": self.holds_key}
+        words = {**self.tables, "now": self.now, "holds_key": holds_key(order, "b")}
         self._status, self._behind, self._sending_lane = (
             template.format(**words) for template in (STATUS, BEHIND, SENDING_LANE)
         )
@@ -115,7 +115,7 @@ class StatusReader(Holding):
             held=sum(queue.held for queue in queues),
             oldest_pending_seconds=max((queue.oldest_pending_seconds for queue in queues), default=0.0),
             workers=(yield from self.workers()),
-            targets=tuple((yield from self.held_targets())),
+            targets=(yield from self.held_targets()),
             queues=queues,
         )
 
@@ -152,6 +152,10 @@ class StatusReader(Holding):
             )
             for name, queue, host, pid, lanes, in_flight, down, started_at, silent in found.rows
         )
+
+    def held_targets(self) -> Steps[tuple[HeldTarget, ...]]:
+        """Topics that took no messages when last tried."""
+        return tuple((yield from Holding(self.names).held_targets()))
 
     def _settled(self) -> Steps[dict[str, int]]:
         found = yield Query(

@@ -26,24 +26,21 @@ if TYPE_CHECKING:
 
 
 def create_statements(dialect_name: str, names: Names) -> list[str]:
-    """Everything that a new database needs, in order; each statement without its semicolon.
-
-    `names` must be those of the dialect.
-    """
+    """Every statement that a new database needs, in order and without semicolons. `names` are for the same dialect."""
     if dialect_of(dialect_name) != names.dialect:
         raise ValueError(f"the names are for {names.dialect}, not for {dialect_name}")
     return [*schema_statements(names), *table_statements(names), *completing_statements(names)]
 
 
 def schema_statements(names: Names) -> list[str]:
-    """The schema itself, where there is one to create."""
+    """The statement that creates the schema, if there is one to create."""
     if names.dialect != "postgresql" or names.schema in (None, "public"):
         return []
     return [f"CREATE SCHEMA IF NOT EXISTS {names.quoted(names.schema)}"]
 
 
 def table_statements(names: Names) -> list[str]:
-    """Tables and indexes, none of which may be there yet."""
+    """Tables and indexes, none of which may exist yet."""
     statements: list[DDLElement] = []
     for table in metadata(names).tables.values():
         statements.append(CreateTable(table))
@@ -59,20 +56,19 @@ def indexes_of(table: Table) -> list[Index]:
 def completing_statements(names: Names) -> list[str]:
     """What MetaData cannot hold: storage parameters, triggers, view, function and first rows.
 
-    May be run again at any time.
-    A project whose Alembic makes the tables can run these in its migration with ``op.execute``.
+    Safe to run again at any time. A project whose Alembic makes the tables can run these with ``op.execute``.
     """
     postgresql_only = [_storage(names), *add_function(names)] if names.dialect == "postgresql" else []
     return [*postgresql_only, *triggers(names), *status_view(names), first_lanes(names), version_row(names, VERSION)]
 
 
 def version_row(names: Names, version: int) -> str:
-    """The statement that notes the tables as being of this version."""
+    """The statement that records the tables' version."""
     return _insert_missing(names, "schema_version", "version", [f"({version})"])
 
 
 def first_lanes(names: Names) -> str:
-    """The statement that makes the default queue's lanes."""
+    """The statement that creates the default queue's lanes."""
     return _insert_missing(names, "outbox_lane", "queue, lane", [f"('{DEFAULT_QUEUE}', {n})" for n in range(LANES)])
 
 
@@ -94,12 +90,12 @@ def _storage(names: Names) -> str:
 
 
 def status_view(names: Names) -> list[str]:
-    """The view `outbox_status`: every message with its state in the words of the command line.
+    """The view `outbox_status`: every message with its state, in the words of the command line.
 
-    It starts at deliveries and receipts, because the delivery table has no index that begins with the position.
-    The queue is that in which a message waits, and of one that is settled that to which it was added.
-    What is not set (never leased, no error) is NULL here, whatever stands for it in the tables. A view knows no
-    settings: it takes it that dead messages hold their key back, which is the default.
+    It starts at deliveries and receipts, because the delivery table has no index that begins with the position. `queue`
+    is where an unsent message waits, and where a settled one was added. What is not set (never leased, no error) is
+    NULL, whatever stands for it in the tables. A view knows no settings: it assumes the default `order`, by which dead
+    messages hold their key back.
     """
     view = names.table("outbox_status")
     dialect = DIALECTS[names.dialect]
@@ -112,10 +108,10 @@ def status_view(names: Names) -> list[str]:
 
 
 def add_function(names: Names) -> list[str]:
-    """PostgreSQL's function `add`, by which programs in any language record a message in their transaction.
+    """PostgreSQL's function `add`: programs in any language record a message with it, in their own transaction.
 
-    It writes with the rights of the tables' owner, so that a role which may do nothing but call it can record messages,
-    and cannot write what the function refuses. Nobody may call it but those to whom that is granted.
+    It runs with the rights of the tables' owner. So a role that may only call it can record messages, but cannot write
+    what the function refuses. Only roles that are granted it may call it.
     """
     add = names.table("add")
     function = _ADD.format(

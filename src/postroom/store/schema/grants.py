@@ -1,4 +1,4 @@
-"""Grants: the smallest privileges with which each part of a service can work on the tables."""
+"""Grants: the least privileges on the tables with which each part of a service can do its work."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
 
 
 def grant_statements(names: Names, role: str, purposes: Iterable[Purpose] = tuple(Purpose)) -> list[str]:
-    """The statements that give a role what it needs for these purposes, and no more. Raises `InvalidSetting`."""
+    """The statements that grant a role what these purposes need, and no more. Raises `InvalidSetting`."""
     if names.dialect == "sqlite":
-        raise InvalidSetting("SQLite has no roles: whoever may open the file may do everything")
+        raise InvalidSetting("SQLite has no roles: anyone who can open the file can do everything")
     wanted = list(purposes)
     to = _quoted_role(names, role)
     statements: list[str] = []
@@ -108,7 +108,7 @@ def grant_statements(names: Names, role: str, purposes: Iterable[Purpose] = tupl
 
 
 def check_privileges(connection: Connection, names: Names, purpose: Purpose) -> None:
-    """Raise `PrivilegeMissing` where the connection's user cannot do all that its purpose asks for. Changes nothing."""
+    """Raise `PrivilegeMissing` unless the connection's user can do everything that the purpose needs. Only reads."""
     missing = missing_rights(connection, names, purpose)
     if missing:
         raise PrivilegeMissing(
@@ -118,7 +118,7 @@ def check_privileges(connection: Connection, names: Names, purpose: Purpose) -> 
 
 
 def missing_rights(connection: Connection, names: Names, purpose: Purpose) -> list[str]:
-    """What the connection's user lacks for a purpose, in words."""
+    """The privileges that the connection's user lacks for a purpose, in words."""
     if names.dialect == "sqlite":
         return []
     if names.dialect == "postgresql":
@@ -138,7 +138,7 @@ def _has(names: Names, right: Right) -> str:
 
 
 def _may(connection: Connection, names: Names, right: Right) -> bool:
-    """Try it, on no row: MySQL has no function to ask, and a user's roles make its tables hard to read."""
+    """Try the privilege on no row: MySQL has no function to ask, and with roles its grant tables are hard to read."""
     table = names.table(right.table)
     columns = right.columns or _first_column(names, right.table)
     listed = ", ".join(columns)
@@ -154,7 +154,7 @@ def _may(connection: Connection, names: Names, right: Right) -> bool:
     except Exception as error:
         if is_lost_connection(error):
             raise
-        return not is_denied(error)  # anything else comes after the question whether one may
+        return not is_denied(error)  # any other error comes after the privilege check
     return True
 
 
@@ -164,7 +164,7 @@ def _first_column(names: Names, table: str) -> tuple[str, ...]:
 
 
 def _merged(rights: Iterable[Right]) -> list[Right]:
-    """Each privilege once: on the whole table, or on all columns that are asked for."""
+    """Each privilege once: on the whole table, or on all columns that are needed."""
     merged: dict[tuple[str, str], Right] = {}
     for right in rights:
         known = merged.get((right.table, right.privilege))
@@ -181,9 +181,9 @@ def _spelled(right: Right) -> str:
 
 
 def _quoted_role(names: Names, role: str) -> str:
-    """A role's name as SQL; on MySQL one may say from which host: ``app@10.0.0.%``."""
+    """A role's name as SQL; on MySQL it may include the host: ``app@10.0.0.%``."""
     if not role or "\0" in role:
-        raise InvalidSetting(f"{role!r} is no name of a role")
+        raise InvalidSetting(f"{role!r} is not the name of a role")
     if names.dialect == "postgresql":
         return '"{}"'.format(role.replace('"', '""'))
     user, at, host = role.rpartition("@")

@@ -1,6 +1,6 @@
-"""Guards: what the tables refuse, so that a mistake in plain SQL fails where it is made. Relays rely on none of it.
+"""Guards: rows that the tables refuse, so that a mistake in plain SQL fails where it is made. No relay relies on them.
 
-PostgreSQL and MySQL have check constraints; SQLite has triggers, which it can also add to tables that are there.
+On PostgreSQL and MySQL they are check constraints; on SQLite triggers, which can be added to existing tables too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CHECKS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     },
     "mysql": {
         "outbox": {
-            # Not compared with '': there, a space is that too.
+            # Not compared with '', which equals a space there.
             "outbox_texts_check": " AND ".join(f"char_length({name}) > 0" for name in _TEXTS),
             "outbox_headers_check": "headers IS NULL OR json_valid(headers) AND json_type(headers) = 'OBJECT'",
             "outbox_id_check": f"id REGEXP '^{_UUID}$'",
@@ -56,7 +56,7 @@ _CHECKS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
 
 
 def checks(names: Names, table: str) -> dict[str, str]:
-    """The names of a table's check constraints, and what they demand."""
+    """A table's check constraints: their names and conditions."""
     return {names.bare(name): text for name, text in _CHECKS[names.dialect].get(table, {}).items()}
 
 
@@ -66,7 +66,7 @@ def constraints(names: Names, table: str) -> list[CheckConstraint]:
 
 
 def triggers(names: Names) -> list[str]:
-    """SQLite's triggers. May be run again at any time."""
+    """SQLite's triggers. Safe to run again at any time."""
     if names.dialect != "sqlite":
         return []
     statements: list[str] = []
@@ -114,11 +114,11 @@ _FAULTS: Mapping[str, Mapping[str, str]] = {
         "due is not a moment like 2030-01-02 03:04:05.678": f"NEW.due <> '' AND NEW.due NOT GLOB '{_MOMENT}'",
     },
 }
-"""What SQLite, which takes anything for anything, must not take: what is said then, and when."""
+"""What the triggers refuse on SQLite, whose columns accept values of any type: the error → its condition."""
 
 
 def repairs(names: Names) -> list[str]:
-    """What makes deliveries that were written before there were guards pass them, for a claim writes them again."""
+    """Statements that make older deliveries pass the guards: a claim writes their rows again."""
     table, lanes = names.table("outbox_delivery"), f"lane NOT BETWEEN {NO_LANE} AND {LANES - 1}"
     lane = f"coalesce(key_hash & {LANES - 1}, {NO_LANE})"
     statements = [

@@ -1,7 +1,7 @@
-"""Creating the tables, upgrading them, and telling whether they are what this version needs.
+"""Create the tables, upgrade them, and check their version.
 
 A new database gets the newest tables at once. An older one goes through the steps in `UPGRADES`, forward only.
-Where Alembic made the tables they are adopted: checked, completed with what MetaData cannot hold, and given a version.
+Tables that Alembic made are adopted: checked, completed with what MetaData cannot hold, and given a version.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LATEST = VERSION
 """The version that this Postroom works with."""
 
 UPGRADES: list[Callable[[Connection, Names], None]] = [guard_tables]
-"""``UPGRADES[n - 1]`` turns version n into n + 1. It must bear being run again after it was cut off in the middle,
-because MySQL commits at every DDL statement; what it changed in view or function is brought up to date by itself."""
+"""``UPGRADES[n - 1]`` turns version n into n + 1. A step must be safe to run again after it was interrupted, because
+MySQL commits at every DDL statement. The view and the function are replaced afterwards; no step need do that."""
 
 _BEGUN = 0
-"""The version noted while tables are being created: an `upgrade` that was cut off on MySQL leaves it behind."""
+"""The version recorded while tables are being created. An `upgrade` that is interrupted on MySQL leaves it behind."""
 
 _LOCK_SECONDS = 60
 
@@ -40,19 +40,19 @@ _LOCK_SECONDS = 60
 def upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
     """Create the tables, or bring them to the newest version; returns the version before (None: new) and now.
 
-    The connection must not be in a transaction; afterwards all is committed, or, when this raises, nothing is
-    (on MySQL: what was done stays, and the next run goes on from there). Several processes may do this at once:
-    one does the work, the others wait and find it done. Raises `SchemaNewer` where a newer Postroom made the
-    tables, and `SchemaError` where tables without a version are incomplete.
+    The connection must not be in a transaction. When this returns, all is committed; when it raises, nothing is (on
+    MySQL: what was done stays, and the next run continues from there). Several processes may do this at once: one does
+    the work, the others wait and find it done. Raises `SchemaNewer` if a newer Postroom made the tables, and
+    `SchemaError` if there are tables without a version and some are missing.
     """
     with _EXCLUSIVELY[names.dialect](connection):
         return _upgrade(connection, names)
 
 
 def upgrade_within(connection: Connection, names: Names) -> tuple[int | None, int]:
-    """`upgrade` in the transaction that is open on the connection, as in Alembic's migrations: the caller commits it.
+    """`upgrade` in the connection's open transaction, which the caller commits, as in Alembic's migrations.
 
-    On MySQL every DDL statement commits by itself. SQLite's journal stays as it is: a transaction cannot change it.
+    On MySQL every DDL statement commits by itself. SQLite's journal mode stays: a transaction cannot change it.
     """
     with _WITHIN[names.dialect](connection):
         return _upgrade(connection, names)
@@ -75,9 +75,9 @@ def _upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
 
 
 def check(connection: Connection, names: Names) -> None:
-    """Return if the tables are what this Postroom works with; raise the `SchemaError` that says what to do otherwise.
+    """Return if the tables are those of this Postroom; otherwise raise a `SchemaError` that says what to do.
 
-    Only reads. Tables without a version, as Alembic makes them, are taken to be right.
+    Only reads. Tables without a version, as Alembic makes them, are assumed to be right.
     """
     version = current_version(connection, names)
     outbox = names.bare("outbox")
@@ -100,7 +100,7 @@ def check(connection: Connection, names: Names) -> None:
 
 
 def current_version(connection: Connection, names: Names) -> int | None:
-    """The version that the tables are noted to have; None without a note, be it for want of tables or from Alembic."""
+    """The recorded version of the tables; None if there is none: no tables, or Alembic made them."""
     table = names.table("schema_version")
     try:
         if not inspect(connection).has_table(names.bare("schema_version"), schema=names.schema):
@@ -124,7 +124,7 @@ def _newer(version: int, names: Names) -> str:
 
 
 def _run_steps(connection: Connection, names: Names, before: int) -> None:
-    """Note every version that was reached but the last, which is noted when view and function are brought up to it."""
+    """Record each version but the last, which is recorded once view and function have been replaced too."""
     for version in range(before, LATEST):
         UPGRADES[version - 1](connection, names)
         if version + 1 < LATEST:
@@ -136,7 +136,7 @@ def _create(connection: Connection, names: Names, *, interrupted: bool) -> None:
     if not interrupted:
         _refuse_incomplete(connection, names, tables)
     if names.schema is not None and not inspect(connection).has_schema(names.schema):
-        # Not left to IF NOT EXISTS, which asks for the right to create schemas even where there is nothing to do.
+        # IF NOT EXISTS would need the privilege to create schemas even if there is nothing to do.
         for statement in schema_statements(names):
             connection.exec_driver_sql(statement)
     for table in tables.tables.values():
@@ -149,7 +149,7 @@ def _create(connection: Connection, names: Names, *, interrupted: bool) -> None:
 
 
 def _refuse_incomplete(connection: Connection, names: Names, tables: MetaData) -> None:
-    """Tables that are there without a version must be whole: they are someone else's, or a migration was cut short."""
+    """Refuse tables without a version if some are missing: they are not ours, or a migration was interrupted."""
     inspector = inspect(connection)
     there = set(inspector.get_table_names(schema=names.schema))
     if not there & ({table.name for table in tables.tables.values()} - {names.bare("schema_version")}):
@@ -170,7 +170,7 @@ def _refuse_incomplete(connection: Connection, names: Names, tables: MetaData) -
 
 @contextmanager
 def _exclusively_on_postgresql(connection: Connection) -> Iterator[None]:
-    connection.execution_options(isolation_level="READ COMMITTED")  # to see what was committed while it waited
+    connection.execution_options(isolation_level="READ COMMITTED")  # see what others committed while we waited
     with connection.begin(), _alone_on_postgresql(connection):
         yield
 
@@ -183,7 +183,7 @@ def _alone_on_postgresql(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def _exclusively_on_mysql(connection: Connection) -> Iterator[None]:
-    """The lock belongs to the session and outlives the commits that DDL brings; it is let go after the last one."""
+    """The lock belongs to the session, so it survives the commits of DDL statements; it is released after the last."""
     connection.execution_options(isolation_level="READ COMMITTED")
     with connection.begin():
         _lock_on_mysql(connection)
@@ -206,7 +206,7 @@ def _alone_on_mysql(connection: Connection) -> Iterator[None]:
 
 def _lock_on_mysql(connection: Connection) -> None:
     if connection.scalar(text(f"SELECT get_lock({_LOCK_NAME}, {_LOCK_SECONDS})")) != 1:
-        raise SchemaError(f"another process has been at the tables for {_LOCK_SECONDS} seconds: try again later")
+        raise SchemaError(f"another process has been upgrading the tables for {_LOCK_SECONDS} seconds: try again later")
 
 
 _LOCK_NAME = "concat('postroom init ', md5(database()))"
@@ -215,10 +215,10 @@ _RELEASE = f"SELECT release_lock({_LOCK_NAME})"
 
 @contextmanager
 def _exclusively_on_sqlite(connection: Connection) -> Iterator[None]:
-    """A transaction that has the write lock from its start. Left alone, Python's driver begins none for DDL."""
+    """A transaction that has the write lock from its start. By default, Python's driver begins none for DDL."""
     with connection.begin():
         if connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]  # it is checked out
-            connection.exec_driver_sql("ROLLBACK")  # begun by the driver or an event, with nothing in it yet
+            connection.exec_driver_sql("ROLLBACK")  # an empty one, begun by the driver or an event
         _use_wal(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield
@@ -226,20 +226,20 @@ def _exclusively_on_sqlite(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def _alone_on_sqlite(connection: Connection) -> Iterator[None]:
-    """The driver may not have begun a transaction yet though SQLAlchemy has."""
+    """SQLAlchemy has begun a transaction, but the driver may not have."""
     if not connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]  # it is checked out
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     yield
 
 
 def _use_wal(connection: Connection, tries: int = 10) -> None:
-    """Readers and the writer no longer block each other. Databases in memory stay as they are."""
+    """Use a write-ahead log, so that readers and the writer do not block each other. In-memory databases have none."""
     try:
         connection.exec_driver_sql("PRAGMA journal_mode = WAL").all()
     except OperationalError:
         if tries == 1:
             raise
-        # SQLite does not wait here while another process switches, but it does for the write lock.
+        # SQLite does not wait while another process switches modes, but it does wait for the write lock.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         connection.exec_driver_sql("ROLLBACK")
         _use_wal(connection, tries - 1)

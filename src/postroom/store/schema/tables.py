@@ -1,7 +1,7 @@
-"""The tables, as SQLAlchemy's MetaData: what `postroom init` creates and a user's Alembic can autogenerate from.
+"""The tables as SQLAlchemy MetaData: `postroom init` creates them, and a user's Alembic can autogenerate from it.
 
-Why the delivery row looks as it does: columns that a claim changes are in no index and no index's condition, and
-all are NOT NULL with defaults, so that a claim's UPDATE is HOT on PostgreSQL and never makes the row grow.
+Why the delivery row looks as it does: no index and no index condition uses a column that a claim changes, and all
+columns are NOT NULL with defaults. So a claim's UPDATE is HOT on PostgreSQL and never makes the row grow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from sqlalchemy.dialects import mysql, postgresql
 from postroom.rules.ordering import Order
 from postroom.store.schema.guards import constraints
 from postroom.store.sql.dialect import DIALECTS
-from postroom.store.sql.names import Names
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.states import comes_due, holds_key
 
@@ -40,8 +39,10 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import TextClause
     from sqlalchemy.types import TypeEngine
 
+    from postroom.store.sql.names import Names
+
 VERSION = 2
-"""The version of the tables described here. A change of them raises it and adds a step in `migrations`."""
+"""The version of these tables. Whoever changes them raises it, and adds a step to `upgrades`."""
 
 STORAGE = {
     "fillfactor": 45,
@@ -49,7 +50,7 @@ STORAGE = {
     "autovacuum_vacuum_threshold": 1000,
     "autovacuum_vacuum_cost_delay": 0,
 }
-"""Storage parameters of the delivery table on PostgreSQL: room for HOT updates, and vacuum often and at full speed."""
+"""Storage parameters of the delivery table on PostgreSQL: room for HOT updates, and frequent vacuum at full speed."""
 
 _MYSQL_OPTIONS = {
     f"{dialect}_{option}": value
@@ -64,7 +65,7 @@ class _Types:
 
     position: TypeEngine[Any]
     identity: bool
-    """Whether numbered rows need an identity; elsewhere a plain integer primary key does it."""
+    """Whether numbered rows need an identity. Elsewhere, a plain integer primary key is enough."""
     uuid: TypeEngine[Any]
     queue: TypeEngine[Any]
     bytes: TypeEngine[Any]
@@ -116,9 +117,9 @@ _TYPES = {
 
 
 def metadata(names: Names) -> MetaData:
-    """All tables with their indexes, for the database and the places that the names are for.
+    """All tables with their indexes, for the names' database, schema and prefix.
 
-    The view, PostgreSQL's function, SQLite's triggers, storage parameters and first rows are not in it: see `ddl`.
+    Without the view, PostgreSQL's function, SQLite's triggers, storage parameters and first rows: see `ddl`.
     """
     tables = MetaData(schema=names.schema)
     types = _TYPES[names.dialect]
@@ -126,16 +127,6 @@ def metadata(names: Names) -> MetaData:
         table = define(tables, names, types)
         table.dialect_kwargs.update(_MYSQL_OPTIONS if names.dialect == "mysql" else {})
     return tables
-
-
-def metadata_for(dialect: str = "postgresql", schema: str | None = None, prefix: str | None = None) -> MetaData:
-    """The tables for a project that makes them with Alembic.
-
-    In ``env.py``: ``target_metadata = [Base.metadata, metadata_for("postgresql")]``. On PostgreSQL, Alembic looks
-    into other schemas only with ``include_schemas=True``, and does not create them. After Alembic has made the
-    tables, ``postroom init`` adopts them and adds what MetaData cannot hold.
-    """
-    return metadata(Names.of(dialect, schema, prefix))
 
 
 def _outbox(tables: MetaData, names: Names, types: _Types) -> Table:
@@ -167,7 +158,7 @@ def _outbox(tables: MetaData, names: Names, types: _Types) -> Table:
             sqlite_where=given,
         ),
         *constraints(names, "outbox"),
-        sqlite_autoincrement=True,  # positions of deleted messages must not come again
+        sqlite_autoincrement=True,  # positions of deleted messages must not be reused
     )
 
 
@@ -198,7 +189,7 @@ def _delivery(tables: MetaData, names: Names, types: _Types) -> Table:
 
 
 def _delivery_indexes(names: Names) -> list[Index]:
-    """What is due, and what holds a key back. MySQL has no partial indexes: there the state is a column of them."""
+    """What is due, and what holds a key back. MySQL has no partial indexes: there, the state is one of the columns."""
     due, key = names.bare("outbox_delivery_due"), names.bare("outbox_delivery_key")
     if names.dialect == "mysql":
         return [

@@ -1,4 +1,4 @@
-"""The steps from one version of the tables to the next. Each bears being run again after it was cut off."""
+"""The steps from one version of the tables to the next. Each is safe to run again after it was interrupted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def guard_tables(connection: Connection, names: Names) -> None:
-    """Version 2: the tables refuse rows that no relay could read. What is in the outbox already stays as it is."""
+    """Version 2: the tables refuse rows that no relay could read. Messages that are there already stay as they are."""
     for statement in repairs(names):
         connection.exec_driver_sql(statement)
     for table in ("outbox", "outbox_delivery"):
@@ -26,7 +26,7 @@ def guard_tables(connection: Connection, names: Names) -> None:
 
 
 def _add_check(connection: Connection, names: Names, table: str, check: str) -> None:
-    """For rows to come: those that are there are not looked at, where the database can do without."""
+    """Add a check for new rows. Existing rows are not checked if the database allows that."""
     addition = f"ALTER TABLE {names.table(table)} ADD {check}"
     if names.dialect == "postgresql":
         addition = f"{addition} NOT VALID"
