@@ -1,1 +1,1 @@
-"""Bench: how fast the relay is, beside the fastest loop that could take its place, in one run on one database."""
+"""Benchmarks: the relay's speed next to the fastest loop that could replace it, in one run on one database."""

@@ -1,4 +1,4 @@
-"""Draining a backlog with the whole relay, to a function that does nothing or to a broker."""
+"""Drain a backlog with the whole relay, into a function that does nothing or into a broker."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from postroom.telemetry.events import Event
 
 
-async def nowhere(messages: list[Message]) -> None:
-    """A broker that takes everything, at once."""
+async def discard(messages: list[Message]) -> None:
+    """A broker that accepts everything at once."""
     del messages
 
 
 async def drain(place: Scratch, messages: int, broker: Broker | None = None) -> float:
-    """Send exactly so many messages with a relay as it comes; returns how many a second.
+    """Send exactly this many messages with a default relay. Returns messages per second.
 
-    From the moment that it says that it has started, its connections being open, until the last receipt is written.
+    Measured from the relay's start, when its connections are open, until the last receipt is written.
     """
     done = asyncio.Event()
     started = ended = 0.0
@@ -37,7 +37,7 @@ async def drain(place: Scratch, messages: int, broker: Broker | None = None) -> 
             ended = time.perf_counter()
             done.set()
 
-    relay = Relay(place.url, broker or nowhere, schema=place.schema, table_prefix=place.prefix, hook=listen, brokers={})
+    relay = Relay(place.url, broker or discard, schema=place.schema, table_prefix=place.prefix, hook=listen, brokers={})
     running = asyncio.create_task(relay.run())
     finished = asyncio.create_task(done.wait())
     await asyncio.wait({running, finished}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The floors: bare loops of claim and ack on PostgreSQL, with nothing around them. No relay can be faster."""
+"""Floors: bare loops of claim and ack on PostgreSQL, with nothing around them. No relay can be faster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEERED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 class Floor:
     """Two connections, each with one statement that acks its last batch and claims the next.
 
-    A full one builds the messages, and, where a `send` is given, acks them when that has returned.
+    A full floor also builds the messages and, if `send` is given, acks them after it has returned.
     """
 
     def __init__(self, place: Scratch, *, full: bool, send: Send | None = None) -> None:
@@ -66,7 +66,7 @@ class Floor:
             FROM leased d JOIN {tables["outbox"]} m ON m.position = d.position"""  # noqa: S608 - names that were validated
 
     async def drain(self) -> float:
-        """Ack everything; returns how many messages a second that was, its connections being open."""
+        """Ack everything. Returns messages per second, measured with open connections."""
         connections = [await self.connect(), await self.connect()]
         started = time.perf_counter()
         done = sum(await asyncio.gather(*map(self._loop, connections)))
@@ -100,7 +100,7 @@ class Floor:
         return rows
 
     async def connect(self) -> Any:
-        """A connection on which the planner keeps to the indexes."""
+        """A connection whose planner keeps to the indexes."""
         import asyncpg
 
         _, options = self._url.get_dialect()().create_connect_args(self._url)

@@ -1,4 +1,4 @@
-"""How long after its commit a message is published, with a producer in a process of its own and a wake-up."""
+"""Latency from commit to publish, with a producer in another process and wake-ups."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Latency(NamedTuple):
 
 
 Arrived = dict[int, float]
-"""When a message was published, by its number."""
+"""When each message was published, by number."""
 
 
 async def of_relay(place: Scratch) -> Latency:
-    """The whole relay, woken by LISTEN and NOTIFY where there is that."""
+    """Measure the whole relay, woken by LISTEN and NOTIFY if available."""
     arrived: Arrived = {}
 
     async def receive(messages: list[Message]) -> None:
@@ -50,7 +50,7 @@ async def of_relay(place: Scratch) -> Latency:
 
 
 async def of_floor(place: Scratch, floor: Floor) -> Latency:
-    """A bare loop that listens, claims and acks."""
+    """Measure a bare loop that listens, claims and acks."""
     arrived: Arrived = {}
     woken = asyncio.Event()
     listening = await floor.connect()
@@ -94,6 +94,6 @@ async def _measured(place: Scratch, arrived: Arrived) -> Latency:
     committed: list[float] = json.loads(out)
     async with asyncio.timeout(60):
         while len(arrived) < MESSAGES:  # noqa: ASYNC110 - see below
-            await asyncio.sleep(0.01)  # a look now and then disturbs less than an event for each message
+            await asyncio.sleep(0.01)  # polling disturbs the measurement less than an event for each message
     waits = sorted((arrived[n] - committed[n]) * 1000 for n in range(WARM_UP, MESSAGES))
     return Latency(*(waits[int(len(waits) * share)] for share in (0.5, 0.95, 0.99)))

@@ -1,4 +1,4 @@
-"""A program that commits messages at a steady rate, and prints when each commit was sent, by the machine's clock."""
+"""A program that commits messages at a steady rate, and prints the time of each commit, by the machine's clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from postroom.store.connections.urls import resolve
 
 
 def main() -> None:
-    """Work as the JSON in the only argument says."""
+    """Run with the settings given as JSON in the only argument."""
     given = json.loads(sys.argv[1])
     outbox = Outbox(schema=given["schema"], table_prefix=given["prefix"], notify=True, brokers=[])
     committed: list[float] = []

@@ -1,4 +1,4 @@
-"""What is measured, in which order, and what comes of it."""
+"""The benchmark suite: what is measured, in which order, and the results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 MANY_KEYS = 10_000
 SLOW = 10
-"""One hot key is sent one message at a time: so many times fewer of them are enough."""
+"""A hot key is sent one message at a time: a tenth of the messages is enough."""
 MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the result. Rates have no percentiles, latencies no rate; both have their ratio to the floor."""
+    """One line of the results. Rates have no percentiles, latencies no rate; both have a ratio to the floor."""
 
     name: str
     messages_per_second: float | None = None
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Something to measure: a backlog, and what drains it; returns messages a second."""
+    """Something to measure: a backlog, and a function that drains it and returns messages per second."""
 
     name: str
     messages: int
@@ -49,16 +49,16 @@ class Variant:
 
 
 class Suite:
-    """Measures on one database. `tell` hears what is being done."""
+    """Measures on one database. `report` is called with each step."""
 
-    def __init__(self, place: Scratch, messages: int, rounds: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, place: Scratch, messages: int, rounds: int, report: Callable[[str], None]) -> None:
         self._place = place
         self._messages = messages
         self._rounds = rounds
-        self._tell = tell
+        self._report = report
 
     def run(self, *, large: bool) -> list[Row]:
-        """All rows."""
+        """Measure everything."""
         postgresql = self._place.dialect == "postgresql"
         gc.collect()
         gc.freeze()  # as `postroom relay` does
@@ -87,11 +87,11 @@ class Suite:
         ]
 
     def _rates(self, runner: asyncio.Runner, variants: list[Variant]) -> dict[str, float]:
-        """Every variant once a round, so that all meet the same weather; the medians."""
+        """Run every variant once per round, so that all meet the same conditions; returns the medians."""
         rates: dict[str, list[float]] = {variant.name: [] for variant in variants}
         for number in range(1, self._rounds + 1):
             for variant in variants:
-                self._tell(f"round {number} of {self._rounds}: {variant.name}")
+                self._report(f"round {number} of {self._rounds}: {variant.name}")
                 rates[variant.name].append(self._measure(runner, variant))
         return {name: median(measured) for name, measured in rates.items()}
 
@@ -109,18 +109,18 @@ class Suite:
         return await Floor(self._place, full=full).drain()
 
     def _large(self, runner: asyncio.Runner) -> dict[str, float]:
-        """A million waiting; and the same while another session holds an old snapshot."""
+        """A million messages waiting; and the same while another session holds an old snapshot."""
 
         def variant(name: str) -> Variant:
             return Variant(name, MILLION, None, lambda: drains.drain(self._place, MILLION))
 
         rates = {}
         plain = variant("relay, a million waiting")
-        self._tell(plain.name)
+        self._report(plain.name)
         rates[plain.name] = self._measure(runner, plain)
         if self._place.dialect == "postgresql":
             held = variant("relay, a million waiting, a snapshot held")
-            self._tell(held.name)
+            self._report(held.name)
             self._place.fill(0)
             with self._old_snapshot():
                 rates[held.name] = self._measure(runner, held)
@@ -140,12 +140,12 @@ class Suite:
         rows = []
         base: float | None = None
         if floor:
-            self._tell("latency of the floor")
+            self._report("latency of the floor")
             self._place.fill(0)
             found = runner.run(latency.of_floor(self._place, Floor(self._place, full=False)))
             base = found.p50
             rows.append(_waited("latency, floor", found, base))
-        self._tell("latency of the relay")
+        self._report("latency of the relay")
         self._place.fill(0)
         return [*rows, _waited("latency, relay", runner.run(latency.of_relay(self._place)), base)]
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -61,6 +61,14 @@ class HttpOptions(urls.UrlOptions, frozen=True, kw_only=True, forbid_unknown_fie
     """Whether the receiver's address may be private, not on the public internet."""
 
 
+class _Call(NamedTuple):
+    """What the requests of one publish share."""
+
+    outcomes: list[Outcome]
+    addresses: Sequence[str]
+    timeout: float
+
+
 class HttpBroker:
     """Posts messages to one URL. Only 2xx is success, and redirects are not followed."""
 
@@ -94,15 +102,16 @@ class HttpBroker:
         addresses = await lookup(self._host, self._port, timeout, private=self._options.private)
         check_time_left(self.name, started + timeout, timeout)
         outcomes: list[Outcome] = [NOT_SENT] * len(messages)
+        call = _Call(outcomes, addresses, timeout)
         work = _startable(messages, started + timeout * START_SHARE)
         tasks: list[asyncio.Task[None]] = []
         try:
             async with asyncio.timeout_at(started + timeout):
                 if self._probe_first:
-                    await self._probe(work, outcomes, addresses, timeout)
+                    await self._probe(work, call)
                 if not self._probe_first:
                     tasks = [
-                        asyncio.create_task(self._post_each(work, outcomes, addresses, timeout))
+                        asyncio.create_task(self._post_each(work, call))
                         for _ in range(min(len(messages), self._options.concurrency))
                     ]
                     await asyncio.gather(*tasks)
@@ -133,29 +142,18 @@ class HttpBroker:
             raise
         self._idle.append(transport)
 
-    async def _probe(
-        self,
-        work: Iterator[tuple[int, Message]],
-        outcomes: list[Outcome],
-        addresses: Sequence[str],
-        timeout: float,  # noqa: ASYNC109 - as publish
-    ) -> None:
+    async def _probe(self, work: Iterator[tuple[int, Message]], call: _Call) -> None:
         """Find out with one request whether the receiver accepts messages; of several batches at once, one asks."""
         refusals = self._refusals
         async with self._probing:
             if self._probe_first and refusals == self._refusals:
                 try:
-                    await self._post_each(islice(work, 1), outcomes, addresses, timeout)
+                    await self._post_each(islice(work, 1), call)
                 finally:  # batches that come meanwhile wait for the answer too
                     self._probe_first = self._refusals > refusals
 
-    async def _post_each(
-        self,
-        work: Iterator[tuple[int, Message]],
-        outcomes: list[Outcome],
-        addresses: Sequence[str],
-        timeout: float,  # noqa: ASYNC109 - as publish
-    ) -> None:
+    async def _post_each(self, work: Iterator[tuple[int, Message]], call: _Call) -> None:
+        outcomes, addresses, timeout = call
         async with self._idle_transport() as transport:
             for index, message in work:
                 outcomes[index] = timed_out(timeout)

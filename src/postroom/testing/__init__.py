@@ -1,4 +1,4 @@
-"""What your own tests need: an outbox that remembers; a relay and a consumer that work when they are told."""
+"""Helpers for tests of applications: an outbox that records, and a relay and a consumer that run on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a name when it is first used: pytest loads the plugin in every run, also where nobody asks for it."""
+    """Import a name on first use: pytest loads the plugin in every run, even if nothing uses it."""
     if name not in _HOMES:
         raise AttributeError(f"module 'postroom.testing' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""InMemoryRelay: delivers to functions of the test, at the moment that the test chooses."""
+"""InMemoryRelay: delivers messages to functions of a test, when the test asks for it."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ Handler = Callable[["Message"], Any]
 H = TypeVar("H", bound=Handler)
 
 MOST_ROUNDS = 1000
-"""How often messages that handlers add are delivered in turn, before it is taken for a circle."""
+"""Rounds of delivering what handlers add, before that is taken for an endless loop."""
 
 
 class InMemoryRelay:
-    """Takes what is in the outbox to those who subscribed to its topic, when `deliver` is called.
+    """Delivers what is in the outbox to the subscribers of its topics, when `deliver` is called.
 
-    The source is a `RecordingOutbox`, or the URL of a database with Postroom's tables. There the messages are settled
-    as sent before the handlers see them. Handlers are called one after another in the thread of the test, and may be
-    async. What one raises reaches the test; its message, and those behind it, are handed over by the next call.
+    The source is a `RecordingOutbox`, or the URL of a database with Postroom's tables; there, messages are settled as
+    sent before the handlers see them. Handlers are called one after another in the test's thread, and may be async. If
+    one
+    raises, the test gets the exception; that message and those after it are delivered by the next call.
     """
 
     def __init__(self, source: RecordingOutbox | str) -> None:
-        self._source: Recorded | Stored = Stored(source) if isinstance(source, str) else Recorded(source)
+        self._source: RecordedMessages | StoredMessages = (
+            StoredMessages(source) if isinstance(source, str) else RecordedMessages(source)
+        )
         self._handlers: dict[str, list[Handler]] = {}
         self._waiting: list[Message] = []
         self.delivered: list[Message] = []
-        """All that was delivered so far, in order."""
+        """Everything delivered so far, in order."""
 
     def on(self, topic: str) -> Callable[[H], H]:
-        """A decorator that subscribes a function to a topic."""
+        """Decorator: subscribe a function to a topic."""
 
         def subscribe(handler: H) -> H:
             self.subscribe(topic, handler)
@@ -52,13 +55,13 @@ class InMemoryRelay:
         return subscribe
 
     def subscribe(self, topic: str, handler: Handler) -> None:
-        """Have the function called with each message to the topic."""
+        """Call the function with each message to the topic."""
         self._handlers.setdefault(topic, []).append(handler)
 
     def deliver(self, handler: Handler | None = None) -> list[Message]:
-        """Deliver what is due, and what handlers add meanwhile; returns what was delivered.
+        """Deliver what is due, and what handlers add meanwhile. Returns what was delivered.
 
-        With a handler, all of it goes to that one instead of the subscribers.
+        With a handler, everything goes to that one instead of the subscribers.
         """
         if _in_event_loop():
             raise RuntimeError("deliver was called from async code: use `await relay.adeliver()`")
@@ -69,7 +72,7 @@ class InMemoryRelay:
         return await _arun(self._deliver(handler))
 
     def redeliver(self) -> list[Message]:
-        """Deliver all that was delivered once more, as brokers do now and then: a handler must bear it."""
+        """Deliver everything again, as brokers sometimes do: handlers must cope with it."""
         if _in_event_loop():
             raise RuntimeError("redeliver was called from async code: use `await relay.aredeliver()`")
         return _run(self._redeliver())
@@ -100,7 +103,7 @@ class InMemoryRelay:
             yield partial(one, message)
 
 
-class Recorded:
+class RecordedMessages:
     """The messages of a recording outbox."""
 
     def __init__(self, outbox: RecordingOutbox) -> None:
@@ -108,7 +111,7 @@ class Recorded:
         self._taken: set[UUID] = set()
 
     def due(self) -> list[Message]:
-        """What has become due and has not expired, as a relay would read it back."""
+        """The messages that are due and not expired, as a relay would read them."""
         now = datetime.now(UTC)
         due = []
         for position, message in enumerate(self._outbox.messages, 1):
@@ -120,14 +123,14 @@ class Recorded:
         return due
 
 
-class Stored:
+class StoredMessages:
     """The messages of a database."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     async def due(self) -> list[Message]:
-        """What a relay delivers."""
+        """The messages that a relay sends."""
         broker = MemoryBroker()
         await Relay(self._url, broker, brokers={}).run_once()
         return broker.messages
@@ -135,7 +138,7 @@ class Stored:
 
 T = TypeVar("T")
 Work = Generator[Callable[[], Any], Any, T]
-"""Calls to make, each of a function that may be async. One loop serves sync tests, another async ones."""
+"""Calls to make, each of a function that may be async; driven by a sync or an async loop."""
 
 
 def _run(work: Work[T]) -> T:

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for tests of code that publishes. It loads nothing until one of them is used."""
+"""The pytest plugin: fixtures for testing code that publishes. It imports nothing until one is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def postroom_outbox() -> RecordingOutbox:
-    """An outbox that remembers what was published, and needs no database."""
+    """An outbox that records what is published, and needs no database."""
     from postroom.testing import RecordingOutbox
 
     return RecordingOutbox()
@@ -22,7 +22,7 @@ def postroom_outbox() -> RecordingOutbox:
 
 @pytest.fixture
 def postroom_relay(postroom_outbox: RecordingOutbox) -> InMemoryRelay:
-    """A relay that delivers what `postroom_outbox` remembers, when `deliver` is called."""
+    """A relay that delivers what `postroom_outbox` has recorded when `deliver` is called."""
     from postroom.testing import InMemoryRelay
 
     return InMemoryRelay(postroom_outbox)
@@ -30,7 +30,7 @@ def postroom_relay(postroom_outbox: RecordingOutbox) -> InMemoryRelay:
 
 @pytest.fixture
 def postroom_database(tmp_path: Path) -> str:
-    """The URL of an SQLite database of the test's own, with Postroom's tables in it."""
+    """The URL of an SQLite database for this test, with Postroom's tables in it."""
     from postroom import schema
 
     url = f"sqlite:///{tmp_path / 'postroom.db'}"

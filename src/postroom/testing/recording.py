@@ -1,4 +1,4 @@
-"""RecordingOutbox: an outbox that keeps messages in memory, and knows what was published."""
+"""RecordingOutbox: an outbox that keeps messages in memory, with assertions about what was published."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 120
 
 
 class Anything:
-    """Stands for a field that an assertion does not look at; None would be a value."""
+    """A field that an assertion ignores; None would be a value."""
 
     def __repr__(self) -> str:
         return "ANYTHING"
@@ -32,10 +32,10 @@ ANYTHING = Anything()
 
 
 class RecordingOutbox(Outbox):
-    """An `Outbox` for tests: it validates like the real one, and remembers instead of writing to a database.
+    """An `Outbox` for tests: it validates like the real one, and records messages instead of writing to a database.
 
-    The connection may be anything, also None. With ``RecordingOutbox(outbox)`` messages go through that outbox into
-    the connection's transaction, and are remembered besides, even if the transaction is rolled back later.
+    The connection may be anything, even None. With ``RecordingOutbox(outbox)``, messages also go through that outbox
+    into the connection's transaction; they stay recorded even if it is rolled back.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class RecordingOutbox(Outbox):
 
     @property
     def messages(self) -> list[Message]:
-        """What was published, in order. A message whose idempotency key was in use is not there twice."""
+        """The published messages, in order. A message whose idempotency key was in use is not repeated."""
         return list(self._recorded)
 
     def clear(self) -> None:
-        """Forget what was published."""
+        """Forget the published messages."""
         self._recorded.clear()
 
     def message(self, topic: str | None, payload: object = None, **fields: Unpack[Fields]) -> Message:
-        """A message for `add_many`, with mask and routes as `add` has them."""
+        """Make a message for `add_many`, applying mask and routes like `add`."""
         return (self._outbox.message if self._outbox else super().message)(topic, payload, **fields)
 
     def _add(self, connection: object, messages: list[Message], method: str) -> list[Message]:
@@ -79,7 +79,7 @@ class RecordingOutbox(Outbox):
         return messages
 
     def _without_repeats(self, messages: Iterable[Message]) -> list[Message]:
-        """The messages, those marked that repeat an idempotency key. Raises where the database would refuse."""
+        """The messages; those that repeat an idempotency key are marked. Raises where the database would refuse."""
         ids: set[UUID] = {message.id for message in self._recorded}
         holders = {message.idempotency_key: message for message in self._recorded}
         found = []
@@ -127,7 +127,7 @@ class RecordingOutbox(Outbox):
         type: str | Anything | None = ANYTHING,
         count: int | None = None,
     ) -> Message | list[Message]:
-        """Return the one message to the topic that has these fields; with ``count``, the list of exactly so many.
+        """Return the one message to the topic with these fields; with ``count``, the list of exactly that many.
 
         The payload is compared as it would be sent, so a dataclass equals its dict. Raises `AssertionError`, which
         lists what was published.
@@ -152,7 +152,7 @@ class RecordingOutbox(Outbox):
         if not self._recorded:
             return "nothing was published"
         lines = (f"  {number}. {_shown(message)}" for number, message in enumerate(self._recorded, 1))
-        return "\n".join(("published were:", *lines))
+        return "\n".join(("published:", *lines))
 
 
 def _matches(message: Message, expected: dict[str, object]) -> bool:
@@ -165,13 +165,13 @@ def _matches(message: Message, expected: dict[str, object]) -> bool:
 
 
 def _content(body: bytes | None, content_type: str) -> object:
-    """What the payload says, whatever the order of its keys."""
+    """The payload's content, regardless of the order of its keys."""
     return msgspec.json.decode(body) if body is not None and content_type == encoding.JSON else body
 
 
 def _counted(found: list[Message], count: int | None) -> str:
     wanted = "one message" if count in {None, 1} else f"{count} messages"
-    hint = "; with count= there may be more" if count is None and found else ""
+    hint = "; use count= to expect more" if count is None and found else ""
     return f"expected {wanted}, found {len(found)}{hint}:"
 
 

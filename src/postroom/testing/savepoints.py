@@ -1,4 +1,4 @@
-"""Savepoints: a handler's transaction inside that of a test, so that the test ends it as it likes."""
+"""Savepoints: run a handler's transaction inside that of a test, which decides how it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RELEASE = Query("RELEASE SAVEPOINT postroom_test", {})
 
 
 def savepoints(connection: Any) -> Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]:
-    """A function that opens savepoints on the connection: what is done in one is undone where it is left by an error.
+    """A function that opens savepoints on the connection; leaving one with an error undoes what was done in it.
 
     Raises `UnsupportedConnection`.
     """
@@ -40,8 +40,8 @@ def savepoints(connection: Any) -> Callable[[], AbstractContextManager[Any] | Ab
 def _savepoint(connection: Any) -> Iterator[Any]:
     kind = sync_kind(connection, _METHOD)
     if kind.dialect == "sqlite":
-        with suppress(Exception):  # there is a transaction
-            kind.execute(_BEGIN)  # or the savepoint would be the transaction, and its release a commit
+        with suppress(Exception):  # a transaction is open already
+            kind.execute(_BEGIN)  # otherwise the savepoint would be the transaction, and its release a commit
     own = _own(connection, kind)
     if own is not None:
         with own:
@@ -51,7 +51,7 @@ def _savepoint(connection: Any) -> Iterator[Any]:
     try:
         yield connection
     except BaseException:
-        with suppress(Exception):  # a handler that has ended the transaction is told so by what is raised
+        with suppress(Exception):  # if the handler ended the transaction, the original error says so
             kind.execute(_UNDO)
             kind.execute(_RELEASE)
         raise
@@ -59,7 +59,7 @@ def _savepoint(connection: Any) -> Iterator[Any]:
 
 
 def _own(connection: Any, kind: Any) -> AbstractContextManager[Any] | None:
-    """The library's own savepoint, where it keeps track of them."""
+    """The library's own savepoint, if it keeps track of them."""
     if isinstance(kind, Django):
         found: AbstractContextManager[Any] = sys.modules["django.db"].transaction.atomic(using=connection.alias)
         return found

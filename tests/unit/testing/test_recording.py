@@ -95,7 +95,7 @@ def test_a_failing_assertion_says_what_was_wanted_and_what_there_was() -> None:
         outbox.assert_published("orders.created", key=8, payload={"order_id": 8})
     assert str(wrong_key.value).splitlines() == [
         "expected one message, found 0: 'orders.created' key=8 payload={'order_id': 8}",
-        "published were:",
+        "published:",
         """  1. 'orders.created' key='7' type='OrderCreated' payload={"order_id":7}""",
         f"  2. 'mails' payload={'x' * 120}…",
         r"  3. 'mails' payload=\xff",
@@ -106,7 +106,7 @@ def test_a_failing_assertion_says_what_was_wanted_and_what_there_was() -> None:
 def test_more_than_one_must_be_asked_for() -> None:
     outbox = RecordingOutbox()
     outbox.add_many(None, [Message.new("mails", n) for n in range(2)])
-    with pytest.raises(AssertionError, match=r"^expected one message, found 2; with count= there may be more: 'mails'"):
+    with pytest.raises(AssertionError, match=r"^expected one message, found 2; use count= to expect more: 'mails'"):
         outbox.assert_published("mails")
     with pytest.raises(AssertionError, match=r"^expected 3 messages, found 0: 'mails' type='M'"):
         outbox.assert_published("mails", type="M", count=3)
