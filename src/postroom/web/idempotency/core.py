@@ -1,4 +1,4 @@
-"""The core of the middleware, which all frameworks' adapters share: the options turned into what decides and writes."""
+"""The core of the middleware, which the adapters for all frameworks share."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 class Core:
-    """Raises `InvalidSetting` or `UnsupportedDatabase`.
+    """What the options amount to: the policy for requests, and their flow through the ledger.
 
-    Give a ``dialect`` if the connections are the framework's, which also gives each step its transaction.
+    Give a ``dialect`` if the connections are the framework's, which then gives each step its transaction. Raises
+    `InvalidSetting` or `UnsupportedDatabase`.
     """
 
     def __init__(self, given: Mapping[str, Any], dialect: str | None = None) -> None:
@@ -34,10 +35,10 @@ class Core:
         schema, prefix, keep = self.settings.schema, self.settings.table_prefix, self.settings.idempotency_keep_sec
         names = Names.of(dialect or dialect_of_url(str(self.settings.database)), schema, prefix)
         failures, borrowed = self.settings.replay_failures, dialect is not None
-        books = KeyedRequests(names, Terms(self.lease, keep), replay_failures=failures, in_transaction=borrowed)
-        self.flow = KeyedFlow(self.policy, books, options.hook)
+        entries = KeyedRequests(names, Terms(self.lease, keep), replay_failures=failures, in_transaction=borrowed)
+        self.flow = KeyedFlow(self.policy, entries, options.hook)
         self._ledger = Ledger(schema=schema, table_prefix=prefix, lease_seconds=self.lease, keep_seconds=keep)
 
     def keyed_request(self, run: Run) -> KeyedRequest:
-        """What the handler of this run is given."""
+        """What the handler of this run gets."""
         return KeyedRequest(run, self.policy, self._ledger)

@@ -71,9 +71,9 @@ Flow = Generator[Do | Pause, Any, T]
 class KeyedFlow:
     """Decides what becomes of keyed requests. While the ledger does not answer, no request runs."""
 
-    def __init__(self, policy: Policy, books: KeyedRequests, hook: Hook | None = None) -> None:
+    def __init__(self, policy: Policy, entries: KeyedRequests, hook: Hook | None = None) -> None:
         self._policy = policy
-        self._books = books
+        self._entries = entries
         self._hook = hook
 
     def admit(self, entry: Entry) -> Flow[Run | Response]:
@@ -119,18 +119,18 @@ class KeyedFlow:
 
     def release(self, entry: Entry) -> Flow[None]:
         """The work failed: let the request run again at once, unless failures are replayed."""
-        yield from self._try_release(self._books.fail(entry))
+        yield from self._try_release(self._entries.fail(entry))
 
     def renew(self, entry: Entry) -> Flow[None]:
         """Hold the entry for another lease. If that fails, the next renewal may work, or recording finds out."""
         try:
-            yield Do(self._books.renew(entry))
+            yield Do(self._entries.renew(entry))
         except Exception as error:  # noqa: BLE001 - whatever it is, the work goes on
             _log.warning("the lease of a running request could not be renewed: %s", _named(error))
 
     def _record(self, keyed: KeyedRequest, response: Response) -> Flow[Response | None]:
         if not self._policy.is_recorded(response.status):
-            yield from self._try_release(self._books.release(keyed.entry))  # runs again even if failures are replayed
+            yield from self._try_release(self._entries.release(keyed.entry))  # runs again even if failures are replayed
             return None
         if (yield from self._finish(keyed.entry, response)):
             return None
@@ -143,7 +143,7 @@ class KeyedFlow:
         """
         if keyed.is_recorded_as(response):
             return None
-        if (yield Do(self._books.is_held(keyed.entry))):
+        if (yield Do(self._entries.is_held(keyed.entry))):
             return (yield from self._record(keyed, response))
         return (yield from self._record_without_entry(keyed, response))
 
@@ -175,7 +175,7 @@ class KeyedFlow:
     def _begin(self, entry: Entry) -> Flow[Decision]:
         """Begin; once more after a lost connection, since it may have begun; and again while a lock is in the way."""
         budget = RetryBudget(BEGINNING, RETRIES)
-        begin, lost = self._books.begin, False
+        begin, lost = self._entries.begin, False
         while True:
             try:
                 decision: Decision = yield Do(begin(entry), budget.attempt_seconds)
@@ -185,7 +185,7 @@ class KeyedFlow:
                 is_in_the_way = is_lock_timeout(error) or is_undone(error)
                 if budget.is_spent() or not (is_in_the_way or (is_lost and not lost)):
                     raise
-                begin, lost = self._books.begin_again, lost or is_lost
+                begin, lost = self._entries.begin_again, lost or is_lost
             yield Pause(budget.pause())
 
     def _finish(self, entry: Entry, response: Response) -> Flow[bool]:
@@ -193,7 +193,7 @@ class KeyedFlow:
         budget, record = RetryBudget(RECORDING, RETRIES), response
         while True:
             try:
-                finished: bool = yield Do(self._books.finish(entry, record), budget.attempt_seconds)
+                finished: bool = yield Do(self._entries.finish(entry, record), budget.attempt_seconds)
                 return finished
             except Exception as error:
                 _raise_if_setup(error)
