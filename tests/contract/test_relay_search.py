@@ -154,7 +154,7 @@ class Worker:
         for reader in self.readers:
             if len(in_flight) and in_flight.room < self.queue.batch:
                 return  # it would wait for room
-            cast("LaneReader", reader._source)._ask_at = 0.0
+            cast("LaneReader", reader.source)._ask_at = 0.0
             if due:
                 reader._due_at = 0.0
             if sweep:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from postroom.brokers.port import Accepted, NotSent, Refused, TargetUnavailable, Unreached
 from postroom.delivery.destination import AlreadySettled, LeaseLost
-from postroom.delivery.verdicts import Call, Verdicts
+from postroom.delivery.verdicts import Call
 from postroom.errors import BrokerUnavailable
 from postroom.rules import failures
 from postroom.rules.ordering import waves
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from postroom.delivery.in_flight import InFlight
     from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import Queue
-    from postroom.delivery.verdicts import Health
+    from postroom.delivery.verdicts import Health, Verdicts
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.queue_store import QueueStore
 
@@ -52,33 +53,19 @@ class Batch(NamedTuple):
 Batches = asyncio.Queue[Batch]
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Attempt:
     """Attempts batches. Batches of the same lanes must be attempted one after another, so that keys stay in order."""
 
-    def __init__(
-        self,
-        *,
-        queue: Queue,
-        store: QueueStore,
-        connection: ReconnectingConnection,
-        in_flight: InFlight,
-        failed_keys: FailedKeys,
-        health: Health,
-        pending: PendingSettlements,
-        stopping: asyncio.Event,
-    ) -> None:
-        self._queue = queue
-        self._store = store
-        self._connection = connection
-        self._in_flight = in_flight
-        self._lanes = in_flight.lanes
-        self._failed_keys = failed_keys
-        self._circuit = health.circuit
-        self._targets = health.targets
-        self._suspects = health.suspects
-        self._verdicts = Verdicts(queue, health)
-        self._pending = pending
-        self._stopping = stopping
+    queue: Queue
+    store: QueueStore
+    connection: ReconnectingConnection
+    in_flight: InFlight
+    failed_keys: FailedKeys
+    health: Health
+    verdicts: Verdicts
+    pending: PendingSettlements
+    stopping: asyncio.Event
 
     async def run(self, batch: Batch) -> None:
         """Attempt a batch; each delivery is handed over to be settled, or was lost."""
@@ -86,9 +73,9 @@ class Attempt:
         for wave in self._in_waves(claimed):
             left = wave
             while left and (ready := self._deliverable(batch.read, left)):
-                together = self._suspects.first_part(ready)
+                together = self.health.suspects.first_part(ready)
                 left = [*await self._deliver_and_settle(together), *ready[len(together) :]]
-        self._failed_keys.finished(batch.read)
+        self.failed_keys.finished(batch.read)
 
     async def _not_done_before(self, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
         """Ask the ledger: leave out what it knows to be done, and what belongs to another request."""
@@ -96,7 +83,7 @@ class Attempt:
             return claimed
         ledgered = [one for one in claimed if is_ledgered(one.message)]
         try:
-            verdicts = await self._connection.attempt(self._store.settlements.foresee(ledgered))
+            verdicts = await self.connection.attempt(self.store.settlements.foresee(ledgered))
         except Outage:
             self._give_back(claimed)
             return ()
@@ -113,7 +100,7 @@ class Attempt:
                 self._keep_back([one])
             else:
                 entries.add(entry)
-        self._pending.add(settlements)
+        self.pending.add(settlements)
         done = {one.claimed.lease for one in settlements}
         return [one for one in claimed if one.lease not in done]
 
@@ -121,7 +108,7 @@ class Attempt:
         """Split a batch so that each key occurs once in a wave, unless the destination keeps the order itself."""
         if not claimed:
             return ()
-        if self._queue.destination.capabilities.ordered_prefix or not claimed[0].ordered:
+        if self.queue.destination.capabilities.ordered_prefix or not claimed[0].ordered:
             return [claimed]
         if len({one.message.key for one in claimed}) == len(claimed):
             return [claimed]
@@ -129,58 +116,58 @@ class Attempt:
 
     def _deliverable(self, read: int, wave: Sequence[Claimed]) -> Sequence[Claimed]:
         """Those whose lease holds, whose key has no failure before them, and whose topic takes messages."""
-        held = self._in_flight.held(wave, time.monotonic())
+        held = self.in_flight.held(wave, time.monotonic())
         if len(held) < len(wave):
             holding = {one.lease for one in held}
-            self._let_go(self._in_flight.remaining([one for one in wave if one.lease not in holding]))
-        if not self._failed_keys and not self._targets:
+            self._let_go(self.in_flight.remaining([one for one in wave if one.lease not in holding]))
+        if not self.failed_keys and not self.health.targets:
             return held
         ready: list[Claimed] = []
         dropped: list[Claimed] = []
         waiting: list[Claimed] = []
         for one in held:
-            if self._failed_keys.must_drop(one.message.key, one.position, read):
+            if self.failed_keys.must_drop(one.message.key, one.position, read):
                 dropped.append(one)
-            elif self._targets.admits(one.message.topic):
+            elif self.health.targets.admits(one.message.topic):
                 ready.append(one)
             else:
                 waiting.append(one)
                 self._keep_back([one])
         self._give_back(dropped)
         if waiting:
-            self._pending.add(self._verdicts.postponed(self._in_flight.remaining(waiting)))
+            self.pending.add(self.verdicts.postponed(self.in_flight.remaining(waiting)))
         return ready
 
     def _let_go(self, unheld: Sequence[Claimed]) -> None:
         """Leases have ended as far as we know. That of a lane may be renewed after all: then it is read again."""
-        self._give_back([one for one in unheld if self._lanes.has_lane_of(one)])
-        self._pending.lose([one for one in unheld if not self._lanes.has_lane_of(one)])
+        self._give_back([one for one in unheld if self.in_flight.lanes.has_lane_of(one)])
+        self.pending.lose([one for one in unheld if not self.in_flight.lanes.has_lane_of(one)])
 
     async def _deliver_and_settle(self, batch: Sequence[Claimed]) -> Sequence[Claimed]:
         """Deliver, and settle by the outcomes; returns what had no turn, and may be delivered now."""
-        if not self._circuit.closed_or_probing():
+        if not self.health.circuit.closed_or_probing():
             self._give_back(batch)
             return ()
-        started, outages = time.monotonic(), self._circuit.outages
+        started, outages = time.monotonic(), self.health.circuit.outages
         outcomes = await self._deliver(batch)
         seconds = time.monotonic() - started
         answers = [outcome.answer for outcome in outcomes if type(outcome) is Accepted]
         all_accepted = len(answers) == len(batch)
         self._report(batch, seconds, {} if all_accepted else _reasons(outcomes))
-        if all_accepted and not self._queue.dedup:
-            self._verdicts.all_accepted(batch, started, outages)
+        if all_accepted and not self.queue.dedup:
+            self.verdicts.all_accepted(batch, started, outages)
             self._settle_accepted(batch, answers)
             return ()
         return self._settle(Call(batch, outcomes, started, outages), seconds)
 
     async def _deliver(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Call the destination, and return an outcome for each delivery whatever happens."""
-        timeout, classifier = self._queue.timeout, self._queue.classifier
-        at_destination = self._in_flight.at_destination(batch) if self._queue.settles else nullcontext()
+        timeout, classifier = self.queue.timeout, self.queue.classifier
+        at_destination = self.in_flight.at_destination(batch) if self.queue.settles else nullcontext()
         try:
             with at_destination:
                 async with asyncio.timeout(timeout + GRACE):
-                    outcomes = list(await self._queue.destination.deliver(batch, timeout))
+                    outcomes = list(await self.queue.destination.deliver(batch, timeout))
         except BrokerUnavailable as error:
             return [Unreached(str(error))] * len(batch)
         except TimeoutError:
@@ -195,34 +182,34 @@ class Attempt:
     def _settle_accepted(self, batch: Sequence[Claimed], answers: Sequence[str | None]) -> None:
         """All were accepted, as nearly always: nothing needs to be decided."""
         sent: Sequence[Sent] = [Sent(one, answer) for one, answer in zip(batch, answers, strict=True)]
-        remaining = self._in_flight.remaining(batch)
+        remaining = self.in_flight.remaining(batch)
         if remaining is not batch:
             leases = {one.lease for one in remaining}
             sent = [one for one in sent if one.claimed.lease in leases]
-        self._pending.add(sent)
+        self.pending.add(sent)
 
     def _settle(self, call: Call, seconds: float) -> Sequence[Claimed]:
         """Settle what was decided, land what the destination settled; returns what had no turn."""
-        settlements = self._verdicts.settlements(call)
+        settlements = self.verdicts.settlements(call)
         left = {one.lease: one for one in self._without_turn(call)}
         for lease in left:
             del settlements[lease]
-        remaining = self._in_flight.remaining([one for one, _ in call.fates])
+        remaining = self.in_flight.remaining([one for one, _ in call.fates])
         unsent = [one.claimed for one in settlements.values() if not isinstance(one, Sent)]
         self._keep_back(unsent)
-        self._pending.note_seconds(
+        self.pending.note_seconds(
             [one.claimed for one in settlements.values() if isinstance(one, Retry | Dead)], seconds
         )
-        self._pending.add([settlements[one.lease] for one in remaining if one.lease in settlements])
+        self.pending.add([settlements[one.lease] for one in remaining if one.lease in settlements])
         self._land_settled(call)
         return list(left.values())
 
     def _land_settled(self, call: Call) -> None:
         """Land what the destination settled itself; a lease that it found lost is a conflict."""
-        self._in_flight.land([one for one, outcome in call.fates if isinstance(outcome, AlreadySettled)])
+        self.in_flight.land([one for one, outcome in call.fates if isinstance(outcome, AlreadySettled)])
         lost = [one for one, outcome in call.fates if isinstance(outcome, LeaseLost)]
         self._keep_back(lost)
-        self._pending.lose(self._in_flight.remaining(lost))
+        self.pending.lose(self.in_flight.remaining(lost))
 
     def _without_turn(self, call: Call) -> Sequence[Claimed]:
         """What was not sent although nothing stands before it: each call took its time, and some had no turn.
@@ -230,25 +217,25 @@ class Attempt:
         Where the destination keeps the order itself, something does stand before it; where none was sent, time was
         not the reason.
         """
-        if self._queue.destination.capabilities.ordered_prefix or self._stopping.is_set() or self._circuit.down:
+        if self.queue.destination.capabilities.ordered_prefix or self.stopping.is_set() or self.health.circuit.down:
             return ()
         left = [one for one, outcome in call.fates if isinstance(outcome, NotSent) and not outcome.delay]
         return left if len(left) < len(call.fates) else ()
 
     def _give_back(self, claimed: Sequence[Claimed]) -> None:
         self._keep_back(claimed)
-        self._pending.give_back(claimed)
+        self.pending.give_back(claimed)
 
     def _keep_back(self, failed: Sequence[Claimed]) -> None:
         """What comes behind these on their keys must wait."""
         for one in failed:
             if one.message.key is not None:
-                self._failed_keys.fail(one.message.key, one.position)
+                self.failed_keys.fail(one.message.key, one.position)
 
     def _report(self, batch: Sequence[Claimed], seconds: float, reasons: dict[int, str]) -> None:
-        self._queue.hook(Phase("send", len(batch), seconds))
+        self.queue.hook(Phase("send", len(batch), seconds))
         messages = [one.message for one in batch]
-        self._queue.hook(Published(self._queue.destination.name, messages, seconds, reasons))
+        self.queue.hook(Published(self.queue.destination.name, messages, seconds, reasons))
 
 
 def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:

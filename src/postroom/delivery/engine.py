@@ -75,6 +75,7 @@ class Engine:
             self._router = QueueRouter(
                 options=options,
                 names=names,
+                workers=Workers(names, DEFAULT_QUEUE),
                 connection=connection,
                 routing=routing,
                 queues=self._workers.keys(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,6 +40,7 @@ CANDIDATES = 8
 """Messages of each lane to choose a probe from, while the destination is down: not always the same one."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class LaneReader:
     """Reads held lanes, for messages with a key. Each share of the lanes has its own batches.
 
@@ -49,74 +51,57 @@ class LaneReader:
     kind = LANES
     polls = True
 
-    def __init__(  # noqa: PLR0913 - where to read, and what to do with it
-        self,
-        *,
-        queue: Queue,
-        options: EngineOptions,
-        store: QueueStore,
-        connection: ReconnectingConnection,
-        continuity: Continuity,
-        in_flight: InFlight,
-        failed_keys: FailedKeys,
-        circuit: Circuit,
-        pending: PendingSettlements,
-        handover: Handover,
-        batches: Sequence[Batches],
-        reader: int,
-    ) -> None:
-        self._queue = queue
-        self._options = options
-        self._store = store
-        self._connection = connection
-        self._continuity = continuity
-        self._in_flight = in_flight
-        self._lanes = in_flight.lanes
-        self._failed_keys = failed_keys
-        self._circuit = circuit
-        self._pending = pending
-        self._handover = handover
-        self._batches = batches
-        self._reader = reader
-        self._busy = ordering.LANES // self.READERS
-        self._note_at = 0.0
-        self._horizon = Horizon()
-        self._ask_at = 0.0
-        self._trusted: int | None = None
-        """The connection on which what this reader remembers is true."""
+    queue: Queue
+    options: EngineOptions
+    store: QueueStore
+    connection: ReconnectingConnection
+    continuity: Continuity
+    in_flight: InFlight
+    failed_keys: FailedKeys
+    circuit: Circuit
+    pending: PendingSettlements
+    handover: Handover
+    batches: Sequence[Batches]
+    reader: int
+    _busy: int = field(default=ordering.LANES // READERS, init=False)
+    _note_at: float = field(default=0.0, init=False)
+    _horizon: Horizon = field(default_factory=Horizon, init=False)
+    _ask_at: float = field(default=0.0, init=False)
+    _trusted: int | None = field(default=None, init=False)
+    """The connection on which what this reader remembers is true."""
 
     async def collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
         """Read the lanes of this reader and hand over what is in them. Raises `Outage`."""
         await self._trust_connection()
-        mine = self._lanes.share(self._reader, self.READERS)
+        mine = self.in_flight.lanes.share(self.reader, self.READERS)
         held = {number: one for number, one in mine.items() if not one.leaving}
         if not held:
             return Collected(0, 0)
         if due:
-            promoted = await self._ask(self._store.lanes.promote([one.lane for one in held.values()]))
+            promoted = await self._ask(self.store.lanes.promote([one.lane for one in held.values()]))
             for number, position in promoted.items():
-                self._lanes.read_again(number, position)
+                self.in_flight.lanes.read_again(number, position)
         for one in held.values():
             one.begin_read()
             if sweep:
                 one.cursor = 0
-        read = self._failed_keys.next_read()
+        read = self.failed_keys.next_read()
         try:
             return await self._read(read, held, limit)
         finally:
-            self._failed_keys.finished(read)
+            self.failed_keys.finished(read)
 
     async def _ask(self, steps: Steps[T]) -> T:
-        return await self._connection.attempt(steps, self._trusted)
+        return await self.connection.attempt(steps, self._trusted)
 
     async def _trust_connection(self) -> None:
         """On a new connection, forget everything: a failover or a restore moves positions and transactions back."""
-        connection = await self._continuity.on(self._connection)
+        connection = await self.continuity.on(self.connection)
         if connection != self._trusted:
             self._trusted = connection
             self._horizon, self._ask_at = Horizon(), 0.0
-            for one in self._lanes.share(self._reader, self.READERS).values():
-                in_flight = [claimed.position for claimed in self._in_flight.of_lane(one.lane)]
+            for one in self.in_flight.lanes.share(self.reader, self.READERS).values():
+                in_flight = [claimed.position for claimed in self.in_flight.of_lane(one.lane)]
                 one.cursor, one.furthest = 0, max(in_flight, default=0)
 
     async def _read(self, read: int, held: dict[int, HeldLane], limit: int) -> Collected:
@@ -126,40 +111,40 @@ class LaneReader:
         # The heartbeat renews the lanes. A read does it now and then, because it also notes how far it has come.
         renew = started >= self._note_at
         claim = await self._ask(
-            self._store.lanes.read(
+            self.store.lanes.read(
                 [one.lane for one in held.values()],
                 each,
-                self._options.lane_lease,
+                self.options.lane_lease,
                 after={number: one.cursor for number, one in held.items()},
-                in_flight=self._in_flight.behind_cursors(),
-                most_bytes=self._queue.most_bytes,
+                in_flight=self.in_flight.behind_cursors(),
+                most_bytes=self.queue.most_bytes,
                 renew=renew,
             )
         )
         for number in claim.freed:
-            self._lanes.read_again(number, 1)
+            self.in_flight.lanes.read_again(number, 1)
         self._move_cursors(held, claim, safe)
         if claim.freed:
-            await self._ask(self._store.lanes.look_back([held[number].lane for number in claim.freed]))
+            await self._ask(self.store.lanes.look_back([held[number].lane for number in claim.freed]))
         claim = self._still_held(held, claim)
         if renew:
             self._note_at = started + NOTED_EVERY
             renewed = {(one.lane, one.token) for one in claim.messages}
-            self._lanes.extend(renewed, started + self._options.lane_lease)
+            self.in_flight.lanes.extend(renewed, started + self.options.lane_lease)
         if limit == 1 and len(claim.messages) > 1:
             claim = self._only_one(claim)
 
         def dispatch(messages: list[Claimed]) -> None:
             self._dispatch(read, messages)
 
-        collected = await self._handover.hand_over(claim, started, started, self._connection, dispatch, self._trusted)
+        collected = await self.handover.hand_over(claim, started, started, self.connection, dispatch, self._trusted)
         return collected._replace(found=collected.found + len(claim.freed))
 
     async def _safe(self, held: dict[int, HeldLane]) -> Reached:
         """From where on the next read may start. Not asked before every read: to start earlier is never wrong."""
         if time.monotonic() < self._ask_at:
             return []
-        ages = await self._ask(self._store.lanes.ages())
+        ages = await self._ask(self.store.lanes.ages())
         self._ask_at = time.monotonic() + ASKED_EVERY
         return self._horizon.safe(ages, held.values())
 
@@ -177,7 +162,7 @@ class LaneReader:
             if one.lane.interrupted:
                 one.lane = msgspec.structs.replace(one.lane, interrupted=False)
         for message in claim.kept_back:
-            self._lanes.read_again(message.lane, message.position)
+            self.in_flight.lanes.read_again(message.lane, message.position)
         self._busy = max(1, len(furthest))
 
     def _still_held(self, held: dict[int, HeldLane], claim: Claim) -> Claim:
@@ -185,10 +170,10 @@ class LaneReader:
 
         To lose one is a conflict, to release one is none.
         """
-        gone = {number for number, one in held.items() if not self._lanes.still_held(one)}
+        gone = {number for number, one in held.items() if not self.in_flight.lanes.still_held(one)}
         if not gone:
             return claim
-        self._pending.lose([one for one in claim.messages if one.lane in gone and not held[one.lane].leaving])
+        self.pending.lose([one for one in claim.messages if one.lane in gone and not held[one.lane].leaving])
         kept = [one for one in claim.messages if one.lane not in gone]
         return Claim(kept, claim.settled, claim.found, alone=claim.alone, freed=claim.freed)
 
@@ -196,18 +181,18 @@ class LaneReader:
         """Probe the destination with one message, the first of its key; the others are read again."""
         firsts = {one.message.key: one for one in reversed(claim.messages)}
         in_order = sorted(firsts.values(), key=attrgetter("position"))
-        chosen = next((one for one in in_order if one.position > self._circuit.probed), in_order[0])
+        chosen = next((one for one in in_order if one.position > self.circuit.probed), in_order[0])
         for one in claim.messages:
             if one is not chosen:
-                self._lanes.read_again(one.lane, one.position)
+                self.in_flight.lanes.read_again(one.lane, one.position)
         return Claim([chosen], claim.settled, claim.found, alone=claim.alone, freed=claim.freed)
 
     def _dispatch(self, read: int, messages: list[Claimed]) -> None:
-        shares: list[list[Claimed]] = [[] for _ in self._batches]
+        shares: list[list[Claimed]] = [[] for _ in self.batches]
         count = len(shares)
         for message in messages:
             shares[message.lane % count].append(message)
-        for share, batches in zip(shares, self._batches, strict=True):
+        for share, batches in zip(shares, self.batches, strict=True):
             if share:
-                self._failed_keys.handed_over(read)
+                self.failed_keys.handed_over(read)
                 batches.put_nowait(Batch(read, share))

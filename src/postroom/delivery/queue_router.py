@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
@@ -13,7 +14,6 @@ from postroom.runtime.backoff import Backoff
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.outbox.sorting import Sorting
-from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.walking import Walking
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from postroom.rules.routing import Routing
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.outbox.sorting import Cursors
+    from postroom.store.outbox.workers import Workers
     from postroom.store.sql.names import Names
 
 QUICKEST_POLL = 0.005
@@ -32,6 +33,7 @@ ABANDONED_EVERY = 5.0
 """Seconds between two looks for queues that nobody serves any more."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class QueueRouter:
     """Empties the default queue into those of the patterns; without patterns, brings back what was routed once.
 
@@ -39,33 +41,23 @@ class QueueRouter:
     side. What one of them leaves, because it is locked or leased, is found again.
     """
 
-    def __init__(
-        self,
-        *,
-        options: EngineOptions,
-        names: Names,
-        connection: ReconnectingConnection,
-        routing: Routing | None,
-        queues: Collection[str],
-        moved_to: Callable[[str], None],
-        notify: bool = False,
-    ) -> None:
-        self._options = options
-        self._names = names
-        self._connection = connection
-        self._routing = routing
-        self._queues = frozenset(queues)
-        self._moved_to = moved_to
-        self._notify = notify
-        self._workers = Workers(names, DEFAULT_QUEUE)
-        self._woken = asyncio.Event()
-        self._stopping = False
-        self._beat_at = 0.0
-        self._abandoned_at = 0.0
+    options: EngineOptions
+    names: Names
+    workers: Workers
+    """Those of the default queue."""
+    connection: ReconnectingConnection
+    routing: Routing | None
+    queues: Collection[str]
+    moved_to: Callable[[str], None]
+    notify: bool = False
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _beat_at: float = field(default=0.0, init=False)
+    _abandoned_at: float = field(default=0.0, init=False)
 
     async def run(self) -> None:
         """Route until the engine stops."""
-        longest = ABANDONED_EVERY if self._routing is None else self._options.poll_interval
+        longest = ABANDONED_EVERY if self.routing is None else self.options.poll_interval
         backoff = Backoff(2 * QUICKEST_POLL, longest)
         while not self._stopping:
             self._woken.clear()
@@ -79,9 +71,9 @@ class QueueRouter:
         """Before lanes are taken and anything is sent, undo what other patterns did. Raises `Outage`."""
         await self._beat()
         await self._bring_back()
-        if self._routing is not None:
-            for queue in self._queues:
-                await self._route_anew(queue, self._routing)
+        if self.routing is not None:
+            for queue in self.queues:
+                await self._route_anew(queue, self.routing)
 
     async def route_all(self) -> None:
         """Route what is there now. Raises `Outage`."""
@@ -91,12 +83,12 @@ class QueueRouter:
     async def anything_to_route(self) -> bool:
         """Whether anything waits to be routed. Asks until the database answers."""
         sorting = self._sorting(DEFAULT_QUEUE)
-        return self._routing is not None and await self._connection.run(sorting.anything)
+        return self.routing is not None and await self.connection.run(sorting.anything)
 
     async def leave(self) -> None:
         """Sign this worker off as one that routes. Raises `Outage`."""
-        if self._routing is not None:
-            await self._connection.attempt(self._workers.leave(self._options.worker))
+        if self.routing is not None:
+            await self.connection.attempt(self.workers.leave(self.options.worker))
 
     def wake(self, kind: str = "") -> None:
         """Something was committed."""
@@ -114,11 +106,11 @@ class QueueRouter:
             await self._beat()
         if time.monotonic() >= self._abandoned_at:
             await self._bring_back()
-        if self._routing is None:
+        if self.routing is None:
             return False
-        walked = await self._connection.attempt(self._sorting(DEFAULT_QUEUE).sort(self._routing.queue_of))
+        walked = await self.connection.attempt(self._sorting(DEFAULT_QUEUE).sort(self.routing.queue_of))
         for queue in walked.moved:
-            self._moved_to(queue)
+            self.moved_to(queue)
         return bool(walked.moved)
 
     async def _route_anew(self, queue: str, routing: Routing) -> None:
@@ -126,34 +118,34 @@ class QueueRouter:
         sorting = self._sorting(queue)
         seen: Cursors = {}
         while not self._stopping:
-            walked = await self._connection.attempt(sorting.sort(routing.queue_of, seen))
+            walked = await self.connection.attempt(sorting.sort(routing.queue_of, seen))
             if not walked.seen:
                 return
             seen |= walked.seen
 
     async def _beat(self) -> None:
         """Say that somebody takes messages from the default queue."""
-        self._beat_at = time.monotonic() + self._options.heartbeat
-        if self._routing is not None:
-            await self._connection.attempt(self._workers.beat(self._options.worker, 0, 0))
+        self._beat_at = time.monotonic() + self.options.heartbeat
+        if self.routing is not None:
+            await self.connection.attempt(self.workers.beat(self.options.worker, 0, 0))
 
     async def _bring_back(self) -> None:
         """Bring what lies in queues of patterns that no relay knows any more back to where it was added."""
         self._abandoned_at = time.monotonic() + ABANDONED_EVERY
-        walking = Walking(self._names)
+        walking = Walking(self.names)
         queues: set[str] = set()
         for state in Stored:
-            queues |= set(filter(is_sorted, await self._connection.attempt(walking.queues_with(state))))
-        abandoned = queues - self._queues
+            queues |= set(filter(is_sorted, await self.connection.attempt(walking.queues_with(state))))
+        abandoned = queues.difference(self.queues)
         if abandoned:
-            abandoned -= await self._connection.attempt(self._workers.served())
+            abandoned -= await self.connection.attempt(self.workers.served())
         for queue in sorted(abandoned):
             moved = True
             while moved and not self._stopping:
-                walked = await self._connection.attempt(self._sorting(queue).sort(lambda _topic: DEFAULT_QUEUE))
+                walked = await self.connection.attempt(self._sorting(queue).sort(lambda _topic: DEFAULT_QUEUE))
                 for to in walked.moved:
-                    self._moved_to(to)
+                    self.moved_to(to)
                 moved = bool(walked.moved)
 
     def _sorting(self, queue: str) -> Sorting:
-        return Sorting(self._names, queue, (lambda to: channel(self._names, to)) if self._notify else None)
+        return Sorting(self.names, queue, (lambda to: channel(self.names, to)) if self.notify else None)

@@ -22,7 +22,7 @@ from postroom.delivery.settler import Settler
 from postroom.delivery.signals import Signals
 from postroom.delivery.suspects import Suspects
 from postroom.delivery.targets import Targets
-from postroom.delivery.verdicts import Health
+from postroom.delivery.verdicts import Health, Verdicts
 from postroom.delivery.work_source import Handover, Poller
 from postroom.errors import PostroomError
 from postroom.store.connections.reconnecting import Outage
@@ -104,6 +104,7 @@ class QueueWorker:
             in_flight=self.in_flight,
             failed_keys=self._failed_keys,
             health=self._health,
+            verdicts=Verdicts(queue, self._health),
             pending=self.pending,
             stopping=stopping,
         )

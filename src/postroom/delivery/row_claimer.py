@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from postroom.delivery.attempt import Batch, Batches
@@ -23,6 +24,7 @@ HELP = "help"
 """Wakes the second claimer."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class RowClaimer:
     """Claims messages without a key.
 
@@ -30,70 +32,66 @@ class RowClaimer:
     the database works on the other.
     """
 
-    def __init__(  # noqa: PLR0913 - where to claim, and what to do with it
-        self,
-        *,
-        queue: Queue,
-        options: EngineOptions,
-        store: QueueStore,
-        connection: ReconnectingConnection,
-        circuit: Circuit,
-        signals: Signals,
-        handover: Handover,
-        batches: Batches,
-        helps: bool = False,
-    ) -> None:
-        self.kind = HELP if helps else ROWS
-        self.polls = not helps
-        self._queue = queue
-        self._options = options
-        self._store = store
-        self._connection = connection
-        self._circuit = circuit
-        self._signals = signals
-        self._handover = handover
-        self._batches = batches
-        self._cursor = 0
-        self.unresolved: list[int] = []
-        """Tokens of claims whose answer never came, or whose messages were not handed over."""
+    queue: Queue
+    options: EngineOptions
+    store: QueueStore
+    connection: ReconnectingConnection
+    circuit: Circuit
+    signals: Signals
+    handover: Handover
+    batches: Batches
+    helps: bool = False
+    _cursor: int = field(default=0, init=False)
+    unresolved: list[int] = field(default_factory=list, init=False)
+    """Tokens of claims whose answer never came, or whose messages were not handed over."""
+
+    @property
+    def kind(self) -> str:
+        """Which wake-ups are for it."""
+        return HELP if self.helps else ROWS
+
+    @property
+    def polls(self) -> bool:
+        """Whether it looks for work by itself."""
+        return not self.helps
 
     async def collect(self, limit: int, *, sweep: bool, due: bool) -> Collected:
         """Claim messages and hand them over. Raises `Outage`."""
         await self._release_unresolved()
-        sweep = self._signals.take_rows_behind() or sweep
-        probing = self._circuit.down is not None
+        sweep = self.signals.take_rows_behind() or sweep
+        probing = self.circuit.down is not None
         if probing:
-            self._signals.rows_behind()  # a probe passes by what stands before it
-        after = self._circuit.probed if probing else 0 if sweep else self._cursor
+            self.signals.rows_behind()  # a probe passes by what stands before it
+        after = self.circuit.probed if probing else 0 if sweep else self._cursor
         started = time.monotonic()
         token = new_token()
         self.unresolved.append(token)
-        claim = await self._connection.attempt(
-            self._store.rows.claim(
-                self._options.worker,
+        claim = await self.connection.attempt(
+            self.store.rows.claim(
+                self.options.worker,
                 limit,
-                self._options.lease,
+                self.options.lease,
                 token=token,
                 after=after,
                 due=due and not (probing and after),
-                most_bytes=self._queue.most_bytes,
+                most_bytes=self.queue.most_bytes,
             )
         )
         if probing and not claim.messages:
-            self._circuit.probe_from_start()
+            self.circuit.probe_from_start()
         if claim.messages and not probing:
             self._cursor = max(claim.messages[-1].position, 0 if sweep else self._cursor)
         if claim.found >= limit > 1:
-            self._signals.wake(HELP)
-        deadline = started + self._options.lease
-        collected = await self._handover.hand_over(claim, started, deadline, self._connection, self._dispatch)
+            self.signals.wake(HELP)
+        deadline = started + self.options.lease
+        collected = await self.handover.hand_over(claim, started, deadline, self.connection, self._dispatch)
         self.unresolved.remove(token)
         return collected
 
     def _dispatch(self, messages: list[Claimed]) -> None:
-        self._batches.put_nowait(Batch(NO_READ, messages))
+        self.batches.put_nowait(Batch(NO_READ, messages))
 
     async def _release_unresolved(self) -> None:
         for token in list(self.unresolved):
-            await self._connection.attempt(self._store.recovery.forget(token))
+            await self.connection.attempt(self.store.recovery.forget(token))
             self.unresolved.remove(token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from postroom.delivery.pending import unsent_keys
@@ -47,42 +48,27 @@ TRIES = 3
 """Of a single settlement that the database refuses although it answers."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Settler:
     """Writes what was handed over; what is handed over meanwhile is written next."""
 
-    def __init__(  # noqa: PLR0913 - what a settlement changes, and who learns of it
-        self,
-        *,
-        queue: Queue,
-        worker: str,
-        store: QueueStore,
-        connection: ReconnectingConnection,
-        pending: PendingSettlements,
-        in_flight: InFlight,
-        failed_keys: FailedKeys,
-        continuity: Continuity,
-        signals: Signals,
-        moved_to: Callable[[str], None],
-    ) -> None:
-        self._queue = queue
-        self._worker = worker
-        self._store = store
-        self._connection = connection
-        self._pending = pending
-        self._in_flight = in_flight
-        self._lanes = in_flight.lanes
-        self._failed_keys = failed_keys
-        self._continuity = continuity
-        self._signals = signals
-        self._moved_to = moved_to
-        self._conflicts = Conflicts(store.sql)
-        self._writing = False
-        self._wrote = asyncio.Event()
+    queue: Queue
+    worker: str
+    store: QueueStore
+    connection: ReconnectingConnection
+    pending: PendingSettlements
+    in_flight: InFlight
+    failed_keys: FailedKeys
+    continuity: Continuity
+    signals: Signals
+    moved_to: Callable[[str], None]
+    _writing: bool = field(default=False, init=False)
+    _wrote: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            await self._pending.waiting.wait()
+            await self.pending.waiting.wait()
             self._writing = True
             await self.flush()
             self._writing = False
@@ -90,17 +76,17 @@ class Settler:
 
     async def wait_until_written(self) -> None:
         """Return when nothing is waiting to be written."""
-        while self._writing or self._pending.waiting.is_set():
+        while self._writing or self.pending.waiting.is_set():
             self._wrote.clear()
             await self._wrote.wait()
 
     async def flush(self) -> None:
         """Write all that is waiting to be written."""
-        pending = self._pending.take_pending()
+        pending = self.pending.take_pending()
         while pending:
             chunk, pending = pending[:MOST], pending[MOST:]
             await self._settle(chunk, pending)
-        conflicts = self._pending.take_conflicts()
+        conflicts = self.pending.take_conflicts()
         if conflicts:
             await self.audit(conflicts)
 
@@ -112,7 +98,7 @@ class Settler:
                 await self._write(settlements, rest)
                 return
             except Outage as outage:
-                if await self._connection.answers():
+                if await self.connection.answers():
                     if len(settlements) > 1:  # it is the statement: find out which settlement is at fault
                         middle = len(settlements) // 2
                         await self._settle(settlements[:middle], [*settlements[middle:], *rest])
@@ -126,76 +112,77 @@ class Settler:
 
     async def _write(self, settlements: list[Settlement], rest: list[Settlement]) -> None:
         started = time.monotonic()
-        connection = await self._continuity.on(self._connection)
-        if self._lanes.any_abandoned:
-            settlements = [one for one in settlements if self._lanes.may_settle(one.claimed)]
+        connection = await self.continuity.on(self.connection)
+        if self.in_flight.lanes.any_abandoned:
+            settlements = [one for one in settlements if self.in_flight.lanes.may_settle(one.claimed)]
         # A message in a lane has no lease of its own to give back: it is read again.
         dropped = [one.claimed for one in settlements if type(one) is GivenBack and one.claimed.ordered]
         written = settlements
         if dropped:
             # Where the lane's lease has ended by our clock, the database is asked whether somebody else has it.
-            held = {one.lease for one in self._in_flight.held(dropped, started)}
+            held = {one.lease for one in self.in_flight.held(dropped, started)}
             written = [one for one in settlements if type(one) is not GivenBack or one.claimed.lease not in held]
-        lost, instead = await self._connection.attempt(self._store.settlements.write(written), connection)
+        lost, instead = await self.connection.attempt(self.store.settlements.write(written), connection)
         if instead:
             self._hold_back(instead.values())
             written = [instead.get(one.claimed.lease, one) for one in written]
             settlements = [instead.get(one.claimed.lease, one) for one in settlements]
-        if self._failed_keys:
-            unwritten = {*unsent_keys(rest), *self._pending.unsent_keys()}
-            self._failed_keys.settled([key for key in unsent_keys(settlements) if key not in unwritten])
+        if self.failed_keys:
+            unwritten = {*unsent_keys(rest), *self.pending.unsent_keys()}
+            self.failed_keys.settled([key for key in unsent_keys(settlements) if key not in unwritten])
         for one in dropped:
-            self._lanes.read_again(one.lane, one.position)
+            self.in_flight.lanes.read_again(one.lane, one.position)
         if lost:
-            self._pending.add_conflicts(self._in_flight.remaining(lost))
-        self._in_flight.land([one.claimed for one in settlements])
+            self.pending.add_conflicts(self.in_flight.remaining(lost))
+        self.in_flight.land([one.claimed for one in settlements])
         gone = {one.lease for one in lost}
         settled = [one for one in written if one.claimed.lease not in gone] if gone else written
-        self._queue.hook(Phase("commit", len(written), time.monotonic() - started))
+        self.queue.hook(Phase("commit", len(written), time.monotonic() - started))
         self.report(settled)
 
     def _hold_back(self, instead: Iterable[Settlement]) -> None:
         """Messages are dead after all: what comes behind them must wait."""
         for one in instead:
             if isinstance(one, Dead) and one.claimed.message.key is not None:
-                self._failed_keys.fail(one.claimed.message.key, one.claimed.position)
+                self.failed_keys.fail(one.claimed.message.key, one.claimed.position)
 
     def _give_up(self, settlement: Settlement, outage: Outage) -> None:
         """The database refuses this one: its lease runs out, and it is sent again."""
-        self._in_flight.land([settlement.claimed])
+        self.in_flight.land([settlement.claimed])
         is_late = isinstance(outage.__cause__, TimeoutError) or is_lock_timeout(outage.__cause__ or outage)
         outcome = Outcome.DB_TIMEOUT if is_late else Outcome.DB_ERROR
-        self._queue.hook(NotSettled(settlement.claimed.message, str(outage), outcome))
+        self.queue.hook(NotSettled(settlement.claimed.message, str(outage), outcome))
 
     async def audit(self, conflicts: Sequence[Claimed]) -> None:
         """Record leases that were lost, with what was found instead. Retries until the database has them."""
-        await self._connection.run(lambda: self._conflicts.record(self._worker, conflicts))
+        record = Conflicts(self.store.sql).record
+        await self.connection.run(lambda: record(self.worker, conflicts))
         messages = [one.message for one in conflicts]
-        self._queue.hook(Settled(Outcome.CONFLICT, messages, broker=self._queue.destination.name))
+        self.queue.hook(Settled(Outcome.CONFLICT, messages, broker=self.queue.destination.name))
 
     def report(self, settled: Sequence[Settlement]) -> None:
         """Emit one event for all that were sent, and one for each that failed; wake who can work on that."""
         sent = [one.claimed.message for one in settled if type(one) is Sent]
         if sent:
-            self._queue.hook(Settled(Outcome.SUCCESS, sent, broker=self._queue.destination.name))
+            self.queue.hook(Settled(Outcome.SUCCESS, sent, broker=self.queue.destination.name))
         if len(sent) < len(settled):
             waiting = sum(type(one) is Postponed for one in settled)
             if waiting:
-                self._queue.hook(PostponedEvent(waiting))
+                self.queue.hook(PostponedEvent(waiting))
             for one in settled:
                 self._report_unsent(one)
-            self._signals.wake()
+            self.signals.wake()
 
     def _report_unsent(self, one: Settlement) -> None:
-        hook, broker = self._queue.hook, self._queue.destination.name
-        message, seconds = one.claimed.message, self._pending.seconds_of(one.claimed)
+        hook, broker = self.queue.hook, self.queue.destination.name
+        message, seconds = one.claimed.message, self.pending.seconds_of(one.claimed)
         match one:
             case Sent() | Postponed():
                 pass
             case GivenBack():
-                self._signals.rows_behind()
+                self.signals.rows_behind()
             case Refiled():
-                self._moved_to(one.queue)
+                self.moved_to(one.queue)
             case Expired():
                 hook(ExpiredEvent([message]))
             case Duplicate():
@@ -210,9 +197,9 @@ class Settler:
 
     def _call_on_dead(self, dead: Dead) -> None:
         """Call the user's `on_dead`, which must not be able to stop the engine."""
-        if self._queue.on_dead is None:
+        if self.queue.on_dead is None:
             return
         try:
-            self._queue.on_dead(dead.claimed.message, dead.code, dead.message)
+            self.queue.on_dead(dead.claimed.message, dead.code, dead.message)
         except Exception as error:  # noqa: BLE001 - reported, and nothing else can be done
-            self._queue.hook(HookFailed("on_dead", type(error).__name__, raised_at(error)))
+            self.queue.hook(HookFailed("on_dead", type(error).__name__, raised_at(error)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from postroom.delivery.sweeps import Sweeps
@@ -66,35 +67,32 @@ class WorkSource(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Poller:
     """Looks into a work source: at once when it is woken or has just found some work, else after growing pauses."""
 
-    def __init__(
-        self,
-        source: WorkSource,
-        admission: Admission,
-        circuit: Circuit,
-        targets: Targets,
-        signals: Signals,
-        poll_interval: float,
-        stopping: asyncio.Event,
-    ) -> None:
-        self._source = source
-        self._admission = admission
-        self._circuit = circuit
-        self._targets = targets
-        self._poll_interval = poll_interval
-        self._stopping = stopping
-        self._woken = signals.subscribe(source.kind)
-        self._backoff = Backoff(QUICKEST_POLL, poll_interval)
-        self._sweeps = Sweeps(poll_interval)
-        self._due_at = 0.0
-        self._freed = 0
-        """How many messages had been freed when last all that was due had come."""
+    source: WorkSource
+    admission: Admission
+    circuit: Circuit
+    targets: Targets
+    signals: Signals
+    poll_interval: float
+    stopping: asyncio.Event
+    _woken: asyncio.Event = field(init=False)
+    _backoff: Backoff = field(init=False)
+    _sweeps: Sweeps = field(init=False)
+    _due_at: float = field(default=0.0, init=False)
+    _freed: int = field(default=0, init=False)
+    """How many messages had been freed when last all that was due had come."""
+
+    def __post_init__(self) -> None:
+        self._woken = self.signals.subscribe(self.source.kind)
+        self._backoff = Backoff(QUICKEST_POLL, self.poll_interval)
+        self._sweeps = Sweeps(self.poll_interval)
 
     async def run(self) -> None:
         """Collect until the engine stops."""
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             self._woken.clear()
             found = 0
             with suppress(Outage):
@@ -119,74 +117,59 @@ class Poller:
 
         `everything` looks from the beginning, and at what is due, whether or not it is time to.
         """
-        limit = await self._admission.admit()
+        limit = await self.admission.admit()
         if not limit:
             return 0
-        probing = self._circuit.down is not None
+        probing = self.circuit.down is not None
         started = time.monotonic()
         sweep = everything or self._sweeps.due()
         due = everything or started >= self._due_at
         try:
-            collected = await self._source.collect(limit, sweep=sweep, due=due)
+            collected = await self.source.collect(limit, sweep=sweep, due=due)
         except Outage:
             self._sweeps.now()
             if probing:
-                self._circuit.nothing_to_probe()
+                self.circuit.nothing_to_probe()
             raise
         if probing and not collected.sent:
-            self._circuit.nothing_to_probe()
+            self.circuit.nothing_to_probe()
         if sweep:
             self._sweeps.done(time.monotonic() - started)
         if due:
             self._due_at = started + self._due_pause(all_came=collected.found < limit)
         return collected.found
 
-    def look_at_all(self) -> None:
-        """Look from the beginning, and at what is due, the next time."""
-        self._sweeps.now()
-        self._due_at = 0.0
-
     def _due_pause(self, *, all_came: bool) -> float:
         """Seconds until what is due is looked at again: soon while a topic's messages are being freed."""
-        freed = self._targets.freed
+        freed = self.targets.freed
         hurry = freed > self._freed and not all_came
         if all_came:
             self._freed = freed
-        return min(HURRY, self._poll_interval) if hurry else self._poll_interval
+        return min(HURRY, self.poll_interval) if hurry else self.poll_interval
 
     async def _rest(self) -> None:
         """Wait to be woken, or for a pause that grows while there is nothing to do."""
-        if not self._source.polls:
+        if not self.source.polls:
             await self._woken.wait()
             return
-        if await wait_for(self._woken, max(self._backoff.next(), self._circuit.pause())):
+        if await wait_for(self._woken, max(self._backoff.next(), self.circuit.pause())):
             self._backoff.reset()
         # While the destination is down, what is committed changes nothing.
-        if self._circuit.pause() and not self._stopping.is_set():
-            await wait_for(self._stopping, self._circuit.pause())
+        if self.circuit.pause() and not self.stopping.is_set():
+            await wait_for(self.stopping, self.circuit.pause())
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Handover:
     """Puts claimed messages in flight and dispatches them, except those that should not be delivered here and now."""
 
-    def __init__(
-        self,
-        queue: Queue,
-        store: QueueStore,
-        in_flight: InFlight,
-        admission: Admission,
-        signals: Signals,
-        pending: PendingSettlements,
-        settler: Settler,
-    ) -> None:
-        self._queue = queue
-        self._store = store
-        self._in_flight = in_flight
-        self._lanes = in_flight.lanes
-        self._admission = admission
-        self._signals = signals
-        self._pending = pending
-        self._settler = settler
+    queue: Queue
+    store: QueueStore
+    in_flight: InFlight
+    admission: Admission
+    signals: Signals
+    pending: PendingSettlements
+    settler: Settler
 
     async def hand_over(
         self,
@@ -204,51 +187,51 @@ class Handover:
         """
         # A message without a key counts each claim; one of a lane only those that come after a lease that ran out.
         taken_over = sum([one.claims > (one.lane == NO_LANE) for one in claim.messages])
-        self._queue.hook(Phase("claim", len(claim.messages), time.monotonic() - started, taken_over))
-        self._settler.report(claim.settled)
+        self.queue.hook(Phase("claim", len(claim.messages), time.monotonic() - started, taken_over))
+        self.settler.report(claim.settled)
         messages, found = claim.messages, claim.found
-        if self._queue.queue_of is not None and messages:
+        if self.queue.queue_of is not None and messages:
             messages = self._without_misplaced(messages, deadline)
-        if self._queue.dedup and messages:
+        if self.queue.dedup and messages:
             messages, later = await self._deduplicated(messages, connection, on)
             found -= later
         if not messages:
             return Collected(found, 0)
-        await self._admission.wait_until_shared()
+        await self.admission.wait_until_shared()
         if claim.alone:
-            async with self._admission.alone():
-                self._in_flight.take(messages, deadline)
+            async with self.admission.alone():
+                self.in_flight.take(messages, deadline)
                 dispatch(messages)
         else:
-            self._in_flight.take(messages, deadline)
+            self.in_flight.take(messages, deadline)
             dispatch(messages)
         return Collected(found, len(messages))
 
     def _without_misplaced(self, messages: list[Claimed], deadline: float) -> list[Claimed]:
         """What is left to deliver: the patterns have changed since the others were routed into this queue."""
-        here, queue_of = self._queue.name, self._queue.queue_of
+        here, queue_of = self.queue.name, self.queue.queue_of
         misplaced = [
             Refiled(one, queue) for one in messages if queue_of and (queue := queue_of(one.message.topic)) != here
         ]
         if not misplaced:
             return messages
         gone = {one.claimed.position for one in misplaced}
-        self._in_flight.take([one.claimed for one in misplaced], deadline)
-        self._pending.add(misplaced)
+        self.in_flight.take([one.claimed for one in misplaced], deadline)
+        self.pending.add(misplaced)
         return [one for one in messages if one.position not in gone]
 
     async def _deduplicated(
         self, messages: Sequence[Claimed], connection: ReconnectingConnection, on: int | None
     ) -> tuple[list[Claimed], int]:
         """What is left to deliver, and how many wait for a twin that is in flight."""
-        deduplicate = self._store.deduplication.deduplicate(messages, self._in_flight.contents())
+        deduplicate = self.store.deduplication.deduplicate(messages, self.in_flight.contents())
         sorted_out = await connection.attempt(deduplicate, on)
-        self._settler.report(sorted_out.duplicates)
+        self.settler.report(sorted_out.duplicates)
         for one in sorted_out.later:
             if one.ordered:
-                self._lanes.read_again(one.lane, one.position)
+                self.in_flight.lanes.read_again(one.lane, one.position)
             else:
-                self._signals.rows_behind()
+                self.signals.rows_behind()
         if sorted_out.lost:
-            await self._settler.audit(sorted_out.lost)
+            await self.settler.audit(sorted_out.lost)
         return sorted_out.send, len(sorted_out.later)
