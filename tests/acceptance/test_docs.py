@@ -51,6 +51,20 @@ def test_links_lead_to_a_page_and_a_heading(page: Path) -> None:
             assert heading in headings(target), f"{page.name} links to {path}{heading}"
 
 
+def test_the_architecture_names_code_that_exists() -> None:
+    """Each `path.py` is a file, and each name that stands with one (`path.py`: `name`) is in it."""
+    package = documents.ROOT / "src" / "postroom"
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)`(?:\]\([^)]*\))?(?:: `([\w.]+)`)?", text)
+    assert len(named) > 40
+    for path, name in named:
+        assert (package / path).is_file(), path
+        if name:
+            source = (package / path).read_text(encoding="utf-8")
+            missing = [part for part in name.split(".") if not re.search(rf"\b(?:class|def) {part}\b", source)]
+            assert not missing, f"{path} has no {name}"
+
+
 def test_every_page_is_reachable_from_the_first() -> None:
     reached: set[Path] = set()
     ahead = [DOCS / "README.md"]
