@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from postroom.cli.demo.fleet import DemoFailed, Fleet
+from postroom.cli.demo.relay_processes import DemoFailed, RelayProcesses
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,9 +145,9 @@ def test_the_relays_of_a_demo_that_is_killed_end_too(temporary: Path) -> None:
 
 
 def test_a_relay_that_ends_by_itself_is_reported_with_what_it_said(tmp_path: Path) -> None:
-    with Fleet(tmp_path) as fleet:
-        fleet.start("relay-1")
-        process = fleet._relays["relay-1"]
+    with RelayProcesses(tmp_path) as relays:
+        relays.start("relay-1")
+        process = relays._relays["relay-1"]
         assert process.wait(SECONDS) == 1
         with pytest.raises(DemoFailed, match=r"^relay-1 ended with 1: postroom\.errors\.SchemaMissing: "):
-            fleet.check()
+            relays.check()

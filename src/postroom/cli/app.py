@@ -1,4 +1,4 @@
-"""The commands and how they are called. Nothing that a command needs is loaded here: `postroom --help` is quick."""
+"""The commands. What they need is loaded when they run, so that `postroom --help` is quick."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from postroom.cli.telemetry import Telemetry
     from postroom.consumer import Consumer
 
-FAREWELL = 1.0
+LAST_CHANCE = 1.0
 """Seconds that a handler's thread has to end when all is done."""
 
 
@@ -92,7 +92,7 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
 
 
 def _load(address: str) -> Sequence[Consumer]:
-    """The consumers that ``module:object`` names. Raises `InvalidSetting`."""
+    """The consumers at ``module:object``. Raises `InvalidSetting`."""
     from postroom.consumer import Consumer
 
     found = load_object(address, f"--app {address}", "an object: write module:object")
@@ -119,20 +119,17 @@ async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) ->
 
 
 def _late_calls(loop: asyncio.AbstractEventLoop) -> Sequence[asyncio.Task[object]]:
-    """Calls of async handlers that go on though they were cancelled."""
+    """Calls of async handlers that continue although they were cancelled."""
     from postroom.consumer.runner import THREADS
 
     return [task for task in asyncio.all_tasks(loop) if task.get_name() == THREADS]
 
 
 def _leave_late_handlers(late: Sequence[asyncio.Task[object]]) -> None:
-    """End the process where a handler does not end, long after its timeout.
-
-    What it wrote is rolled back with its connection.
-    """
+    """End the process if a handler does not end, long after its timeout. The database rolls back what it wrote."""
     from postroom.consumer.runner import THREADS
 
-    deadline = time.monotonic() + FAREWELL
+    deadline = time.monotonic() + LAST_CHANCE
     threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

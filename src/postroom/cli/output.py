@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, tables for people; colours and lines only on a terminal."""
+"""Print results: JSON for programs, tables for people; colours and lines only on a terminal."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ STATUS_STYLES = {"dead": "bold red", "waiting": "yellow", "sending": "cyan", "se
 
 
 def on_terminal() -> bool:
-    """Whether a person is reading along."""
+    """Whether standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def can_redraw() -> bool:
-    """Whether that person's terminal can draw over what it has shown; one that is ``dumb`` cannot."""
+    """Whether standard output is a terminal that can redraw; a ``dumb`` one cannot."""
     from postroom.telemetry.logs import DUMB
 
     return on_terminal() and os.environ.get("TERM", "").lower() not in DUMB
 
 
 def can_answer() -> bool:
-    """Whether a person is there whom one can ask."""
+    """Whether a person can answer a question."""
     return on_terminal() and sys.stdin is not None and sys.stdin.isatty()
 
 
 def warn(text: str) -> None:
-    """A line on standard error, where it does not get into what programs read."""
+    """Print a warning to standard error, where programs that read the output do not see it."""
     typer.echo(f"postroom: warning: {text}", err=True)
 
 
 @contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """While many rows are treated: give `tell(count)`, which moves a bar on. Only where a person is reading along."""
+    """Show a progress bar, on a terminal only. Gives `tell(count)`, which advances it."""
     if not can_redraw() or sys.stderr is None or not sys.stderr.isatty():
         yield _tell_nobody
         return
@@ -60,12 +60,12 @@ def _tell_nobody(_count: int) -> None:
 
 
 def print_json(value: object) -> None:
-    """One JSON document, in ASCII, so that it survives every pipe."""
+    """Print one JSON document, in ASCII, so that it survives every pipe."""
     typer.echo(json.dumps(value, indent=2, default=_jsonable))
 
 
 def print_text(text: str, style: str = "") -> None:
-    """Text; on a terminal in a style, and broken between words."""
+    """Print text; on a terminal styled, and wrapped between words."""
     if on_terminal():
         _console().print(text, style=style)
     else:
@@ -75,9 +75,9 @@ def print_text(text: str, style: str = "") -> None:
 def print_table(
     titles: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), spare: Sequence[str] = ()
 ) -> None:
-    """A table; columns of the titles in `right` are aligned there.
+    """Print a table. Columns whose titles are in `right` are right-aligned.
 
-    On a narrow terminal it does without those in `spare`, the first of them first, until it fits.
+    On a narrow terminal, columns in `spare` are left out, the first ones first, until the table fits.
     """
     columns = [[title, *(shown(row[n]) for row in rows)] for n, title in enumerate(titles)]
     if on_terminal():
@@ -87,7 +87,7 @@ def print_table(
 
 
 def shown(value: object) -> str:
-    """A value for people. What a terminal would obey instead of show is escaped."""
+    """A value for people. Control characters are escaped, so that a terminal does not obey them."""
     match value:
         case None:
             return ""
@@ -98,7 +98,7 @@ def shown(value: object) -> str:
 
 
 def _console() -> Console:
-    """The terminal; what is printed there is never taken for markup."""
+    """The terminal, without markup: text is printed as it is."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False)

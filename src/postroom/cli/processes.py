@@ -1,4 +1,4 @@
-"""Several relay processes on one machine: started, minded and stopped together."""
+"""Run several relay processes on one machine: start, supervise and stop them together."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FrameType
 
-LOOK = 0.1
+POLL = 0.1
 PAUSE = 1.0
-"""Seconds between two starts of a process at the least."""
+"""Seconds between two starts of a process, at least."""
 
 
 class Child:
-    """One relay process. It ends when its standard input does, so that none outlives its parent."""
+    """One relay process. It ends when its standard input is closed, so that none outlives its parent."""
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
         self._command = [sys.executable, "-m", "postroom", "relay", "--worker", name, *arguments]
@@ -32,7 +32,7 @@ class Child:
         self.start()
 
     def start(self) -> None:
-        """Start it, for the first time or again."""
+        """Start it, or start it again."""
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(  # noqa: S603 - this program, with the options that it was given
             self._command,
@@ -47,16 +47,16 @@ class Child:
             self.process.stdin.close()
 
     def was_killed(self) -> bool:
-        """Whether a signal ended it. One that ends by itself in failure has said why, and would again."""
+        """Whether a signal ended it. A process that fails by itself has said why, and would fail again."""
         return self.process.returncode is not None and self.process.returncode < 0
 
     def failed(self) -> bool:
-        """Whether it ended by itself in failure."""
+        """Whether it failed by itself."""
         return self.process.returncode is not None and self.process.returncode > 0
 
 
 class Supervisor:
-    """Starts processes again that were killed, and stops all on a signal, or when one ends in failure."""
+    """Restarts processes that were killed; stops all of them on a signal, or when one fails."""
 
     def __init__(self, arguments: Mapping[str, Sequence[str]]) -> None:
         """`arguments` are those of each process, by its name."""
@@ -65,7 +65,7 @@ class Supervisor:
         self._children = [Child(name, some) for name, some in arguments.items()]
 
     def run(self) -> int:
-        """Return when all have ended: 0, or the exit code of one that ended in failure."""
+        """Return when all have ended: 0, or the exit code of one that failed."""
         while any(child.process.poll() is None or self._to_be_replaced(child) for child in self._children):
             for child in self._children:
                 if child.failed() and not self._stopping:
@@ -74,7 +74,7 @@ class Supervisor:
                     typer.echo(f"relay {child.name} was killed: started again", err=True)
                     child.let_go()
                     child.start()
-            time.sleep(LOOK)
+            time.sleep(POLL)
         return next((child.process.returncode for child in self._children if child.failed()), 0)
 
     def _to_be_replaced(self, child: Child) -> bool:
@@ -101,7 +101,7 @@ class Supervisor:
 
 
 def supervise(count: int, worker: str | None, arguments: Sequence[str], ports: Sequence[int] | None = None) -> int:
-    """Run so many relay processes, each with its port, until all have ended; returns the exit code."""
+    """Run this many relay processes, each with its port, until all have ended; returns the exit code."""
     stem = worker or f"{socket.gethostname()}:{os.getpid()}"
     each = {
         f"{stem}-{number + 1}": [*arguments, *(["--http-port", str(ports[number])] if ports else [])]

@@ -1,4 +1,4 @@
-"""Running a command: what it raises becomes one line and an exit code."""
+"""Run a command, and turn what it raises into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from postroom.errors import InvalidSetting, PostroomError, UnsupportedDatabase
 FAILED = 1
 WRONG_USAGE = 2
 CUT_OFF = 141
-"""What a shell reports for a program whose reader has gone: 128 + SIGPIPE."""
+"""What a shell reports for a program whose reader is gone: 128 + SIGPIPE."""
 
-# By inheritance, because it is click's in older versions of Typer and Typer's own in newer ones.
+# Found by inheritance: it is click's class in older versions of Typer, and Typer's own in newer ones.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 _DATABASE_LIBRARIES = frozenset(
@@ -33,7 +33,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     _write_whatever_the_encoding()
     try:
         code = _outcome(given)
-        typer.echo(nl=False)  # flush here, where it can still be said that it failed
+        typer.echo(nl=False)  # flush here, where a failure can still be reported
     except BrokenPipeError:  # as `head` does to what it reads from
         _drop_output()
         return CUT_OFF
@@ -68,14 +68,14 @@ def _outcome(arguments: list[str]) -> int:
 
 
 def _complain(problem: str, code: int = FAILED) -> int:
-    with suppress(OSError):  # nobody to tell
+    with suppress(OSError):  # standard error is gone too
         typer.echo(f"postroom: {' '.join(problem.split())}", err=True)
     return code
 
 
 def _usage(error: Exception, arguments: list[str]) -> str:
-    """What is wrong with the arguments, and where to read about them. A URL in a wrong place may hold a password."""
-    problem = str(error.format_message()).replace("Value error, ", "")  # type: ignore[attr-defined]  # every one has it
+    """What is wrong with the arguments, and where to read about them. URLs are masked: they may hold a password."""
+    problem = str(error.format_message()).replace("Value error, ", "")  # type: ignore[attr-defined]  # every usage error has it
     for argument in arguments:
         url = argument.partition("=")[2] if argument.startswith("-") else argument
         if "://" in url:
@@ -85,14 +85,14 @@ def _usage(error: Exception, arguments: list[str]) -> str:
 
 
 def _write_whatever_the_encoding() -> None:
-    """A character that the terminal does not know is escaped; it does not end the command."""
+    """Escape characters that the terminal cannot show, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:
-    """Python writes what is left in its buffer when it ends, and would complain once more."""
+    """Python flushes its buffer when it ends, and would fail once more."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What a process that works tells of itself: logs always, the rest where it is asked for."""
+"""Telemetry of the long-running commands: logs always; traces, metrics and probes on request."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from postroom.telemetry.events import Hook, all_of
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """A hook to give to relays or consumers, and what serves while they work."""
+    """A hook for relays or consumers, and what serves metrics and probes while they run."""
 
     hook: Hook
     serving: AbstractAsyncContextManager[Any]
 
 
 def telemetry(settings: Settings) -> Telemetry:
-    """Logs; what OpenTelemetry wants, where it was loaded before this program, as its launcher does; and pages.
+    """Logs; traces and metrics if OpenTelemetry's launcher has loaded it; metrics and probes if there is a port.
 
-    Pages where there is a port. Raises `DriverMissing` where there is a port and no prometheus_client.
+    Raises `DriverMissing` if there is a port but no prometheus_client.
     """
     from postroom.telemetry.logs import Records, structured
 
@@ -32,7 +32,7 @@ def telemetry(settings: Settings) -> Telemetry:
     pythons = logging.getLogger("postroom")
     for one in [one for one in pythons.handlers if isinstance(one, Records)]:
         pythons.removeHandler(one)
-    if not pythons.hasHandlers():  # the application has not said where they go
+    if not pythons.hasHandlers():  # the application has not configured any
         pythons.addHandler(Records(json=as_json, level=settings.log_level))
     if "opentelemetry.trace" in sys.modules:
         from postroom.telemetry.traces import opentelemetry
@@ -55,7 +55,7 @@ def telemetry(settings: Settings) -> Telemetry:
 
 
 def _counts_elsewhere() -> bool:
-    """Whether OpenTelemetry was given somewhere to send figures to. Without, nothing is counted for it."""
+    """Whether OpenTelemetry has somewhere to send metrics to. Otherwise nothing is counted for it."""
     if "opentelemetry.sdk.metrics" not in sys.modules:
         return False
     from opentelemetry import metrics

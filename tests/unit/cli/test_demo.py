@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom.cli.demo import stage, story
+from postroom.cli.demo import display, scenario
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Command
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def test_a_demo_that_lost_or_doubled_something_fails(
     lost: int, billed_twice: int, code: int, postroom: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(story, "play", lambda *_: {"lost": lost, "billed_twice": billed_twice})
+    monkeypatch.setattr(scenario, "play", lambda *_: {"lost": lost, "billed_twice": billed_twice})
     assert postroom("demo", "--json").code == code
     assert postroom("demo").code == code
 
 
 def test_lines_are_for_pipes_and_a_live_screen_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert type(stage.visible()) is stage.Lines
-    monkeypatch.setattr(stage, "can_redraw", lambda: True)
-    assert type(stage.visible()) is stage.Screen
+    assert type(display.visible()) is display.Lines
+    monkeypatch.setattr(display, "can_redraw", lambda: True)
+    assert type(display.visible()) is display.Screen

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroom.cli import dead, messages, output
-from postroom.cli.demo import stage
+from postroom.cli.demo import display
 
 INDIA = timezone(timedelta(hours=5, minutes=30))
 
@@ -123,7 +123,7 @@ def test_a_terminal_that_cannot_draw_over_gets_no_bar_and_no_moving_screen(
     with output.progress("requeued", 1000) as tell:
         tell(1000)
     assert capsys.readouterr() == ("", "")
-    assert type(stage.visible()) is stage.Lines
+    assert type(display.visible()) is display.Lines
 
 
 @pytest.mark.parametrize("status", ["sent", "dead", "waiting"])

@@ -1,4 +1,4 @@
-"""The demo's broker: a log of messages in an SQLite file, and switches to break it with, which are files too."""
+"""The demo's broker: a log of messages in an SQLite file. Further files are the switches that break it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from postroom.message import Message
 
 POISON = b"\xff\xfe damaged"
-"""What this broker never takes."""
+"""A payload that this broker never takes."""
 
 
 class Received(NamedTuple):
-    """A message as a consumer gets it."""
+    """A message as a consumer receives it."""
 
     offset: int
     id: str
@@ -51,11 +51,11 @@ class Broker:
         return self._refusals.exists()
 
     def set_trap(self) -> None:
-        """Hold the next relay right after its messages were taken, so that it cannot note it."""
+        """Stop the next relay right after its messages were taken, before it can record that."""
         self._trap.touch()
 
     def trapped(self) -> str | None:
-        """The relay that sits in the trap."""
+        """The relay that is in the trap."""
         return next((path.suffix.removeprefix(".") for path in self._trap.parent.glob("trapped.*")), None)
 
     def received(self, after: int) -> list[Received]:
@@ -84,7 +84,7 @@ class Broker:
         return [_DAMAGED if message.payload == POISON else _TAKEN for message in messages]
 
     def _springs(self, relay: str) -> bool:
-        """Whether this relay has run into the trap: only one does."""
+        """Whether this relay has run into the trap; only one can."""
         try:
             self._trap.rename(self._trap.with_name(f"trapped.{relay}"))
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The command: sets the stage, lets the story run, and draws the conclusion."""
+"""The command ``postroom demo``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Show Postroom at work while things break. Uses SQLite in a temporary directory, and no database of yours."""
-    from postroom.cli.demo import stage, story
-    from postroom.cli.demo.premises import premises
+    from postroom.cli.demo import display, scenario
+    from postroom.cli.demo.workspace import workspace
 
-    with premises() as directory:
-        figures = story.play(directory, orders, stage.silent() if as_json else stage.visible())
+    with workspace() as directory:
+        figures = scenario.play(directory, orders, display.silent() if as_json else display.visible())
     if as_json:
         print_json(figures)
     if figures["lost"] or figures["billed_twice"]:

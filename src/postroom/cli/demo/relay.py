@@ -1,4 +1,4 @@
-"""``python -m postroom.cli.demo.relay DIRECTORY NAME``: one of the demo's relays. It ends when its input does."""
+"""``python -m postroom.cli.demo.relay DIRECTORY NAME``: one of the demo's relays. It ends with its standard input."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from postroom import Message, Relay, RetryPolicy
 from postroom.cli.demo.broker import Broker
-from postroom.cli.demo.premises import database_url
+from postroom.cli.demo.workspace import database_url
 
 GRACE = 5.0
-"""Seconds that it has to stop in."""
+"""Seconds that it has to stop."""
 
 
 def relay_of(directory: Path, name: str) -> Relay:
-    """The relay; its leases and pauses come from the environment."""
+    """The relay. Its leases and pauses come from the environment."""
     broker = Broker(directory)
 
     def publish(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def relay_of(directory: Path, name: str) -> Relay:
 
 
 def stop_with_the_demo(relay: Relay) -> None:
-    """Stop when the demo closes the pipe, which it also does by dying."""
+    """Stop when the demo closes the pipe, or dies."""
     while os.read(0, 1):  # not sys.stdin, whose lock a thread must not hold when Python ends
         pass
     relay.stop()

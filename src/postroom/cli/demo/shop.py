@@ -1,4 +1,4 @@
-"""The demo's shop and its billing: the two services, each with effects of its own in the shop's database."""
+"""The demo's two services, shop and billing. Both write to the shop's database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from postroom.cli.demo.broker import POISON, Received
-from postroom.cli.demo.premises import SHOP
+from postroom.cli.demo.workspace import SHOP
 from postroom.inbox import Inbox
 from postroom.message import Message
 from postroom.outbox import Outbox
@@ -18,11 +18,11 @@ CUSTOMERS = 24
 
 
 class CardDeclined(Exception):
-    """The customer's bank said no."""
+    """The customer's card was declined."""
 
 
 class Shop:
-    """Writes each order with the message that tells of it, in one transaction."""
+    """Writes each order and its message in one transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -30,7 +30,7 @@ class Shop:
         connection.execute("CREATE TABLE orders (request TEXT PRIMARY KEY, goods TEXT NOT NULL)")
 
     def order(self, number: int, *, card_is_good: bool = True) -> Message:
-        """Take an order, unless the same request came before. When it raises `CardDeclined`, nothing is written."""
+        """Take an order, unless the same request came before. If it raises `CardDeclined`, nothing is written."""
         request, goods = f"request-{number}", GOODS[number % len(GOODS)]
         with transaction(self._connection):
             message = self._outbox.add(
@@ -62,7 +62,7 @@ class Shop:
 
 
 class Billing:
-    """Writes an invoice for each order that it hears of; the inbox knows which it has heard of before."""
+    """Writes an invoice for each order that it hears of; the inbox recognises repeated messages."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -103,7 +103,7 @@ def connect(directory: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit at the end, or roll back. It waits for its turn to write, where two would else be in each other's way."""
+    """Commit at the end, or roll back. It takes the write lock at once, so that two writers wait for each other."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         yield

@@ -1,4 +1,4 @@
-"""Where the demo takes place: a temporary directory, out of reach of your settings."""
+"""The demo's temporary directory, in which the user's settings have no effect."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SHOP = "shop.db"
 
 
 @contextmanager
-def premises() -> Iterator[Path]:
-    """A temporary directory to work in. Settings of yours, in files and the environment, do not count there."""
+def workspace() -> Iterator[Path]:
+    """Work in a temporary directory. The user's settings, in files and the environment, have no effect there."""
     variables = [name for names in ENVIRONMENT.values() for each in names for name in (each, f"{each}_FILE")]
     yours = {name: os.environ.pop(name) for name in variables if name in os.environ}
     try:

@@ -1,4 +1,4 @@
-"""The demo's relays: processes of their own, all of them gone when the demo has ended, however it ends."""
+"""The demo's relays: processes that all end with the demo, however it ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Self
 from postroom.errors import PostroomError
 
 LEASE = 5
-"""Seconds: short, lest one has to wait long for the end of a dead relay's leases."""
-PATIENCE = 10.0
-"""Seconds that a relay has to stop in; it gives up by itself before."""
+"""Seconds: short, because the demo waits until the leases of a killed relay end."""
+STOPPING = 10.0
+"""Seconds that a relay has to stop; it gives up by itself before."""
 ENVIRONMENT = {
     "OUTBOX_LOCK_LEASE_SEC": str(LEASE),
     "OUTBOX_LANE_LEASE_SEC": str(LEASE),
@@ -24,18 +24,18 @@ ENVIRONMENT = {
 
 
 class DemoFailed(PostroomError):
-    """The demo did not go as it must."""
+    """The demo did not run as it must."""
 
 
-class Fleet:
-    """Relays by their names."""
+class RelayProcesses:
+    """The relays, by name."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._relays: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str) -> None:
-        """Start a relay. Ctrl-C does not reach it; it ends with its input, which is a pipe from here."""
+        """Start a relay. Ctrl-C does not reach it; it ends when its standard input, a pipe from here, is closed."""
         with self._log(name).open("wb") as log:
             self._relays[name] = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-m", "postroom.cli.demo.relay", str(self._directory), name],
@@ -48,7 +48,7 @@ class Fleet:
             )
 
     def kill(self, name: str) -> None:
-        """SIGKILL: it cannot finish anything."""
+        """Kill it with SIGKILL, so that it cannot finish anything."""
         relay = self._relays.pop(name)
         relay.kill()
         _reap(relay)
@@ -58,10 +58,10 @@ class Fleet:
         return list(self._relays)
 
     def check(self) -> None:
-        """Raise `DemoFailed` where a relay has ended by itself."""
+        """Raise `DemoFailed` if a relay has ended by itself."""
         for name, relay in self._relays.items():
             if relay.poll() is not None:
-                raise DemoFailed(f"{name} ended with {relay.returncode}: {self._last_words(name)}")
+                raise DemoFailed(f"{name} ended with {relay.returncode}: {self._last_line(name)}")
 
     def stop(self) -> None:
         """Let every relay finish what it is doing."""
@@ -70,7 +70,7 @@ class Fleet:
                 relay.stdin.close()
         for relay in self._relays.values():
             with suppress(subprocess.TimeoutExpired):
-                relay.wait(PATIENCE)
+                relay.wait(STOPPING)
 
     def __enter__(self) -> Self:
         return self
@@ -83,10 +83,12 @@ class Fleet:
         for relay in self._relays.values():
             _reap(relay)
 
-    def _last_words(self, name: str) -> str:
+    def _last_line(self, name: str) -> str:
         lines = self._log(name).read_text(encoding="utf-8", errors="replace").splitlines()
-        said = (line.strip(" |+-") for line in reversed(lines))  # the frame that Python draws around a group of errors
-        return next(filter(None, said), "without a word")
+        said = (
+            line.strip(" |+-") for line in reversed(lines)
+        )  # without the frame that Python draws around exception groups
+        return next(filter(None, said), "no output")
 
     def _log(self, name: str) -> Path:
         return self._directory / f"{name}.log"

@@ -1,4 +1,4 @@
-"""Where the demo is seen: live on a terminal, as plain lines elsewhere, or not at all."""
+"""Show the demo: live on a terminal, as plain lines elsewhere, or not at all."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 BAR = 40
 READING = 1.5
-"""Seconds that a person gets for each part of the story."""
+"""Seconds that a person gets to read each part."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What there is to see at a moment."""
+class Snapshot:
+    """How things stand at one moment."""
 
     total: int
     orders: int
@@ -35,8 +35,8 @@ class Scene:
     broker_is_up: bool
 
 
-class Stage(Protocol):
-    """What the story is told on."""
+class Display(Protocol):
+    """Where the demo is shown."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -46,7 +46,7 @@ class Stage(Protocol):
         """Say something."""
         ...
 
-    def show(self, scene: Scene) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Show how things stand."""
         ...
 
@@ -60,7 +60,7 @@ class Stage(Protocol):
 
 
 class Silent:
-    """For who wants only the figures."""
+    """For `--json`: shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -73,7 +73,7 @@ class Silent:
     def tell(self, text: str, style: str = "") -> None:
         """Say nothing."""
 
-    def show(self, scene: Scene) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Show nothing."""
 
     def pause(self) -> None:
@@ -87,7 +87,7 @@ class Lines(Silent):
     """For pipes and files."""
 
     def tell(self, text: str, style: str = "") -> None:
-        """Print it at once, for who follows a file."""
+        """Print it at once, for readers of a pipe."""
         del style
         typer.echo(text)
 
@@ -98,7 +98,7 @@ class Lines(Silent):
 
 
 class Screen(Lines):
-    """For a person: the story scrolls by, and below it the figures move."""
+    """For a terminal: the text scrolls by, and below it the figures change."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -117,53 +117,53 @@ class Screen(Lines):
         self._live.stop()
 
     def tell(self, text: str, style: str = "") -> None:
-        """Print it above the figures."""
+        """Print it above the snapshot."""
         self._console.print(text, style=style)
 
-    def show(self, scene: Scene) -> None:
-        """Draw the figures anew."""
-        self._live.update(_drawn(scene))
+    def show(self, snapshot: Snapshot) -> None:
+        """Redraw the figures."""
+        self._live.update(_drawn(snapshot))
 
     def pause(self) -> None:
         """Wait a moment."""
         time.sleep(READING)
 
     def conclude(self, rows: Sequence[tuple[str, int, str]], conclusion: str) -> None:
-        """The table in place of the moving figures."""
+        """The table in place of the moving snapshot."""
         self._live.stop()
         print_table(("", "number", ""), rows, right=("number",))
         self.tell(f"\n{conclusion}", "bold")
 
 
-def silent() -> Stage:
-    """A stage that nobody looks at."""
+def silent() -> Display:
+    """A display that shows nothing."""
     return Silent()
 
 
-def visible() -> Stage:
-    """A stage for whoever reads standard output."""
+def visible() -> Display:
+    """The display that suits standard output."""
     return Screen() if can_redraw() else Lines()
 
 
-def _drawn(scene: Scene) -> Table:
+def _drawn(snapshot: Snapshot) -> Table:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    relays = ", ".join(scene.relays) or "none"
+    relays = ", ".join(snapshot.relays) or "none"
     table.add_row("", "")
-    table.add_row("relays at work", Text(relays, "green" if scene.relays else "red"))
-    table.add_row("broker", Text("up", "green") if scene.broker_is_up else Text("down", "bold red"))
+    table.add_row("relays at work", Text(relays, "green" if snapshot.relays else "red"))
+    table.add_row("broker", Text("up", "green") if snapshot.broker_is_up else Text("down", "bold red"))
     bars = (
-        ("orders committed", scene.orders, "blue"),
-        ("waiting in the outbox", scene.waiting, "yellow"),
-        ("delivered to the broker", scene.delivered, "cyan"),
-        ("billed", scene.billed, "green"),
+        ("orders committed", snapshot.orders, "blue"),
+        ("waiting in the outbox", snapshot.waiting, "yellow"),
+        ("delivered to the broker", snapshot.delivered, "cyan"),
+        ("billed", snapshot.billed, "green"),
     )
     for label, number, colour in bars:
-        bar = ProgressBar(max(scene.total, 1), number, width=BAR, complete_style=colour, finished_style=colour)
+        bar = ProgressBar(max(snapshot.total, 1), number, width=BAR, complete_style=colour, finished_style=colour)
         table.add_row(label, bar, f"{number:,}")
-    table.add_row("came twice, skipped", f"{scene.skipped:,}")
-    table.add_row("dead letters", Text(f"{scene.dead:,}", "bold red" if scene.dead else ""))
+    table.add_row("came twice, skipped", f"{snapshot.skipped:,}")
+    table.add_row("dead letters", Text(f"{snapshot.dead:,}", "bold red" if snapshot.dead else ""))
     return table
