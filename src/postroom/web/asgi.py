@@ -16,7 +16,7 @@ from postroom.web.idempotency.disconnects import Client
 from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from postroom.web.idempotency.lease_renewal import renewing
 from postroom.web.idempotency.ledger_connections import LedgerConnections
-from postroom.web.idempotency.policy import Refused
+from postroom.web.idempotency.problems import RequestRefused
 from postroom.web.requests import Request
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class IdempotencyMiddleware:
             case "http":
                 try:
                     await self._handle(scope, receive, send)
-                except Refused as refused:
+                except RequestRefused as refused:
                     await respond(send, refused.response)
             case "lifespan":
                 await self._app(scope, receive, self._closing(send))

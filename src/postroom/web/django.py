@@ -37,8 +37,8 @@ from postroom.web.idempotency.core import Core
 from postroom.web.idempotency.keyed_flow import Do
 from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from postroom.web.idempotency.lease_renewal import LeaseRenewal
-from postroom.web.idempotency.policy import Refused, check_length
-from postroom.web.idempotency.problems import request_incomplete
+from postroom.web.idempotency.policy import check_length
+from postroom.web.idempotency.problems import RequestRefused, request_incomplete
 from postroom.web.idempotency.sync_exchange import RecordedStream, SyncExchange
 from postroom.web.requests import Request
 from postroom.web.wsgi import told_by
@@ -80,7 +80,7 @@ class IdempotencyMiddleware:
         """Answer a request."""
         try:
             return self._handle(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             return _as_django(refused.response)
 
     def process_view(self, request: Any, *_view: Any) -> None:
@@ -113,12 +113,12 @@ class IdempotencyMiddleware:
             return _recorded(exchange, answer)
 
     def _body(self, request: Any, candidate: Candidate) -> bytes:
-        """The body. Raises `Refused` if it is not whole, `ImproperlyConfigured` if another middleware has read it."""
+        """The body. Raises `RequestRefused` if it is not whole, `ImproperlyConfigured` if it was read already."""
         check_length(candidate.request)
         try:
             body = bytes(request.body)
         except UnreadablePostError:
-            raise Refused(request_incomplete("the connection was lost")) from None
+            raise RequestRefused(request_incomplete("the connection was lost")) from None
         except RawPostDataException:
             is_form = request.POST or request.FILES
             if is_form and candidate.key is None and self._core.policy.body_field not in request.POST:

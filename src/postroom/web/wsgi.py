@@ -14,8 +14,8 @@ from postroom.web.idempotency.core import Core
 from postroom.web.idempotency.keyed_request import ENVIRON_KEY
 from postroom.web.idempotency.lease_renewal import LeaseRenewal
 from postroom.web.idempotency.ledger_connections import ThreadLedgerConnections
-from postroom.web.idempotency.policy import Refused, check_length
-from postroom.web.idempotency.problems import request_incomplete
+from postroom.web.idempotency.policy import check_length
+from postroom.web.idempotency.problems import RequestRefused, request_incomplete
 from postroom.web.idempotency.response_state import Action
 from postroom.web.idempotency.sync_exchange import RecordedStream, SyncExchange
 from postroom.web.requests import Request
@@ -52,7 +52,7 @@ class IdempotencyMiddleware:
         """The WSGI interface."""
         try:
             return self._handle(environ, start_response)
-        except Refused as refused:
+        except RequestRefused as refused:
             return _respond(environ, start_response, refused.response)
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ def _request(environ: Environ, find_route: Callable[[], str]) -> Request:
 
 
 def _read(request: Request, most: int) -> bytes:
-    """The body, or its beginning if it is longer than ``most``. Raises `Refused` if it ends too early."""
+    """The body, or its beginning if it is longer than ``most``. Raises `RequestRefused` if it ends too early."""
     check_length(request)
     announced, stream = request.announced_bytes, request.raw["wsgi.input"]
     left = (most + 1 if request.raw.get("wsgi.input_terminated") else 0) if announced is None else announced
@@ -225,7 +225,7 @@ def _read_part(stream: Any, size: int) -> bytes:
     try:
         return bytes(stream.read(size))
     except OSError:  # as some servers report a disconnect
-        raise Refused(request_incomplete("the connection was lost")) from None
+        raise RequestRefused(request_incomplete("the connection was lost")) from None
 
 
 def _text(value: str) -> str:

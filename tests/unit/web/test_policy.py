@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from postroom.errors import InvalidSetting
 from postroom.web.idempotency.options import Options
-from postroom.web.idempotency.policy import Policy, Refused, _warn_of_cookies, _warn_of_nobody, _warn_of_signatures
+from postroom.web.idempotency.policy import Policy
+from postroom.web.idempotency.problems import RequestRefused
+from postroom.web.idempotency.sender import _warn_of_cookies, _warn_of_nobody, _warn_of_signatures
 from postroom.web.requests import Request
 
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=400)
@@ -68,11 +70,11 @@ def test_a_length_that_is_none_is_left_to_the_server(length: str) -> None:
 
 def test_a_key_is_never_repeated_in_an_answer() -> None:
     key = "secret" * 50
-    with pytest.raises(Refused) as in_header:
+    with pytest.raises(RequestRefused) as in_header:
         policy().candidate(Request("POST", "/", "/", "", (("idempotency-key", key),), None))
     found = policy().candidate(Request("POST", "/", "/", "", (("content-type", "application/json"),), None))
     assert found is not None
-    with pytest.raises(Refused) as in_body:
+    with pytest.raises(RequestRefused) as in_body:
         policy().entry(found, b'{"idempotency_key": "%s"}' % key.encode())
     for refused in (in_header, in_body):
         assert refused.value.response.status == 400
@@ -119,7 +121,7 @@ def test_a_signature_that_is_new_in_every_attempt_is_warned_of_once(caplog: pyte
 
 @pytest.mark.parametrize("empty", [("authorization", "Bearer "), ("x-api-key", ""), ("cookie", "sessionid=")])
 def test_K_4_who_sends_an_empty_credential_is_nobody(empty: tuple[str, str]) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         scope_of(policy(), request("/", empty))
     assert b"sender-unknown" in refused.value.response.body
 
@@ -156,7 +158,7 @@ def test_K_4_what_the_server_tells_is_a_credential_that_nobody_else_can_send() -
 def test_K_4_a_key_of_nobody_is_refused_and_the_log_says_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     _warn_of_nobody.cache_clear()
     for headers in ((), (("cookie", "csrftoken=x; _ga=1"),), (("x-csrf-token", "x"), ("user-agent", "curl"))):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             scope_of(policy(), request("/", *headers))
         assert (refused.value.response.status, b"sender-unknown" in refused.value.response.body) == (400, True)
     [warning] = caplog.messages
@@ -193,7 +195,7 @@ def test_K_2_a_large_request_needs_its_key_in_the_header(key: bool, options: Any
     headers = (("idempotency-key", "k"), *sent) if key else sent
     asked = Request("POST", "/", "/", "", headers, None)
     if is_refused:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             policy(**options).candidate(asked)
         assert refused.value.response.status == 413
     else:

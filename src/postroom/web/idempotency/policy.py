@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom import encoding
 from postroom.errors import InvalidEntry
 from postroom.idempotency import MOST_CHARACTERS, digest_of, entry_of, scope_of
-from postroom.rules.credentials import cookies, credentials, is_made_anew, logins
 from postroom.rules.url_paths import without_trailing_slash
 from postroom.web.idempotency import problems, recorded_responses
 from postroom.web.idempotency.forms import without_boundary
 from postroom.web.idempotency.keys import InvalidKey, key_in_body, key_in_header, may_hold_key
 from postroom.web.idempotency.options import as_text
+from postroom.web.idempotency.problems import RequestRefused
 from postroom.web.idempotency.routes import Need, Route, Routes
+from postroom.web.idempotency.sender import login_cookies, sender_of
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Entry, Response
     from postroom.web.idempotency.options import Options
     from postroom.web.requests import Request
-
-_log = logging.getLogger("postroom.web")
-
-
-class Refused(Exception):
-    """The request must not run. It gets this response."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__(f"refused with {response.status}")
-        self.response = response
 
 
 class Candidate(NamedTuple):
@@ -55,7 +44,7 @@ class Policy:
         self.conflict_status = options.conflict_status
 
     def candidate(self, request: Request) -> Candidate | None:
-        """The request, if its body is to be read for its key or digest. None if it runs without. Raises `Refused`."""
+        """The request, if its body is needed for its key or digest. None if it has no key. Raises `RequestRefused`."""
         route = self._routes.route(request)
         if route.need is Need.NONE:
             return None
@@ -70,7 +59,7 @@ class Policy:
         return found
 
     def entry(self, candidate: Candidate, body: bytes) -> Entry | None:
-        """The ledger entry for a run of this request. None if it runs without a key. Raises `Refused`."""
+        """The ledger entry for a run of this request. None if it runs without a key. Raises `RequestRefused`."""
         request, route, key = candidate
         if len(body) > self.max_body_bytes:
             self._refuse_large(candidate)
@@ -85,7 +74,7 @@ class Policy:
             digest = digest_of(request.method, request.target, request.query, content)
             return entry_of(self._scope(candidate), key, self._with_login(request, digest))
         except InvalidEntry as error:
-            raise Refused(problems.invalid_key(_without_value(error))) from None
+            raise RequestRefused(problems.invalid_key(_without_value(error))) from None
 
     def is_recorded(self, status: int) -> bool:
         """Whether a response of this status ends its request."""
@@ -104,30 +93,30 @@ class Policy:
         return recorded_responses.not_kept(response, self._kept)
 
     def _refuse_large(self, candidate: Candidate) -> None:
-        """Raise `Refused` for too large a body, unless the request may run without a key.
+        """Raise `RequestRefused` for too large a body, unless the request may run without a key.
 
         If the route requires a key and the header has none, it may not: the key could be in the body, or nowhere.
         """
         need, passes = candidate.route.need, self._options.pass_large_requests
         if need is Need.OPTIONAL if candidate.key is None else passes:
             return
-        raise Refused(problems.request_too_large(self.max_body_bytes))
+        raise RequestRefused(problems.request_too_large(self.max_body_bytes))
 
     def _key_in_header(self, request: Request) -> str | None:
         try:
             return key_in_header(request)
         except InvalidKey as error:
-            raise Refused(problems.invalid_key(str(error))) from None
+            raise RequestRefused(problems.invalid_key(str(error))) from None
 
     def _refuse_without_key(self, route: Route) -> None:
         if route.need is Need.REQUIRED:
-            raise Refused(problems.missing_key())
+            raise RequestRefused(problems.missing_key())
 
     def _scope(self, candidate: Candidate) -> str:
         """Tenant and operation; their hash, if they are too long for a scope or hold invisible characters."""
         request = candidate.request
         given = self._options.scope
-        tenant = _sender(request) if given is None else as_text("scope", given(request))
+        tenant = sender_of(request) if given is None else as_text("scope", given(request))
         scope = scope_of(tenant, self._operation(candidate))
         if len(scope) <= MOST_CHARACTERS and scope.isprintable() and scope == scope.strip():
             return scope
@@ -147,68 +136,19 @@ class Policy:
         They are not part of the scope: such cookies are renewed, and the request would run again with a new one. So it
         is refused instead, as another request, unless the application names the scope.
         """
-        found = logins(cookies(request.headers)) if self._options.scope is None and _credentials(request) else []
+        found = login_cookies(request) if self._options.scope is None else []
         return encoding.digest(digest, *found) if found else digest
 
 
 def check_length(request: Request, received: int | None = None) -> None:
-    """Raise `Refused` if the announced length is invalid, or if less than that was received.
+    """Raise `RequestRefused` if the announced length is invalid, or if less than that was received.
 
     Then the client has disconnected, and its next attempt has another body.
     """
     if request.header("content-length") and request.announced_bytes is None:
-        raise Refused(problems.request_incomplete("its Content-Length is not a length"))
+        raise RequestRefused(problems.request_incomplete("its Content-Length is not a length"))
     if received is not None and received < (request.announced_bytes or 0):
-        raise Refused(problems.request_incomplete("less has come than was announced"))
-
-
-def _sender(request: Request) -> str:
-    """A hash of every credential of the request; of its cookies, if it has no other. Raises `Refused` without any."""
-    found, sent = _credentials(request), cookies(request.headers)
-    if any(name == "authorization" and is_made_anew(value) for name, value in found):
-        _warn_of_signatures()
-    if {name for name, _ in found} == {"authorization"}:
-        return encoding.digest(request.header("authorization"))[:32]
-    if not found and not sent:
-        _warn_of_nobody()
-        raise Refused(problems.sender_unknown())
-    if not found:
-        _warn_of_cookies()
-        found = [("cookie", one) for one in sent]
-    return encoding.digest(*(part for pair in found for part in pair))[:32]
-
-
-def _credentials(request: Request) -> list[tuple[str, str]]:
-    told = [(f"server: {name}", value) for name, value in request.told_by_server]  # no client can send such a name
-    return [*credentials(request.headers), *told]
-
-
-@cache
-def _warn_of_nobody() -> None:
-    """Once in a process."""
-    _log.warning(
-        "a request with an Idempotency-Key was refused, since it has no credential that tells whose it is: give the "
-        "idempotency middleware a function `scope` that tells, or that returns one text if all clients may share their "
-        "responses"
-    )
-
-
-@cache
-def _warn_of_cookies() -> None:
-    """Once in a process."""
-    _log.warning(
-        "a request with an Idempotency-Key has cookies, but no other credential that tells whose it is: if one of them "
-        "changes between two attempts, both will run, so give the idempotency middleware a function `scope`"
-    )
-
-
-@cache
-def _warn_of_signatures() -> None:
-    """Once in a process."""
-    _log.warning(
-        "a request with an Idempotency-Key has an Authorization header that is signed anew for each attempt: "
-        "two attempts will both run, so give the idempotency middleware a function `scope`"
-    )
+        raise RequestRefused(problems.request_incomplete("less has come than was announced"))
 
 
 def _without_value(error: Exception) -> str:

@@ -13,6 +13,14 @@ SOON = 2
 """Seconds: the longest Retry-After. A request is usually done long before its lease ends."""
 
 
+class RequestRefused(Exception):
+    """The request must not run. It gets this response."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(f"refused with {response.status}")
+        self.response = response
+
+
 def problem(status: int, name: str, title: str, *headers: tuple[str, str], **members: Any) -> Response:
     """A response of the type ``urn:postroom:idempotency:<name>``."""
     body = {"type": f"urn:postroom:idempotency:{name}", "title": title, "status": status, **members}
