@@ -13,6 +13,7 @@ from sqlalchemy.orm import sessionmaker
 from postroom import Consumer, Message
 from postroom.brokers.memory import MemoryBroker
 from postroom.consumer.parked import hash_of
+from postroom.errors import DatabaseUnreachable
 from postroom.rules.ordering import lane_of
 from postroom.store.connections.urls import resolve
 from postroom.telemetry.events import Event, Handled, LeasesLost
@@ -103,21 +104,24 @@ def state_of(service: Service) -> tuple[int, int, int]:
     return bills, deliveries, receipts
 
 
-class RolledBack:
-    """Transactions of which one is rolled back when all is written, as if the process died before the commit."""
+class Disturbed:
+    """Transactions of which one fails at its end: before the commit when all is written, or after it, unheard."""
 
-    def __init__(self, service: Service, *, broken: int) -> None:
+    def __init__(self, service: Service, *, number: int, before: Exception | None, after: Exception | None) -> None:
         self.states: list[tuple[int, int, int]] = []
         """What was there before each transaction."""
         self._service = service
-        self._broken = broken
+        self._number = number
+        self._before = before
+        self._after = after
 
     @contextmanager
     def sync(self) -> Iterator[Connection]:
         self.states.append(state_of(self._service))
         with self._service.engine.begin() as connection:
             yield connection
-            self._end()
+            self._raise(self._before)
+        self._raise(self._after)
 
     @asynccontextmanager
     async def asynchronous(self) -> AsyncIterator[AsyncConnection]:
@@ -126,13 +130,14 @@ class RolledBack:
         try:
             async with engine.begin() as connection:
                 yield connection
-                self._end()
+                self._raise(self._before)
         finally:
             await engine.dispose()
+        self._raise(self._after)
 
-    def _end(self) -> None:
-        if len(self.states) == self._broken:
-            raise RuntimeError("killed")
+    def _raise(self, error: Exception | None) -> None:
+        if error is not None and len(self.states) == self._number:
+            raise error
 
 
 @on_each_database
@@ -153,7 +158,8 @@ async def test_I_4_the_settlement_commits_with_the_effect(service: Service, key:
 async def test_I_4_neither_stays_where_the_transaction_is_rolled_back_at_its_end(
     service: Service, key: str | None, *, is_async: bool
 ) -> None:
-    transactions = RolledBack(service, broken=3)  # the first is only tried out, when the consumer starts
+    # The first is only tried out, when the consumer starts.
+    transactions = Disturbed(service, number=3, before=RuntimeError("killed"), after=None)
     billing = Billing(service, transactions.asynchronous if is_async else transactions.sync, is_async=is_async)
     await billing.receive(key)
     async with billing.consumer:
@@ -161,6 +167,22 @@ async def test_I_4_neither_stays_where_the_transaction_is_rolled_back_at_its_end
     assert transactions.states == [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 1, 0)]
     assert (billing.calls, billing.fates()) == (3, ["parked", "parked", "handled"])
     assert state_of(service) == (1, 0, 1)
+
+
+@on_each_database
+@sync_or_async
+async def test_I_4_a_commit_whose_answer_is_lost_is_not_taken_for_a_lost_lease(
+    service: Service, *, is_async: bool
+) -> None:
+    transactions = Disturbed(service, number=3, before=None, after=DatabaseUnreachable("no answer"))
+    billing = Billing(service, transactions.asynchronous if is_async else transactions.sync, is_async=is_async)
+    await billing.receive("k")
+    async with billing.consumer:
+        await wait_for(lambda: "duplicate" in billing.fates())
+    assert transactions.states[3:] == [(1, 0, 1)]
+    assert (billing.calls, billing.fates()) == (2, ["parked", "duplicate"])
+    assert state_of(service) == (1, 0, 1)
+    assert not any(isinstance(event, LeasesLost) for event in billing.events)
 
 
 @on_each_database
