@@ -14,7 +14,7 @@ from postroom import errors
 from postroom.cli.app import app
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Reason
-from postroom.rules.lifecycle import Outcome, State, Transition
+from postroom.rules.lifecycle import OutcomeCode, State, Transition
 from postroom.store.admin.message_list import COLUMNS
 from postroom.store.sql.names import TABLES
 from postroom.telemetry.metrics import prometheus
@@ -102,7 +102,7 @@ def test_L_1_every_transition_is_drawn_from_where_and_to_where_it_leads() -> Non
 
 def test_L_13_every_code_and_state_is_listed() -> None:
     page = (DOCS / "states.md").read_text(encoding="utf-8")
-    for name in (*Outcome, *State, *Reason):
+    for name in (*OutcomeCode, *State, *Reason):
         assert f"`{name.value}`" in page
     for policy in ("worker", "lease", "consistency", "tray", "dispatch", "table", "exponential"):
         assert callable(getattr(RetryPolicy, policy))

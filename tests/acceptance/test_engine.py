@@ -16,7 +16,7 @@ from postroom.compose.databases import open_checked_store
 from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST, PublishToBroker
 from postroom.delivery.engine import Engine
 from postroom.delivery.queue import EngineOptions, Queue
-from postroom.rules.lifecycle import Outcome as Settlement
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.settings import Settings
 from postroom.store.connections.kinds import sync_kind
 from postroom.store.connections.reconnecting import ConnectionSet, Database
@@ -136,7 +136,7 @@ async def test_a_handler_whose_lease_is_lost_leaves_no_effect_and_a_conflict(ser
     async with engine_of(service, Queue(name=JOBS, destination=handlers, hook=events.append)) as engine:
         await engine.run_once()
     assert service.rows("SELECT number FROM effect") == []
-    assert [event.outcome for event in events if isinstance(event, Settled)] == [Settlement.CONFLICT]
+    assert [event.outcome for event in events if isinstance(event, Settled)] == [OutcomeCode.CONFLICT]
     assert service.rows(f"SELECT count(*) FROM {service.table('receipt')}") == [(0,)]
 
 

@@ -19,7 +19,7 @@ from postroom.store.outbox.leases import (
     GivenBack,
     Lane,
     Postponed,
-    Refiled,
+    Rerouted,
     Retry,
     Sent,
     Settlement,
@@ -237,7 +237,7 @@ class Model:
             case GivenBack():
                 one.claims -= one.key is None
                 one.release()
-            case Refiled():
+            case Rerouted():
                 del self.unsent[one.position]  # out of this queue
             case _:
                 assert_never(settlement)

@@ -11,9 +11,9 @@ import pytest
 from postroom.admin import ALL, Filter
 from postroom.errors import MessageNotFound
 from postroom.rules.ordering import Order
-from postroom.store.admin.conflicts import Conflicts
+from postroom.store.admin.conflicts import Conflicts, LostLease
 from postroom.store.admin.dead_letters import DeadLetters
-from postroom.store.outbox.leases import Claimed, Dead, Expired, Found, GivenBack, Retry, Sent
+from postroom.store.outbox.leases import Claimed, Dead, Expired, GivenBack, Retry, Sent
 from postroom.store.sql.steps import Query, Result, run
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 
@@ -286,7 +286,7 @@ def test_every_batch_of_dead_letters_reads_on_behind_the_one_before(room: Room) 
     assert all("d.lane = " in text and "d.position > " in text for text in batches)
 
 
-def conflicts(room: Room, lost: Sequence[Claimed]) -> list[Found]:
+def conflicts(room: Room, lost: Sequence[Claimed]) -> list[LostLease]:
     return room.run(Conflicts(room.deliveries.sql).record("slow", lost))
 
 

@@ -10,7 +10,7 @@ import pytest
 from postroom import Message, Outbox
 from postroom.idempotency import InProgress, Ledger, Replay, Run, digest_of
 from postroom.store.connections.kinds import async_kind, sync_kind
-from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Refiled, Retry, Sent, Settlement
+from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Rerouted, Retry, Sent, Settlement
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.settlements import Written
 from postroom.store.sql.steps import arun, run
@@ -150,7 +150,7 @@ def test_every_kind_of_settlement_can_be_written(worker: Worker, caller: Caller,
         Retry(failed, 60, "TIMEOUT", "no answer"),
         Dead(dead, "REFUSED", "no"),
         GivenBack(back),
-        Refiled(moved, "other"),
+        Rerouted(moved, "other"),
     ]
     assert worker.settle(*settlements) == NOTHING_LOST
     caller.commit()

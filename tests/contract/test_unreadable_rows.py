@@ -22,7 +22,7 @@ from postroom.store.admin.backlog import BacklogCount
 from postroom.store.admin.retention import Retention
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Sent
-from postroom.store.outbox.sorting import Sorting
+from postroom.store.outbox.rerouting import Rerouting
 from tests.contract.schema_support import without_guards
 from tests.contract.store_drivers import Driver, Room, only_on, single
 
@@ -335,7 +335,9 @@ def test_moments_that_python_does_not_know_break_no_question(room: Room, moment:
 def test_what_has_no_topic_of_text_is_sorted_like_the_rest(room: Room) -> None:
     write(room, None, {"topic": "x'6162'"})
     write(room, None, {"topic": "CAST(x'61ff' AS TEXT)"})
-    room.run(Sorting(room.names, "default").sort(lambda topic: "elsewhere" if topic.startswith("a") else "default"))
+    room.run(
+        Rerouting(room.names, "default").reroute(lambda topic: "elsewhere" if topic.startswith("a") else "default")
+    )
     assert sorted(queue for [queue] in room.select("SELECT queue FROM {delivery}")) == ["default", "elsewhere"]
 
 

@@ -22,7 +22,7 @@ from postroom.store.admin.message_list import ListedMessage
 from postroom.store.admin.message_lookup import Blocker, Receipt
 from postroom.store.admin.selection import ALL, Count, Filter, Progress
 from postroom.store.admin.status import QueueStatus, Status, Worker
-from postroom.store.outbox.holding import HeldTarget
+from postroom.store.outbox.held_targets import HeldTarget
 from postroom.telemetry.events import Cleaned
 
 __all__ = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from postroom.store.admin.message_list import ListedMessage
     from postroom.store.admin.selection import Count, Progress
     from postroom.store.admin.status import Status, Worker
-    from postroom.store.outbox.holding import HeldTarget
+    from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Cleaned
 

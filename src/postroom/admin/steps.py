@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from postroom.settings import Settings
-    from postroom.store.outbox.holding import HeldTarget
+    from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Cleaned

@@ -14,7 +14,7 @@ from postroom.consumer.settlement import DeliverySettlement, LeaseLost, NotSettl
 from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure, Reason
-from postroom.rules.lifecycle import Outcome as Settling
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.store.connections.reconnecting import Outage
 from postroom.telemetry.events import DATABASE, Beat, Handled, Phase, Published, Reachability, Settled
 
@@ -134,8 +134,8 @@ def consumer_events(consumer: str, hook: Hook) -> Hook:
 
     def report(event: Event) -> None:
         match event:
-            case Settled(outcome=Settling.RETRY | Settling.DEAD as outcome):
-                fate = Fate.DEAD if outcome is Settling.DEAD else Fate.PARKED
+            case Settled(outcome=OutcomeCode.RETRY | OutcomeCode.DEAD as outcome):
+                fate = Fate.DEAD if outcome is OutcomeCode.DEAD else Fate.PARKED
                 received = [as_received(one) for one in event.messages]
                 ids = [one.id for one in event.messages]
                 hook(Handled(consumer, fate.value, received, event.code, event.seconds, event.attempts, ids))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from postroom.store.connections.reconnecting import Outage
-from postroom.store.outbox.holding import BEGINNING, MOST_TARGETS
+from postroom.store.outbox.held_targets import BEGINNING, MOST_TARGETS
 from postroom.store.sql.operations import chunks
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from postroom.delivery.signals import Signals
     from postroom.delivery.targets import Targets
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.outbox.holding import Holding
+    from postroom.store.outbox.held_targets import HeldTargets
     from postroom.store.sql.operations import Place
 
 GLANCE = 0.25
@@ -37,7 +37,7 @@ class Freeing:
     """Works beside the attempts, batch by batch, so that a million messages hold up nothing."""
 
     def __init__(
-        self, connection: ReconnectingConnection, holding: Holding, targets: Targets, signals: Signals
+        self, connection: ReconnectingConnection, holding: HeldTargets, targets: Targets, signals: Signals
     ) -> None:
         self._connection = connection
         self._holding = holding

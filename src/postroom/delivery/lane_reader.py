@@ -14,7 +14,7 @@ from postroom.delivery.horizon import Horizon, Reached
 from postroom.delivery.work_source import Collected
 from postroom.rules import ordering
 from postroom.store.outbox.leases import Claim, Claimed
-from postroom.store.sql.names import LANES
+from postroom.store.sql.names import WAKE_LANES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ class LaneReader:
     """
 
     READERS = 2
-    kind = LANES
+    kind = WAKE_LANES
     polls = True
 
     queue: Queue

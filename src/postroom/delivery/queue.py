@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from postroom.delivery.destination import Destination
     from postroom.message import Message
-    from postroom.store.outbox.sorting import QueueOf
+    from postroom.store.outbox.rerouting import QueueOf
     from postroom.telemetry.events import Event, Hook
 
     OnDead = Callable[[Message, str, str], object]

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
-from postroom.rules.routing import is_sorted
+from postroom.rules.routing import is_routed
 from postroom.runtime.backoff import Backoff
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import Outage
-from postroom.store.outbox.sorting import Sorting
+from postroom.store.outbox.rerouting import Rerouting
 from postroom.store.sql.names import channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.walking import Walking
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from postroom.delivery.queue import EngineOptions
     from postroom.rules.routing import Routing
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.outbox.sorting import Cursors
+    from postroom.store.outbox.rerouting import Cursors
     from postroom.store.outbox.workers import Workers
     from postroom.store.sql.names import Names
 
@@ -82,8 +82,8 @@ class QueueRouter:
 
     async def anything_to_route(self) -> bool:
         """Whether anything waits to be routed. Asks until the database answers."""
-        sorting = self._sorting(DEFAULT_QUEUE)
-        return self.routing is not None and await self.connection.run(sorting.anything)
+        rerouting = self._rerouting(DEFAULT_QUEUE)
+        return self.routing is not None and await self.connection.run(rerouting.anything)
 
     async def leave(self) -> None:
         """Sign this worker off as one that routes. Raises `Outage`."""
@@ -108,17 +108,17 @@ class QueueRouter:
             await self._bring_back()
         if self.routing is None:
             return False
-        walked = await self.connection.attempt(self._sorting(DEFAULT_QUEUE).sort(self.routing.queue_of))
+        walked = await self.connection.attempt(self._rerouting(DEFAULT_QUEUE).reroute(self.routing.queue_of))
         for queue in walked.moved:
             self.moved_to(queue)
         return bool(walked.moved)
 
     async def _route_anew(self, queue: str, routing: Routing) -> None:
         """Look at all of a queue that messages were routed into, by patterns that may have been others."""
-        sorting = self._sorting(queue)
+        rerouting = self._rerouting(queue)
         seen: Cursors = {}
         while not self._stopping:
-            walked = await self.connection.attempt(sorting.sort(routing.queue_of, seen))
+            walked = await self.connection.attempt(rerouting.reroute(routing.queue_of, seen))
             if not walked.seen:
                 return
             seen |= walked.seen
@@ -135,17 +135,17 @@ class QueueRouter:
         walking = Walking(self.names)
         queues: set[str] = set()
         for state in Stored:
-            queues |= set(filter(is_sorted, await self.connection.attempt(walking.queues_with(state))))
+            queues |= set(filter(is_routed, await self.connection.attempt(walking.queues_with(state))))
         abandoned = queues.difference(self.queues)
         if abandoned:
             abandoned -= await self.connection.attempt(self.workers.served())
         for queue in sorted(abandoned):
             moved = True
             while moved and not self._stopping:
-                walked = await self.connection.attempt(self._sorting(queue).sort(lambda _topic: DEFAULT_QUEUE))
+                walked = await self.connection.attempt(self._rerouting(queue).reroute(lambda _topic: DEFAULT_QUEUE))
                 for to in walked.moved:
                     self.moved_to(to)
                 moved = bool(walked.moved)
 
-    def _sorting(self, queue: str) -> Sorting:
-        return Sorting(self.names, queue, (lambda to: channel(self.names, to)) if self.notify else None)
+    def _rerouting(self, queue: str) -> Rerouting:
+        return Rerouting(self.names, queue, (lambda to: channel(self.names, to)) if self.notify else None)

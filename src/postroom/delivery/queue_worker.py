@@ -26,7 +26,7 @@ from postroom.delivery.verdicts import Health, Verdicts
 from postroom.delivery.work_source import Handover, Poller
 from postroom.errors import PostroomError
 from postroom.store.connections.reconnecting import Outage
-from postroom.store.outbox.holding import Holding
+from postroom.store.outbox.held_targets import HeldTargets
 from postroom.telemetry.events import Reachability, TargetChanged
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class QueueWorker:
             stopping=stopping,
         )
         self._freeing = Freeing(
-            connections.claims[1], Holding(store.names, queue.name), self._health.targets, self.signals
+            connections.claims[1], HeldTargets(store.names, queue.name), self._health.targets, self.signals
         )
         self.unordered: Batches = asyncio.Queue()
         self.ordered: list[Batches] = [asyncio.Queue() for _ in range(queue.concurrency)] if queue.keyed else []

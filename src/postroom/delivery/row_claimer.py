@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from postroom.delivery.attempt import Batch, Batches
 from postroom.delivery.failed_keys import NO_READ
 from postroom.store.outbox.leases import new_token
-from postroom.store.sql.names import ROWS
+from postroom.store.sql.names import WAKE_ROWS
 
 if TYPE_CHECKING:
     from postroom.delivery.circuit import Circuit
@@ -48,7 +48,7 @@ class RowClaimer:
     @property
     def kind(self) -> str:
         """Which wake-ups are for it."""
-        return HELP if self.helps else ROWS
+        return HELP if self.helps else WAKE_ROWS
 
     @property
     def polls(self) -> bool:

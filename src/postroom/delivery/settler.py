@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from postroom.delivery.pending import unsent_keys
-from postroom.rules.lifecycle import Outcome
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.runtime.backoff import Backoff
 from postroom.store.admin.conflicts import Conflicts
 from postroom.store.connections.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Outage
@@ -19,7 +19,7 @@ from postroom.store.outbox.leases import (
     Expired,
     GivenBack,
     Postponed,
-    Refiled,
+    Rerouted,
     Retry,
     Sent,
     Settlement,
@@ -150,7 +150,7 @@ class Settler:
         """The database refuses this one: its lease runs out, and it is sent again."""
         self.in_flight.land([settlement.claimed])
         is_late = isinstance(outage.__cause__, TimeoutError) or is_lock_timeout(outage.__cause__ or outage)
-        outcome = Outcome.DB_TIMEOUT if is_late else Outcome.DB_ERROR
+        outcome = OutcomeCode.DB_TIMEOUT if is_late else OutcomeCode.DB_ERROR
         self.queue.hook(NotSettled(settlement.claimed.message, str(outage), outcome))
 
     async def audit(self, conflicts: Sequence[Claimed]) -> None:
@@ -158,13 +158,13 @@ class Settler:
         record = Conflicts(self.store.sql).record
         await self.connection.run(lambda: record(self.worker, conflicts))
         messages = [one.message for one in conflicts]
-        self.queue.hook(Settled(Outcome.CONFLICT, messages, broker=self.queue.destination.name))
+        self.queue.hook(Settled(OutcomeCode.CONFLICT, messages, broker=self.queue.destination.name))
 
     def report(self, settled: Sequence[Settlement]) -> None:
         """Emit one event for all that were sent, and one for each that failed; wake who can work on that."""
         sent = [one.claimed.message for one in settled if type(one) is Sent]
         if sent:
-            self.queue.hook(Settled(Outcome.SUCCESS, sent, broker=self.queue.destination.name))
+            self.queue.hook(Settled(OutcomeCode.SUCCESS, sent, broker=self.queue.destination.name))
         if len(sent) < len(settled):
             waiting = sum(type(one) is Postponed for one in settled)
             if waiting:
@@ -181,18 +181,18 @@ class Settler:
                 pass
             case GivenBack():
                 self.signals.rows_behind()
-            case Refiled():
+            case Rerouted():
                 self.moved_to(one.queue)
             case Expired():
                 hook(ExpiredEvent([message]))
             case Duplicate():
-                hook(Settled(Outcome.DEDUP_HIT, [message], one.claimed.attempts, broker=broker))
+                hook(Settled(OutcomeCode.DEDUP_HIT, [message], one.claimed.attempts, broker=broker))
             case Retry():
                 attempts = one.claimed.attempts + 1
-                hook(Settled(Outcome.RETRY, [message], attempts, one.code, one.message, broker, seconds))
+                hook(Settled(OutcomeCode.RETRY, [message], attempts, one.code, one.message, broker, seconds))
             case Dead():
                 attempts = one.claimed.attempts + int(one.attempted)
-                hook(Settled(Outcome.DEAD, [message], attempts, one.code, one.message, broker, seconds))
+                hook(Settled(OutcomeCode.DEAD, [message], attempts, one.code, one.message, broker, seconds))
                 self._call_on_dead(one)
 
     def _call_on_dead(self, dead: Dead) -> None:

@@ -12,7 +12,7 @@ from postroom.rules.ordering import NO_LANE
 from postroom.runtime.backoff import Backoff
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import ConnectionReplaced, Outage
-from postroom.store.outbox.leases import Refiled
+from postroom.store.outbox.leases import Rerouted
 from postroom.telemetry.events import Phase
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Handover:
         """What is left to deliver: the patterns have changed since the others were routed into this queue."""
         here, queue_of = self.queue.name, self.queue.queue_of
         misplaced = [
-            Refiled(one, queue) for one in messages if queue_of and (queue := queue_of(one.message.topic)) != here
+            Rerouted(one, queue) for one in messages if queue_of and (queue := queue_of(one.message.topic)) != here
         ]
         if not misplaced:
             return messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from postroom.rules.lifecycle import Outcome
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry.events import DATABASE, Event, Expired, Postponed, Reachability, Settled, TargetChanged
 
 
@@ -48,15 +48,15 @@ class Report:
 
     def _settled(self, event: Settled) -> None:
         match event.outcome:
-            case Outcome.SUCCESS:
+            case OutcomeCode.SUCCESS:
                 self.sent += len(event.messages)
-            case Outcome.RETRY:
+            case OutcomeCode.RETRY:
                 self.retried += len(event.messages)
-            case Outcome.DEAD:
+            case OutcomeCode.DEAD:
                 self.dead += len(event.messages)
-            case Outcome.DEDUP_HIT:
+            case OutcomeCode.DEDUP_HIT:
                 self.duplicates += len(event.messages)
-            case Outcome.CONFLICT:
+            case OutcomeCode.CONFLICT:
                 self.conflicts += len(event.messages)
             case _:
                 pass

@@ -42,7 +42,7 @@ class Stored(IntEnum):
     DEAD = 3
 
 
-class Outcome(StrEnum):
+class OutcomeCode(StrEnum):
     """What became of one try to deliver one message; stable names for logs and metrics."""
 
     SUCCESS = "outbox_flush_success"

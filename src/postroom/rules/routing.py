@@ -82,7 +82,7 @@ def is_parked(queue: str) -> bool:
     return queue.startswith(HANDLERS)
 
 
-def is_sorted(queue: str) -> bool:
+def is_routed(queue: str) -> bool:
     """Whether messages are routed into this queue by topic."""
     return queue.startswith(PREFIX)
 

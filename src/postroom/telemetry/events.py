@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from postroom.rules.lifecycle import Outcome
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry.tracebacks import raised_at
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Published:
 class Settled:
     """The outcome of messages, as recorded in the database. `code` is the reason if they failed."""
 
-    outcome: Outcome
+    outcome: OutcomeCode
     messages: Sequence[Message]
     attempts: int = 0
     code: str = ""
@@ -236,7 +236,7 @@ class NotSettled:
 
     message: Message
     reason: str
-    outcome: Outcome = Outcome.DB_ERROR
+    outcome: OutcomeCode = OutcomeCode.DB_ERROR
     """Whether the database refused, or took too long (`DB_TIMEOUT`)."""
 
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO, assert_never
 
-from postroom.rules.lifecycle import Outcome, State
-from postroom.rules.routing import is_sorted
+from postroom.rules.lifecycle import OutcomeCode, State
+from postroom.rules.routing import is_routed
 from postroom.telemetry.events import (
     DATABASE,
     Beat,
@@ -59,19 +59,19 @@ LONGEST_REASON = 300
 DUMB = frozenset({"dumb", "unknown"})
 """Values of TERM of terminals that know no colours, and cannot draw over what they have shown."""
 _LEVELS = {
-    Outcome.SUCCESS: "info",
-    Outcome.DEDUP_HIT: "info",
-    Outcome.RETRY: "warning",
-    Outcome.CONFLICT: "warning",
-    Outcome.DEAD: "error",
-    Outcome.DB_TIMEOUT: "error",
-    Outcome.DB_ERROR: "error",
+    OutcomeCode.SUCCESS: "info",
+    OutcomeCode.DEDUP_HIT: "info",
+    OutcomeCode.RETRY: "warning",
+    OutcomeCode.CONFLICT: "warning",
+    OutcomeCode.DEAD: "error",
+    OutcomeCode.DB_TIMEOUT: "error",
+    OutcomeCode.DB_ERROR: "error",
 }
 _STATUS = {
-    Outcome.SUCCESS: State.SENT,
-    Outcome.DEDUP_HIT: State.SENT,
-    Outcome.RETRY: State.WAITING,
-    Outcome.DEAD: State.DEAD,
+    OutcomeCode.SUCCESS: State.SENT,
+    OutcomeCode.DEDUP_HIT: State.SENT,
+    OutcomeCode.RETRY: State.WAITING,
+    OutcomeCode.DEAD: State.DEAD,
 }
 
 
@@ -142,7 +142,7 @@ def _to_pythons_log(event: Event) -> None:
 
 def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR0912, FBT001 - one case for each event
     match event:
-        case Settled(outcome=Outcome.SUCCESS):
+        case Settled(outcome=OutcomeCode.SUCCESS):
             yield _batch(event)
         case Settled():
             for message in event.messages:
@@ -229,7 +229,7 @@ def _raised(event: Raised) -> dict[str, Any]:
 
 def _queue(queue: str) -> dict[str, Any]:
     """The queue, which tells several brokers apart."""
-    return {"queue": queue} if is_sorted(queue) else {}
+    return {"queue": queue} if is_routed(queue) else {}
 
 
 def _batch(event: Settled) -> Line:

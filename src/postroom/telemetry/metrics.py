@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from postroom.errors import DriverMissing
-from postroom.rules.lifecycle import Outcome
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry.events import KEYED, Expired, Handled, Keyed, LeasesLost, NotSettled, Phase, Postponed, Settled
 from postroom.telemetry.gauges import GAUGES, Gauges
 from postroom.telemetry.meters import SECONDS, Metric, OpenTelemetryMeters, PrometheusMeters
@@ -26,7 +26,7 @@ PROCESSED = Metric(
     "Attempts to send a message, by outcome.",
     ("outcome",),
     MESSAGES,
-    tuple(outcome.value for outcome in Outcome),
+    tuple(outcome.value for outcome in OutcomeCode),
 )
 POSTPONED = Metric("outbox.postponed", "Messages postponed because their topic takes none, each time.", unit=MESSAGES)
 EXPIRED = Metric("outbox.expired", "Messages that expired before they were sent.", unit=MESSAGES)
@@ -154,7 +154,7 @@ class Metrics:
 
     def _settled(self, event: Settled) -> None:
         self._processed(len(event.messages), event.outcome.value)
-        if event.outcome is Outcome.RETRY:
+        if event.outcome is OutcomeCode.RETRY:
             attempt = str(event.attempts) if event.attempts < LAST_ATTEMPT else f"{LAST_ATTEMPT}+"
             self._retry(len(event.messages), attempt)
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import DriverMissing
-from postroom.rules.lifecycle import Outcome
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry.events import (
     NOT_TRIED,
     Expired,
@@ -41,8 +41,8 @@ _SYSTEMS = {
     "https": "http",
 }
 """OpenTelemetry's name of a system, if it is not the URL's scheme."""
-_DONE = frozenset({Outcome.SUCCESS, Outcome.DEDUP_HIT})
-_OUTCOMES = frozenset(outcome.value for outcome in Outcome)
+_DONE = frozenset({OutcomeCode.SUCCESS, OutcomeCode.DEDUP_HIT})
+_OUTCOMES = frozenset(outcome.value for outcome in OutcomeCode)
 
 
 def opentelemetry(tracer_provider: TracerProvider | None = None) -> Traces:

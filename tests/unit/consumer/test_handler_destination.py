@@ -20,7 +20,7 @@ from postroom.consumer.settlement import LeaseLost, NotSettledHere
 from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST
 from postroom.incoming import Incoming
 from postroom.rules.failures import Failure
-from postroom.rules.lifecycle import Outcome as Settling
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.rules.ordering import NO_LANE
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.outbox.leases import Claimed
@@ -143,7 +143,7 @@ def test_events_of_the_engine_are_told_in_the_consumers_words() -> None:
     told: list[Event] = []
     hook = consumer_events("billing", told.append)
     message = claimed().message
-    for outcome in (Settling.RETRY, Settling.DEAD, Settling.SUCCESS, Settling.CONFLICT):
+    for outcome in (OutcomeCode.RETRY, OutcomeCode.DEAD, OutcomeCode.SUCCESS, OutcomeCode.CONFLICT):
         hook(Settled(outcome, [message], 3, "BROKEN", seconds=0.5))
     hook(Phase("send", 1, 0.1))
     hook(Reachability("handlers", reachable=False))

@@ -10,7 +10,7 @@ from postroom.delivery import freeing
 from postroom.delivery.freeing import GLANCE, Freeing
 from postroom.delivery.signals import Signals
 from postroom.delivery.targets import Targets
-from postroom.store.outbox.holding import MOST_TARGETS, Freed, HeldTarget
+from postroom.store.outbox.held_targets import MOST_TARGETS, FreedBatch, HeldTarget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +33,12 @@ class Waiting:
         self.tried += topics
         return len(topics)
 
-    def free(self, topics: Sequence[str], begin: object) -> Freed:
+    def free(self, topics: Sequence[str], begin: object) -> FreedBatch:
         del begin
         self.walks += 1
         for topic in topics:
             del self.topics[topic]
-        return Freed(len(topics), None)
+        return FreedBatch(len(topics), None)
 
     async def attempt(self, answer: object) -> object:
         return answer

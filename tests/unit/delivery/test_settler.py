@@ -11,7 +11,7 @@ from postroom.delivery.destination import PublishToBroker
 from postroom.delivery.queue import EngineOptions, Queue
 from postroom.delivery.queue_worker import QueueWorker
 from postroom.message import Message
-from postroom.rules.lifecycle import Outcome
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.store.connections.reconnecting import ConnectionSet, Outage
 from postroom.store.outbox.leases import Claimed, GivenBack, Lane, Retry
 from postroom.store.outbox.queue_store import QueueStore
@@ -95,14 +95,14 @@ class Refusing:
 @pytest.mark.parametrize(
     ("why", "outcome"),
     [
-        (ValueError("no"), Outcome.DB_ERROR),
-        (TimeoutError("late"), Outcome.DB_TIMEOUT),
-        (sqlite3.OperationalError("database is locked"), Outcome.DB_TIMEOUT),
+        (ValueError("no"), OutcomeCode.DB_ERROR),
+        (TimeoutError("late"), OutcomeCode.DB_TIMEOUT),
+        (sqlite3.OperationalError("database is locked"), OutcomeCode.DB_TIMEOUT),
     ],
     ids=["refused", "hangs", "locked"],
 )
 async def test_L_13_what_the_database_refuses_is_told_from_what_it_does_not_come_to(
-    why: Exception, outcome: Outcome
+    why: Exception, outcome: OutcomeCode
 ) -> None:
     told: list[Event] = []
     worker = worker_on(Refusing(why), told)

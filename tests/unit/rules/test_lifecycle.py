@@ -10,7 +10,7 @@ from postroom.rules.lifecycle import (
     BatchSplit,
     ClaimLimits,
     Handling,
-    Outcome,
+    OutcomeCode,
     State,
     Stored,
     Transition,
@@ -175,7 +175,7 @@ class TestStatus:
 
 
 def test_L_13_outcome_codes_are_stable() -> None:
-    assert [outcome.value for outcome in Outcome] == [
+    assert [outcome.value for outcome in OutcomeCode] == [
         "outbox_flush_success",
         "outbox_flush_retry",
         "outbox_flush_dead",

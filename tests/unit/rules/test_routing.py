@@ -13,7 +13,7 @@ from postroom.rules.routing import (
     best_pattern,
     expression,
     is_parked,
-    is_sorted,
+    is_routed,
     matches,
     place_of_source,
     queue_of_consumer,
@@ -92,7 +92,7 @@ class TestQueues:
         queue = queue_of_pattern(pattern)
         assert re.fullmatch(r"[!-~]+", queue)
         assert len(queue) <= LONGEST_QUEUE
-        assert is_sorted(queue)
+        assert is_routed(queue)
 
     @given(st.sets(st.text(min_size=1, max_size=80), max_size=20))
     def test_no_two_patterns_share_one(self, several: set[str]) -> None:
@@ -103,7 +103,7 @@ class TestQueues:
 
     @pytest.mark.parametrize("queue", ["default", "handlers", "saga:topic:x"])
     def test_other_queues_are_not_sorted_into(self, queue: str) -> None:
-        assert not is_sorted(queue)
+        assert not is_routed(queue)
 
 
 @given(st.lists(patterns), words)
@@ -119,12 +119,12 @@ def test_a_consumers_queue_has_its_name_and_is_none_of_topics() -> None:
     assert queue_of_consumer("billing") == "handler:billing"
     long = [queue_of_consumer("b" * 200), queue_of_consumer("b" * 201)]
     assert len(set(long)) == 2
-    assert all(len(one) <= LONGEST_QUEUE and not is_sorted(one) for one in long)
+    assert all(len(one) <= LONGEST_QUEUE and not is_routed(one) for one in long)
 
 
 def test_what_a_consumer_receives_from_has_a_name_beside_its_queue() -> None:
     assert place_of_source("billing") == "source:billing"
-    assert not is_sorted(place_of_source("billing"))
+    assert not is_routed(place_of_source("billing"))
 
 
 def test_what_waits_for_a_handler_is_told_from_what_waits_for_a_relay() -> None:

@@ -19,7 +19,7 @@ from postroom.store.outbox.leases import (
     GivenBack,
     Postponed,
     Receipt,
-    Refiled,
+    Rerouted,
     Retry,
     Sent,
     Settlement,
@@ -34,7 +34,7 @@ EVERY: list[Settlement] = [
     Retry(CLAIMED, 5, "CODE", "text"),
     Postponed(CLAIMED, 5, "CODE", "text"),
     GivenBack(CLAIMED),
-    Refiled(CLAIMED, "other"),
+    Rerouted(CLAIMED, "other"),
     *(Dead(CLAIMED, "CODE", "text", transition=one) for one in Transition if one in DEATHS),
 ]
 each_settlement = pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_it_writes_is_what_its_transition_says(settlement: Settlement) -> N
             assert target is (State.EXPIRED if outcome == "expired" else State.SENT)
         case Retry() | Postponed() | Dead():
             assert failure_fields(settlement).becomes == becomes
-        case GivenBack() | Refiled():
+        case GivenBack() | Rerouted():
             assert (target, becomes) == (State.PENDING, Stored.READY)
 
 

@@ -22,7 +22,7 @@ from postroom import Consumer, Message, Outbox, Relay, RetryPolicy
 from postroom.brokers.memory import MemoryBroker
 from postroom.incoming import Incoming
 from postroom.rules.failures import Reason
-from postroom.rules.lifecycle import Outcome
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry import logs
 from postroom.telemetry.events import (
     Event,
@@ -95,7 +95,7 @@ def logged(*events: Event) -> list[dict[str, Any]]:
             {"level": "error", "event": "database_unreachable", "reason": "connection refused"},
         ),
         (
-            Settled(Outcome.SUCCESS, [MESSAGE, MESSAGE], broker="kafka"),
+            Settled(OutcomeCode.SUCCESS, [MESSAGE, MESSAGE], broker="kafka"),
             {"level": "info", "event": "outbox_flush_success", "status": "sent", "messages": 2, "adapter": "kafka"},
         ),
     ],
@@ -108,18 +108,18 @@ def test_V_2_what_happened_is_one_line(event: Event, line: dict[str, Any]) -> No
     ("event", "level", "rest"),
     [
         (
-            Settled(Outcome.RETRY, [MESSAGE], 2, "TIMEOUT", "no answer within 2.5 s", "kafka", 2.5),
+            Settled(OutcomeCode.RETRY, [MESSAGE], 2, "TIMEOUT", "no answer within 2.5 s", "kafka", 2.5),
             "warning",
             {"status": "waiting", "attempts": 2, "reason_code": "TIMEOUT", "adapter": "kafka", "send_ms": 2500.0},
         ),
         (
-            Settled(Outcome.DEAD, [MESSAGE], 6, "INVALID_TARGET", "no such topic"),
+            Settled(OutcomeCode.DEAD, [MESSAGE], 6, "INVALID_TARGET", "no such topic"),
             "error",
             {"status": "dead", "attempts": 6, "reason_code": "INVALID_TARGET"},
         ),
-        (Settled(Outcome.CONFLICT, [MESSAGE]), "warning", {}),
-        (Settled(Outcome.DEDUP_HIT, [MESSAGE], 1), "info", {"status": "sent", "attempts": 1}),
-        (Settled(Outcome.DB_ERROR, [MESSAGE]), "error", {}),
+        (Settled(OutcomeCode.CONFLICT, [MESSAGE]), "warning", {}),
+        (Settled(OutcomeCode.DEDUP_HIT, [MESSAGE], 1), "info", {"status": "sent", "attempts": 1}),
+        (Settled(OutcomeCode.DB_ERROR, [MESSAGE]), "error", {}),
     ],
 )
 def test_V_2_a_message_that_was_not_simply_sent_has_a_line_of_its_own(
@@ -138,11 +138,11 @@ def test_V_2_a_message_that_was_not_simply_sent_has_a_line_of_its_own(
 
 
 def test_each_message_of_a_conflict_is_named() -> None:
-    assert len(logged(Settled(Outcome.CONFLICT, [MESSAGE, MESSAGE]))) == 2
+    assert len(logged(Settled(OutcomeCode.CONFLICT, [MESSAGE, MESSAGE]))) == 2
 
 
 def test_a_message_without_a_key_or_a_time_has_none_in_its_line() -> None:
-    [line] = logged(Settled(Outcome.RETRY, [Message.new("t")], 1, "TIMEOUT"))
+    [line] = logged(Settled(OutcomeCode.RETRY, [Message.new("t")], 1, "TIMEOUT"))
     assert not {"idempotency_key_sha256", "latency_ms", "adapter"} & set(line)
 
 
@@ -179,7 +179,7 @@ def test_of_several_brokers_each_is_said_with_its_queue() -> None:
     ],
 )
 def test_a_reason_code_is_one_word(code: str, shown: str) -> None:
-    [line] = logged(Settled(Outcome.RETRY, [MESSAGE], 1, code))
+    [line] = logged(Settled(OutcomeCode.RETRY, [MESSAGE], 1, code))
     assert line["reason_code"] == shown
 
 
@@ -188,7 +188,7 @@ def test_a_reason_code_is_one_word(code: str, shown: str) -> None:
     [("amqp://guest:word@host/", "amqp"), ("stdout:", "stdout"), ("python:shop:publish", "python:shop:publish")],
 )
 def test_of_a_url_only_the_scheme_is_written(given_name: str, shown: str) -> None:
-    [sent] = logged(Settled(Outcome.SUCCESS, [MESSAGE], broker=given_name))
+    [sent] = logged(Settled(OutcomeCode.SUCCESS, [MESSAGE], broker=given_name))
     assert sent["adapter"] == shown
 
 
@@ -205,7 +205,7 @@ def test_on_a_terminal_it_is_text_in_colours(monkeypatch: pytest.MonkeyPatch) ->
     assert "\x1b[1mrelay_started" in coloured.getvalue()
     assert "\x1b[2J" not in coloured.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
-    logs.structured(plain)(Settled(Outcome.RETRY, [MESSAGE], 2, Reason.TIMEOUT))
+    logs.structured(plain)(Settled(OutcomeCode.RETRY, [MESSAGE], 2, Reason.TIMEOUT))
     assert re.match(r"\S+Z \[warning *\] outbox_flush_retry +outbox_id='\S+' position=12 topic=", plain.getvalue())
     assert "reason_code='TIMEOUT'" in plain.getvalue()
     logs.structured(as_json, json=True)(Lifecycle("w1", "started"))
@@ -246,10 +246,14 @@ SECRET = "s3cr3t-"  # noqa: S105 - a made-up one
 @settings(deadline=None)
 @given(
     secret=st.text("0123456789abcdef", min_size=8, max_size=30).map(lambda rest: SECRET + rest),
-    outcome=st.sampled_from(Outcome),
+    outcome=st.sampled_from(OutcomeCode),
     as_json=st.booleans(),
 )
-def test_V_2_payload_key_password_and_error_text_are_in_no_line(secret: str, outcome: Outcome, as_json: bool) -> None:  # noqa: FBT001 - hypothesis chooses
+def test_V_2_payload_key_password_and_error_text_are_in_no_line(
+    secret: str,
+    outcome: OutcomeCode,
+    as_json: bool,  # noqa: FBT001 - hypothesis chooses
+) -> None:
     message = Message.new(
         "orders", {"card": secret}, key=secret, idempotency_key=secret, headers={"authorization": secret}, type="T"
     )

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from postroom import Message
 from postroom.errors import DriverMissing
 from postroom.incoming import Incoming
-from postroom.rules.lifecycle import Outcome
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry.events import (
     Backlog,
     Beat,
@@ -82,7 +82,7 @@ def test_V_1_every_metric_is_there_from_the_beginning(board: Board) -> None:
         "outbox_relay_alive",
     ):
         assert f"# HELP {name} " in shown
-    for outcome in Outcome:
+    for outcome in OutcomeCode:
         assert board.value("outbox_processed_total", outcome=outcome.value) == 0
 
 
@@ -101,8 +101,8 @@ def test_V_1_a_phase_is_a_batchs_latency_and_an_idle_look_is_none(board: Board, 
     assert board.value("outbox_latency_seconds_bucket", phase=phase, le="0.5") == 1
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_L_13_messages_are_counted_by_outcome(board: Board, outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", OutcomeCode)
+def test_L_13_messages_are_counted_by_outcome(board: Board, outcome: OutcomeCode) -> None:
     board.tell(Settled(outcome, [MESSAGE, MESSAGE], 1))
     assert board.value("outbox_processed_total", outcome=outcome.value) == 2
 
@@ -115,7 +115,7 @@ def test_V_1_what_the_database_refuses_to_write_and_what_expires_is_counted(boar
 
 @pytest.mark.parametrize(("attempts", "label"), [(1, "1"), (9, "9"), (10, "10+"), (1_000_000, "10+")])
 def test_V_1_retries_are_counted_by_attempt_up_to_a_bound(board: Board, attempts: int, label: str) -> None:
-    board.tell(Settled(Outcome.RETRY, [MESSAGE], attempts, "TIMEOUT"))
+    board.tell(Settled(OutcomeCode.RETRY, [MESSAGE], attempts, "TIMEOUT"))
     assert board.value("outbox_retry_total", attempt=label) == 1
 
 
@@ -222,8 +222,8 @@ def test_only_who_shows_counts_has_them_counted(board: Board) -> None:
 EVENTS = (
     Phase("claim", 5, 0.02, taken_over=2),
     Phase("send", 5, 0.3),
-    Settled(Outcome.RETRY, [MESSAGE], 12, "TIMEOUT"),
-    Settled(Outcome.SUCCESS, [MESSAGE, MESSAGE]),
+    Settled(OutcomeCode.RETRY, [MESSAGE], 12, "TIMEOUT"),
+    Settled(OutcomeCode.SUCCESS, [MESSAGE, MESSAGE]),
     LeasesLost(3, 1),
     Expired([MESSAGE]),
     Postponed(5),

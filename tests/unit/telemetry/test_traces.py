@@ -16,7 +16,7 @@ from postroom import Message
 from postroom.consumer.tracing import continued
 from postroom.errors import DriverMissing
 from postroom.incoming import Incoming
-from postroom.rules.lifecycle import Outcome
+from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry.events import (
     NOT_TRIED,
     UNREACHED,
@@ -78,7 +78,7 @@ def test_V_3_a_message_has_its_spans_in_the_producers_trace(recorder: Recorder) 
     message = recorder.message()
     recorder.tell(published(message))
     assert recorder.named("outbox.process") == []  # not over before it is settled
-    recorder.tell(Settled(Outcome.SUCCESS, [message], broker=BROKER))
+    recorder.tell(Settled(OutcomeCode.SUCCESS, [message], broker=BROKER))
     [producer], [process], [send] = map(recorder.named, ("produce", "outbox.process", "broker.send"))
     assert process.context.trace_id == send.context.trace_id == producer.context.trace_id
     assert process.parent is not None
@@ -104,7 +104,7 @@ def test_V_3_a_message_has_its_spans_in_the_producers_trace(recorder: Recorder) 
 @pytest.mark.parametrize(("code", "shown"), [("TIMEOUT", "TIMEOUT"), ("card 4111 refused", "OTHER")])
 def test_V_3_a_failed_send_says_why_in_a_word(recorder: Recorder, code: str, shown: str) -> None:
     message = recorder.message()
-    recorder.tell(published(message, n0=code), Settled(Outcome.RETRY, [message], 1, code, "card 4111"))
+    recorder.tell(published(message, n0=code), Settled(OutcomeCode.RETRY, [message], 1, code, "card 4111"))
     for span in (*recorder.named("outbox.process"), *recorder.named("broker.send")):
         assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
         assert (attributes(span)["error.type"], span.events) == (shown, ())
@@ -132,24 +132,26 @@ def test_V_3_what_was_not_tried_has_no_span(recorder: Recorder) -> None:
 
 def test_V_3_what_is_not_sampled_makes_no_spans(recorder: Recorder) -> None:
     message = Message.new("orders", headers={"traceparent": f"00-{'a' * 32}-{'b' * 16}-00"})
-    recorder.tell(published(message), Settled(Outcome.SUCCESS, [message]), Lifecycle("w1", "stopped"))
+    recorder.tell(published(message), Settled(OutcomeCode.SUCCESS, [message]), Lifecycle("w1", "stopped"))
     assert recorder.named("outbox.process") == recorder.named("broker.send") == []
 
 
 def test_V_3_every_way_to_end_ends_the_span(recorder: Recorder) -> None:
     messages = [recorder.message() for _ in range(4)]
     recorder.tell(published(*messages), published(messages[0]))  # given back, and sent again
-    recorder.tell(Expired([messages[1]]), NotSettled(messages[2], "refused"), Settled(Outcome.CONFLICT, [messages[0]]))
-    recorder.tell(Settled(Outcome.DEDUP_HIT, [recorder.message()]), Lifecycle("w1", "stopped"))
+    recorder.tell(
+        Expired([messages[1]]), NotSettled(messages[2], "refused"), Settled(OutcomeCode.CONFLICT, [messages[0]])
+    )
+    recorder.tell(Settled(OutcomeCode.DEDUP_HIT, [recorder.message()]), Lifecycle("w1", "stopped"))
     outcomes = [attributes(span).get("postroom.outcome") for span in recorder.named("outbox.process")]
     assert outcomes == [None, "expired", "outbox_flush_db_error", "outbox_flush_conflict", None]
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CONFLICT, Outcome.DB_ERROR])
-def test_V_3_what_failed_after_it_was_sent_has_an_error_too(recorder: Recorder, outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [OutcomeCode.CONFLICT, OutcomeCode.DB_ERROR])
+def test_V_3_what_failed_after_it_was_sent_has_an_error_too(recorder: Recorder, outcome: OutcomeCode) -> None:
     """The broker took it, and the lease was lost meanwhile, or the database would not write it down."""
     message = recorder.message()
-    ended = NotSettled(message, "refused") if outcome is Outcome.DB_ERROR else Settled(outcome, [message])
+    ended = NotSettled(message, "refused") if outcome is OutcomeCode.DB_ERROR else Settled(outcome, [message])
     recorder.tell(published(message), ended)
     [process], [send] = recorder.named("outbox.process"), recorder.named("broker.send")
     assert (process.status.status_code, process.status.description) == (StatusCode.ERROR, outcome.value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import State, Stored, status
 from postroom.store.admin.audit import Note, audit
-from postroom.store.outbox.leases import Claimed, Found
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.states import unsettled
 from postroom.store.sql.steps import Query, Row, Steps
@@ -14,7 +14,18 @@ from postroom.store.sql.steps import Query, Row, Steps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from postroom.store.outbox.leases import Claimed
     from postroom.store.sql.operations import Operations
+
+
+@dataclass(frozen=True, slots=True)
+class LostLease:
+    """What a worker found in place of a lease it had lost, for the conflict's audit record."""
+
+    claimed: Claimed
+    status: str
+    owner: str
+    token: int
 
 
 class Conflicts:
@@ -24,13 +35,13 @@ class Conflicts:
         self._sql = sql
         self._queue = {"queue": sql.queue}
 
-    def record(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
+    def record(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[LostLease]]:
         """Write an audit entry for each lost lease, with what the worker found instead."""
         if not lost:
             return []
         return (yield from self._sql.transaction(self._find_and_audit, worker, lost))
 
-    def _find_and_audit(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[Found]]:
+    def _find_and_audit(self, worker: str, lost: Sequence[Claimed]) -> Steps[list[LostLease]]:
         rows = yield from self._rows_of(lost)
         receipts = yield from self._receipts_of(lost)
         lanes = yield from self._lanes_of(lost)
@@ -64,15 +75,15 @@ class Conflicts:
         return {row[0]: row for row in result.rows}
 
 
-def _details(found: Found) -> dict[str, Any]:
+def _details(found: LostLease) -> dict[str, Any]:
     return {"status": found.status, "owner": found.owner, "same_claim": found.token == found.claimed.token}
 
 
-def _found(claimed: Claimed, row: Row | None, receipt: str | None, lane: Row | None) -> Found:
+def _found(claimed: Claimed, row: Row | None, receipt: str | None, lane: Row | None) -> LostLease:
     if row is None:
-        return Found(claimed, receipt or "removed", "", 0)
+        return LostLease(claimed, receipt or "removed", "", 0)
     _, stored, due_passed, leased, owner, token = row
     if claimed.ordered and lane is not None:
         _, leased, owner, token = lane
     state: State = status(Stored(stored), due_passed=bool(due_passed), leased=bool(leased))
-    return Found(claimed, state.value, owner, token)
+    return LostLease(claimed, state.value, owner, token)

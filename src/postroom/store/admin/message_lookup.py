@@ -125,7 +125,7 @@ class MessageLookup(Walking):
         )
 
     def _in_any_queue(self, added_to: str, position: int) -> Steps[tuple[str, DeliveryRow | None]]:
-        """Its delivery and the queue that it is in: the one it was added to, or one it was sorted into since."""
+        """Its delivery and the queue that it is in: the one it was added to, or one it was routed into since."""
         delivery = yield from self._delivery(added_to, position)
         if delivery is not None:
             return added_to, delivery

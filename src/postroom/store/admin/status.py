@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
-from postroom.store.outbox.holding import HeldTarget, Holding
+from postroom.store.outbox.held_targets import HeldTarget, HeldTargets
 from postroom.store.outbox.workers import ALIVE_SECONDS
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.states import comes_due, dead, holds_key, ready
@@ -155,7 +155,7 @@ class StatusReader(Operations):
 
     def held_targets(self) -> Steps[tuple[HeldTarget, ...]]:
         """Topics that took no messages when last tried."""
-        return tuple((yield from Holding(self.names).held_targets()))
+        return tuple((yield from HeldTargets(self.names).held_targets()))
 
     def _settled(self) -> Steps[dict[str, int]]:
         found = yield Query(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.rules.ordering import key_hash
-from postroom.store.outbox.leases import Claimed, Duplicate, GivenBack, SortedOut
+from postroom.store.outbox.leases import Claimed, Deduplicated, Duplicate, GivenBack
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.steps import Query, Steps
 
@@ -23,7 +23,7 @@ class Deduplication:
 
     def deduplicate(
         self, claimed: Sequence[Claimed], in_flight: Collection[tuple[str, str | None]] = ()
-    ) -> Steps[SortedOut]:
+    ) -> Steps[Deduplicated]:
         """Settle what was sent before, by topic and digest, and sort out the rest.
 
         Best effort: two that are in flight in two workers at the same time are both sent. Of twins in one batch the
@@ -52,7 +52,7 @@ class Deduplication:
         # A lane's messages have no lease of their own to give back.
         lost = yield from self._settlements.settle([*duplicates, *(GivenBack(one) for one in later if not one.ordered)])
         gone = {one.lease for one in lost}
-        return SortedOut(
+        return Deduplicated(
             send,
             [one for one in duplicates if one.claimed.lease not in gone],
             [one for one in later if one.lease not in gone],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Transition
 from postroom.rules.ordering import LANES
-from postroom.rules.routing import is_sorted
+from postroom.rules.routing import is_routed
 from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES, Ages, Claim, Claimed, Lane, new_token
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import UNBOUNDED, Operations, Place, chunks, fitting_in
@@ -100,11 +100,11 @@ class Lanes:
     def ages(self) -> Steps[Ages]:
         """Which transactions may still commit messages at positions that lie before others which were read.
 
-        Into a queue that messages are sorted into, one may come at any position and at any time.
+        Into a queue that messages are routed into, one may come at any position and at any time.
         """
         sql = self.sql
         yield from ()
-        if is_sorted(sql.queue):
+        if is_routed(sql.queue):
             return UNKNOWN_AGES
         return NO_AGES if sql.dialect.name == "sqlite" else UNKNOWN_AGES
 
@@ -218,7 +218,7 @@ class Lanes:
             f"coalesce(m.expires_at <= {sql.now}, 0), {sql.columns} "
             f"FROM {sql.delivery} d LEFT JOIN {sql.outbox} m ON m.position = d.position "
             f"WHERE {ready('d')} AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
-            f"AND {self.selections.unblocked()}{self.selections.before_unsorted(str(lane))} "
+            f"AND {self.selections.unblocked()}{self.selections.before_unrouted(str(lane))} "
             f"ORDER BY d.position LIMIT :limit"
         )
 

@@ -128,7 +128,7 @@ class GivenBack(msgspec.Struct, frozen=True, gc=False):
     claimed: Claimed
 
 
-class Refiled(msgspec.Struct, frozen=True, gc=False):
+class Rerouted(msgspec.Struct, frozen=True, gc=False):
     """Not sent, because it belongs into another queue: moved there, otherwise as if given back."""
 
     transition: ClassVar[Transition] = Transition.GIVE_BACK
@@ -138,7 +138,7 @@ class Refiled(msgspec.Struct, frozen=True, gc=False):
 
 Receipt = Sent | Duplicate | Expired
 Failure = Retry | Postponed | Dead
-Settlement = Receipt | Failure | GivenBack | Refiled
+Settlement = Receipt | Failure | GivenBack | Rerouted
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ UNKNOWN_AGES = Ages(1, 0)
 """Where it cannot be known: nothing ever is."""
 
 
-class SortedOut(NamedTuple):
+class Deduplicated(NamedTuple):
     """What deduplication made of a batch."""
 
     send: list[Claimed]
@@ -193,13 +193,3 @@ class SortedOut(NamedTuple):
     later: list[Claimed]
     """Given back: a twin is in flight, or stands before it."""
     lost: list[Claimed]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a worker found in place of a lease it had lost, for the conflict's audit record."""
-
-    claimed: Claimed
-    status: str
-    owner: str
-    token: int

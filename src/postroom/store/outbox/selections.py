@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored, holding_states
 from postroom.rules.ordering import Order
-from postroom.rules.routing import is_sorted
+from postroom.rules.routing import is_routed
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE, UNBOUNDED, Operations
 from postroom.store.sql.states import comes_due, holds_key, in_state
@@ -38,12 +38,12 @@ class Selections:
             f"AND b.position < d.position AND {holds_key(self.order, 'b')})"
         )
 
-    def before_unsorted(self, lane: str) -> str:
-        """Of a queue that messages are sorted into: nothing unsorted stands before delivery `d` in its lane.
+    def before_unrouted(self, lane: str) -> str:
+        """In a queue that messages are routed into: nothing unrouted stands before delivery `d` in its lane.
 
-        That may be of the same key, and for the same broker. Its turn comes soon: to be sorted it needs no broker.
+        It might have the same key, and belong to the same broker. It is routed soon: that needs no broker.
         """
-        if not is_sorted(self.sql.queue):
+        if not is_routed(self.sql.queue):
             return ""
         lowest = (
             f"coalesce((SELECT u.position FROM {self.sql.delivery} u WHERE {in_state(state, 'u')} "

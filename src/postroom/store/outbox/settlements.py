@@ -21,7 +21,7 @@ from postroom.store.outbox.leases import (
     Lease,
     Postponed,
     Receipt,
-    Refiled,
+    Rerouted,
     Retry,
     Sent,
     Settlement,
@@ -127,7 +127,7 @@ class SettlementWriter:
             yield from self._write_receipts(receipts)
         yield from self._write_failures([one for one in mine if isinstance(one, Failure)])
         yield from self._give_back([one.claimed for one in mine if isinstance(one, GivenBack)])
-        for queue, claimed in refiled_by_queue(mine).items():
+        for queue, claimed in rerouted_by_queue(mine).items():
             yield from self._give_back(claimed, queue)
 
     def _write_receipts(self, receipts: Sequence[Receipt]) -> Steps[None]:
@@ -213,11 +213,11 @@ def receipt_fields(receipt: Receipt) -> tuple[str, str | None, int | None]:
             return "expired", None, None
 
 
-def refiled_by_queue(settlements: Iterable[Settlement]) -> dict[str, list[Claimed]]:
+def rerouted_by_queue(settlements: Iterable[Settlement]) -> dict[str, list[Claimed]]:
     """What belongs into other queues, by queue."""
     queues: dict[str, list[Claimed]] = {}
     for one in settlements:
-        if isinstance(one, Refiled):
+        if isinstance(one, Rerouted):
             queues.setdefault(one.queue, []).append(one.claimed)
     return queues
 

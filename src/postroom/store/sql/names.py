@@ -81,7 +81,7 @@ class Names:
         return {key: self.table(name) for key, name in TABLES.items()}
 
 
-ROWS, LANES = "rows", "lanes"
+WAKE_ROWS, WAKE_LANES = "rows", "lanes"
 """What a notification says that there is: messages without a key, or with one. Anything else means both."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Transition
-from postroom.rules.routing import is_sorted
+from postroom.rules.routing import is_routed
 from postroom.store.outbox.lanes import FREED, MOST_PROMOTED, Lanes
 from postroom.store.outbox.leases import Ages, Lane
 from postroom.store.outbox.postgresql.given import held_lanes, lanes_given, numbers
@@ -34,7 +34,7 @@ class PostgreSQLLanes(Lanes):
 
     def ages(self) -> Steps[Ages]:
         sql = self.sql
-        if is_sorted(sql.queue):
+        if is_routed(sql.queue):
             return (yield from super().ages())
         # Not the snapshot's own upper end: transactions beyond it may be under way, and have positions.
         [[youngest, oldest]] = yield from sql.statement(
@@ -87,7 +87,7 @@ class PostgreSQLLanes(Lanes):
                     WHERE {ready("d")} AND d.queue = :queue AND d.lane = held.lane AND d.position > held.after
                       AND d.position NOT IN (SELECT unnest(:in_flight::text::bigint[]))
                       AND {self.selections.unblocked()}
-                      {self.selections.before_unsorted("held.lane")}
+                      {self.selections.before_unrouted("held.lane")}
                     ORDER BY d.position LIMIT :limit
                 ) d
             ), next AS (

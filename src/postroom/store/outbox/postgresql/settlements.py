@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_args
 
 from postroom.rules.ordering import NO_LANE
-from postroom.store.outbox.leases import Claimed, Failure, GivenBack, Lease, Receipt, Refiled, Settlement
+from postroom.store.outbox.leases import Claimed, Failure, GivenBack, Lease, Receipt, Rerouted, Settlement
 from postroom.store.outbox.postgresql.given import (
     IS_GIVEN,
     deliveries_given,
@@ -15,7 +15,7 @@ from postroom.store.outbox.postgresql.given import (
     numbers,
     texts,
 )
-from postroom.store.outbox.settlements import SettlementWriter, failure_fields, receipt_fields, refiled_by_queue
+from postroom.store.outbox.settlements import SettlementWriter, failure_fields, receipt_fields, rerouted_by_queue
 from postroom.store.sql.db_errors import is_duplicate_entry
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class PostgreSQLSettlementWriter(SettlementWriter):
             lost |= yield from self._settle_failures(failures)
         if GivenBack in kinds:
             lost |= yield from self._settle_given_back([one.claimed for one in kinds[GivenBack]], self.sql.queue)
-        for queue, claimed in refiled_by_queue(kinds.get(Refiled, ())).items():
+        for queue, claimed in rerouted_by_queue(kinds.get(Rerouted, ())).items():
             lost |= yield from self._settle_given_back(claimed, queue)
         return lost
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from postroom.rules.ordering import key_hash
 from postroom.store.outbox.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer, listed
-from postroom.store.sql.names import LANES, ROWS, channel
+from postroom.store.sql.names import WAKE_LANES, WAKE_ROWS, channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query, Steps
 
@@ -61,7 +61,7 @@ class PostgreSQLWriter(Writer):
         # Within the statement, and so without a round trip; the same again in a transaction is sent once.
         one = {column: f":{column}::{self._sent_as(column)}{self._stored_as(column)}" for column in self._COLUMNS}
         one_channel = None if queue_of else channel(names, queue)
-        told = _told(one_channel, f"CASE WHEN {one['lane']} < 0 THEN '{ROWS}' ELSE '{LANES}' END", notify)
+        told = _told(one_channel, f"CASE WHEN {one['lane']} < 0 THEN '{WAKE_ROWS}' ELSE '{WAKE_LANES}' END", notify)
         told_all = _told(one_channel, "''", notify)
         many = listed(f":{column}::{self._sent_as(column)}[]" for column in self._COLUMNS)
         given = listed(f"{column}{self._stored_as(column)} AS {column}" for column in self._COLUMNS)

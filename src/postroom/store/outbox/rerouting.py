@@ -1,4 +1,4 @@
-"""Sorting: move deliveries from one queue into others, by their topics, where nobody has them."""
+"""Rerouting: move deliveries into the queues that their topics belong to, unless somebody has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
-from postroom.rules.routing import is_sorted
+from postroom.rules.routing import is_routed
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import CHUNK, Operations, Place, chunks
 from postroom.store.sql.states import in_state
@@ -37,7 +37,7 @@ class Walked(NamedTuple):
     """How far it went, where there was anything to look at."""
 
 
-class Sorting(Operations):
+class Rerouting(Operations):
     """Moves deliveries out of one queue. They keep their state, attempts and claims; only the lease is no more.
 
     No lease is taken: a message without a key, or a lane, is locked for as long as the transaction lasts. What is under
@@ -53,7 +53,7 @@ class Sorting(Operations):
         """Whether there is anything in the queue, whatever its state and whoever has it."""
         return bool((yield from self._states()))
 
-    def sort(self, queue_of: QueueOf, after: Cursors | None = None) -> Steps[Walked]:
+    def reroute(self, queue_of: QueueOf, after: Cursors | None = None) -> Steps[Walked]:
         """Look at some deliveries of each state, lane by lane in the order of positions, and move the strangers.
 
         In transactions of its own. Call it again as long as it moves any; or, to look at all of a queue of which most
@@ -62,7 +62,7 @@ class Sorting(Operations):
         moved: dict[str, int] = {}
         seen: Cursors = {}
         for state in (yield from self._states()):
-            for some in (self._sort_rows, self._sort_lanes):
+            for some in (self._reroute_rows, self._reroute_lanes):
                 walked = yield from self.transaction(some, state, queue_of, after)
                 seen |= walked.seen
                 for queue, count in walked.moved.items():
@@ -80,7 +80,7 @@ class Sorting(Operations):
                 found.append(state)
         return found
 
-    def _sort_rows(self, state: Stored, queue_of: QueueOf, after: Cursors | None) -> Steps[Walked]:
+    def _reroute_rows(self, state: Stored, queue_of: QueueOf, after: Cursors | None) -> Steps[Walked]:
         # Where most stays, none is locked to be looked at: PostgreSQL writes its locks into the rows.
         lock = self.dialect.skip_locked if after is None else ""
         found = yield Query(
@@ -91,7 +91,7 @@ class Sorting(Operations):
         )
         return (yield from self._move(state, queue_of, [Place(*row) for row in found.rows]))
 
-    def _sort_lanes(self, state: Stored, queue_of: QueueOf, after: Cursors | None) -> Steps[Walked]:
+    def _reroute_lanes(self, state: Stored, queue_of: QueueOf, after: Cursors | None) -> Steps[Walked]:
         begun = after or {}
         free = yield from self._free_lanes()
         if not free:
@@ -128,7 +128,7 @@ class Sorting(Operations):
                 queues.setdefault(queue, []).append(place)
         for queue, strangers in queues.items():
             lanes = {place.lane for place in strangers} - {NO_LANE}
-            if lanes and not is_sorted(queue):  # those that are sorted into are always read from the beginning
+            if lanes and not is_routed(queue):  # those that are sorted into are always read from the beginning
                 yield from self.begin_anew(queue, lanes)
             for some in chunks(strangers):
                 yield self._moving(state, queue, some)

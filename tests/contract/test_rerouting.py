@@ -1,4 +1,4 @@
-"""Sorting: deliveries go from one queue into others by their topics, where nobody has them, and keep their order."""
+"""Rerouting: deliveries go from one queue into others by their topics, where nobody has them, and keep their order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from postroom.admin import Filter
 from postroom.rules.routing import Routing
-from postroom.store.outbox.leases import Dead, GivenBack, Refiled, Retry, Sent
-from postroom.store.outbox.sorting import Sorting
+from postroom.store.outbox.leases import Dead, GivenBack, Rerouted, Retry, Sent
+from postroom.store.outbox.rerouting import Rerouting
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.steps import Query
 from tests.contract.store_drivers import Room, key_of_lane, only_with_row_locks, positions
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     from postroom.store.outbox.leases import Claimed, Lane
     from postroom.store.outbox.queue_store import QueueStore
-    from postroom.store.outbox.sorting import Cursors
+    from postroom.store.outbox.rerouting import Cursors
 
 PAYMENTS, OTHERS = "topic:payments.*", "topic:*"
 ROUTING = Routing(["payments.*"])
 KEY = key_of_lane(3)
 
 
-def sort(room: Room, queue: str = "default") -> dict[str, int]:
-    return room.run(Sorting(room.names, queue).sort(ROUTING.queue_of)).moved
+def reroute(room: Room, queue: str = "default") -> dict[str, int]:
+    return room.run(Rerouting(room.names, queue).reroute(ROUTING.queue_of)).moved
 
 
 def queues(room: Room) -> dict[int, str]:
@@ -59,7 +59,7 @@ class TestRefiled:
     def test_a_claimed_message_moves_and_nothing_is_counted(self, room: Room) -> None:
         [position] = room.add(topic="payments.x")
         [claimed] = room.claim()
-        assert room.settle(Refiled(claimed, PAYMENTS)) == []
+        assert room.settle(Rerouted(claimed, PAYMENTS)) == []
         row = room.delivery(position)
         assert (row.queue, row.state, row.attempts, row.claims) == (PAYMENTS, 0, 0, 0)
         assert (row.token, row.owner, row.leased_until) == (0, "", None)
@@ -69,14 +69,14 @@ class TestRefiled:
     def test_messages_of_a_lane_move_and_keep_their_order(self, room: Room) -> None:
         added = room.add(3, topic="payments.x", key=KEY)
         claimed = room.read_lanes(room.take_lanes()).messages
-        assert room.settle(*(Refiled(one, PAYMENTS) for one in reversed(claimed))) == []
+        assert room.settle(*(Rerouted(one, PAYMENTS) for one in reversed(claimed))) == []
         assert set(queues(room).values()) == {PAYMENTS}
         assert read(room, PAYMENTS) == added
 
     def test_several_queues_and_other_settlements_may_come_together(self, room: Room) -> None:
         room.add(4)
         first, second, third, fourth = room.claim()
-        settled = (Refiled(first, PAYMENTS), Refiled(second, OTHERS), Sent(third), GivenBack(fourth))
+        settled = (Rerouted(first, PAYMENTS), Rerouted(second, OTHERS), Sent(third), GivenBack(fourth))
         assert room.settle(*settled) == []
         assert queues(room) == {first.position: PAYMENTS, second.position: OTHERS, fourth.position: "default"}
 
@@ -85,16 +85,16 @@ class TestRefiled:
         lost, kept = room.claim(seconds=30)
         room.advance(31)
         [again, _] = room.claim("other")
-        assert room.settle(Refiled(lost, PAYMENTS), Refiled(kept, PAYMENTS)) == [lost, kept]
+        assert room.settle(Rerouted(lost, PAYMENTS), Rerouted(kept, PAYMENTS)) == [lost, kept]
         assert set(queues(room).values()) == {"default"}
-        assert room.settle(Refiled(again, PAYMENTS)) == []
+        assert room.settle(Rerouted(again, PAYMENTS)) == []
 
     def test_L_5_one_whose_lane_was_lost_stays_where_it_is(self, room: Room) -> None:
         [position] = room.add(topic="payments.x", key=KEY)
         [claimed] = room.read_lanes(room.take_lanes(seconds=30)).messages
         room.advance(31)
         room.take_lanes("other")
-        assert room.settle(Refiled(claimed, PAYMENTS)) == [claimed]
+        assert room.settle(Rerouted(claimed, PAYMENTS)) == [claimed]
         assert queues(room) == {position: "default"}
 
 
@@ -103,22 +103,22 @@ class TestSorting:
         [payment] = room.add(topic="payments.x")
         [order] = room.add(topic="orders", key=KEY)
         [keyed] = room.add(topic="payments.y", key=KEY)
-        assert sort(room) == {PAYMENTS: 2, OTHERS: 1}
+        assert reroute(room) == {PAYMENTS: 2, OTHERS: 1}
         assert queues(room) == {payment: PAYMENTS, order: OTHERS, keyed: PAYMENTS}
-        assert sort(room) == {}
+        assert reroute(room) == {}
 
-    def test_it_is_known_whether_there_is_anything_to_sort(self, room: Room) -> None:
-        sorting = Sorting(room.names, "default")
-        assert not room.run(sorting.anything())
+    def test_it_is_known_whether_there_is_anything_to_reroute(self, room: Room) -> None:
+        rerouting = Rerouting(room.names, "default")
+        assert not room.run(rerouting.anything())
         room.add(deliver_in=60)
-        assert room.run(sorting.anything())
+        assert room.run(rerouting.anything())
 
     def test_state_and_counts_stay_as_they_are(self, room: Room) -> None:
         failed, dead, scheduled = room.add(1), room.add(1), room.add(1, deliver_in=60)
         first, second = room.claim()
         room.settle(Retry(first, 60, "TIMEOUT", "no answer"), Dead(second, "NO", "no"))
         before = {one: room.delivery(one) for [one] in (failed, dead, scheduled)}
-        assert sort(room) == {OTHERS: 3}
+        assert reroute(room) == {OTHERS: 3}
         assert {one: room.delivery(one) for one in before} == {
             one: row._replace(queue=OTHERS) for one, row in before.items()
         }
@@ -127,17 +127,17 @@ class TestSorting:
         room.add(topic="payments.x")
         room.add(topic="payments.x", key=KEY)
         [claimed], lanes = room.claim(), room.take_lanes()
-        assert sort(room) == {}
+        assert reroute(room) == {}
         room.settle(GivenBack(claimed))
-        assert sort(room) == {PAYMENTS: 1}
+        assert reroute(room) == {PAYMENTS: 1}
         room.run(room.deliveries.lanes.release(lanes))
-        assert sort(room) == {PAYMENTS: 1}
+        assert reroute(room) == {PAYMENTS: 1}
 
     def test_a_lease_that_has_ended_is_no_more(self, room: Room) -> None:
         [position] = room.add(topic="payments.x")
         [claimed] = room.claim(seconds=30)
         room.advance(31)
-        assert sort(room) == {PAYMENTS: 1}
+        assert reroute(room) == {PAYMENTS: 1}
         row = room.delivery(position)
         assert (row.token, row.owner, row.leased_until) == (0, "", None)
         assert room.settle(Sent(claimed)) == [claimed]
@@ -145,11 +145,11 @@ class TestSorting:
     def test_a_delivery_without_a_message_goes_to_the_rest(self, room: Room) -> None:
         [position] = room.add(topic="payments.x")
         room.select(f"DELETE FROM {{outbox}} WHERE position = {position}")
-        assert sort(room) == {OTHERS: 1}
+        assert reroute(room) == {OTHERS: 1}
 
-    def test_a_queue_that_nobody_ever_served_can_be_sorted(self, room: Room) -> None:
+    def test_a_queue_that_nobody_ever_served_can_be_rerouted(self, room: Room) -> None:
         [position] = room.add(queue=OTHERS, topic="payments.x", key=KEY)
-        assert sort(room, OTHERS) == {PAYMENTS: 1}
+        assert reroute(room, OTHERS) == {PAYMENTS: 1}
         assert queues(room) == {position: PAYMENTS}
 
     @only_with_row_locks
@@ -161,21 +161,21 @@ class TestSorting:
             room.producer.run(protocol.rows.claim("worker", 1, 30))
             return ROUTING.queue_of(topic)
 
-        room.run(Sorting(room.names, OTHERS).sort(claim_meanwhile, {}))
+        room.run(Rerouting(room.names, OTHERS).reroute(claim_meanwhile, {}))
         assert queues(room) == {position: OTHERS}
 
     def test_it_can_look_at_all_of_a_queue_of_which_most_stays(
         self, room: Room, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("postroom.store.outbox.sorting.CHUNK", 2)
+        monkeypatch.setattr("postroom.store.outbox.rerouting.CHUNK", 2)
         for key in (None, KEY):
             room.add(3, queue=OTHERS, topic="orders", key=key)
             room.add(2, queue=OTHERS, topic="payments.x", key=key)
-        sorting = Sorting(room.names, OTHERS)
+        rerouting = Rerouting(room.names, OTHERS)
         seen: Cursors = {}
         moved, rounds, more = 0, 0, True
         while more:
-            walked = room.run(sorting.sort(ROUTING.queue_of, seen))
+            walked = room.run(rerouting.reroute(ROUTING.queue_of, seen))
             seen |= walked.seen
             moved += walked.moved.get(PAYMENTS, 0)
             rounds, more = rounds + 1, bool(walked.seen)
@@ -190,23 +190,23 @@ class TestSorting:
             execute(Query(room.dialect.begin))
             only = f"state = 0 AND queue = 'default' AND lane = -1 AND position = {locked}"
             execute(Query(f"SELECT 1 FROM {room.tables['delivery']} WHERE {only} FOR UPDATE"))
-            assert sort(room) == {PAYMENTS: 1}
+            assert reroute(room) == {PAYMENTS: 1}
             execute(Query("ROLLBACK"))
-        assert sort(room) == {PAYMENTS: 1}
+        assert reroute(room) == {PAYMENTS: 1}
 
 
 class TestOrder:
-    def test_what_stands_behind_an_unsorted_message_in_its_lane_waits_for_it(self, room: Room) -> None:
+    def test_what_stands_behind_an_unrouted_message_in_its_lane_waits_for_it(self, room: Room) -> None:
         """A producer that knows the patterns added the second, one that does not the first."""
         [first] = room.add(topic="payments.x", key=KEY)
         [second] = room.add(topic="payments.x", key=KEY, queue=PAYMENTS)
         [elsewhere] = room.add(topic="payments.x", key=key_of_lane(4), queue=PAYMENTS)
         assert read(room, PAYMENTS) == [elsewhere]
-        sort(room)
+        reroute(room)
         assert read(room, PAYMENTS) == [first, second, elsewhere]
 
     @pytest.mark.parametrize("delay", [60, None], ids=["failed", "dead"])
-    def test_what_failed_before_it_was_sorted_holds_its_key(self, room: Room, delay: float | None) -> None:
+    def test_what_failed_before_it_was_routed_holds_its_key(self, room: Room, delay: float | None) -> None:
         room.add(topic="payments.x", key=KEY)
         lanes = room.take_lanes()
         [claimed] = room.read_lanes(lanes).messages
@@ -214,7 +214,7 @@ class TestOrder:
         room.run(room.deliveries.lanes.release(lanes))
         room.add(topic="payments.x", key=KEY, queue=PAYMENTS)
         assert read(room, PAYMENTS) == []
-        sort(room)
+        reroute(room)
         assert read(room, PAYMENTS) == []
 
     def test_what_is_brought_back_into_a_lane_is_not_passed_by(self, room: Room) -> None:
@@ -222,26 +222,26 @@ class TestOrder:
         [back] = room.add(topic="payments.x", key=KEY, queue=PAYMENTS)
         [newer] = room.add(topic="payments.x", key=KEY)
         lanes = room.take_lanes()
-        room.run(Sorting(room.names, PAYMENTS).sort(lambda _: "default"))
+        room.run(Rerouting(room.names, PAYMENTS).reroute(lambda _: "default"))
         claim = room.read_lanes(lanes, after={3: back})
         assert (claim.messages, claim.freed) == ([], [3])
         room.run(room.deliveries.lanes.look_back(lanes))
         assert positions(room.read_lanes(lanes).messages) == [back, newer]
 
-    def test_what_is_scheduled_and_unsorted_holds_nothing(self, room: Room) -> None:
+    def test_what_is_scheduled_and_unrouted_holds_nothing(self, room: Room) -> None:
         room.add(topic="payments.x", key=KEY, deliver_in=60)
         added = room.add(topic="payments.x", key=KEY, queue=PAYMENTS)
         assert read(room, PAYMENTS) == added
 
-    def test_a_reader_of_sorted_messages_never_knows_what_is_safe(self, room: Room) -> None:
+    def test_a_reader_of_routed_messages_never_knows_what_is_safe(self, room: Room) -> None:
         ages = room.run(room.on(PAYMENTS).lanes.ages())
         assert ages.youngest > ages.oldest
 
 
 class TestWhereItIsFound:
-    def test_a_sorted_message_is_found_and_listed_in_its_queue(self, room: Room) -> None:
+    def test_a_routed_message_is_found_and_listed_in_its_queue(self, room: Room) -> None:
         [position] = room.add(topic="payments.x", key=KEY)
-        sort(room)
+        reroute(room)
         room.run(Workers(room.names, PAYMENTS).beat("relay", 0, 0, "connection refused"))
         found = room.admin().message(id_of(room, position))
         assert (found.queue, found.delivery is not None) == (PAYMENTS, True)
@@ -252,7 +252,7 @@ class TestWhereItIsFound:
     def test_a_dead_letter_is_requeued_and_discarded_where_it_is(self, room: Room) -> None:
         [first, second] = room.add(2, topic="payments.x")
         room.settle(*(Dead(one, "NO", "no") for one in room.claim()))
-        sort(room)
+        reroute(room)
         admin = room.admin()
         assert [letter.queue for letter in admin.dead_letters()] == [PAYMENTS, PAYMENTS]
         requeued = admin.requeue(Filter(ids=[id_of(room, first)]), actor="ada")

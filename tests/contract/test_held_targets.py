@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from postroom import Message
-from postroom.store.outbox.holding import BEGINNING, Holding
+from postroom.store.outbox.held_targets import BEGINNING, HeldTargets
 from postroom.store.outbox.leases import Claimed, Postponed, Retry, Sent
 from tests.contract.store_drivers import Room, on_one_driver_of_each_style, positions
 
@@ -22,7 +22,7 @@ def freed(room: Room, topic: str, most: int = 500) -> list[int]:
     """How many came free with each call."""
     counts, begin = [], BEGINNING
     while True:
-        found = room.run(Holding(room.store.names).free([topic], begin, most))
+        found = room.run(HeldTargets(room.store.names).free([topic], begin, most))
         counts.append(found.messages)
         if found.next is None:
             return counts
@@ -56,7 +56,7 @@ def test_R_9_what_is_postponed_waits_and_burns_nothing(room: Room) -> None:
 
 @on_one_driver_of_each_style
 def test_R_9_topics_that_take_none_are_told_with_how_many_wait_since_when_and_why(room: Room) -> None:
-    holding = Holding(room.store.names)
+    holding = HeldTargets(room.store.names)
     assert room.run(holding.held_targets()) == []
     room.add_messages([Message.new(topic, "a") for topic in ("a", "a", "b", "c")])
     room.add_messages([Message.new("a", "a")], "other")
@@ -113,9 +113,9 @@ def test_L_16_what_waits_for_its_topic_holds_its_key_and_leaves_in_order(room: R
 def test_one_message_of_each_topic_is_freed_to_try(room: Room) -> None:
     room.add_messages([Message.new(topic, {"n": n}) for n in range(3) for topic in "abc"])
     room.settle(*map(postponed, room.claim()))
-    assert room.run(Holding(room.store.names).free_one_of_each(["a", "b", "no such topic"])) == 2
+    assert room.run(HeldTargets(room.store.names).free_one_of_each(["a", "b", "no such topic"])) == 2
     assert sorted(one.message.topic for one in room.claim()) == ["a", "b"]
-    assert room.run(Holding(room.store.names).free_one_of_each(["no such topic"])) == 0
+    assert room.run(HeldTargets(room.store.names).free_one_of_each(["no such topic"])) == 0
 
 
 @on_one_driver_of_each_style
@@ -124,7 +124,7 @@ def test_many_topics_are_freed_in_one_walk(room: Room) -> None:
     room.add_messages([Message.new(topic) for topic in [*topics, "other"]])
     claimed = room.claim(limit=1000)
     room.settle(*map(postponed, claimed))
-    found = room.run(Holding(room.store.names).free(topics, most=1000))
+    found = room.run(HeldTargets(room.store.names).free(topics, most=1000))
     assert found == (500, None)
     assert positions(room.claim(limit=1000)) == positions(claimed[:-1])
 
@@ -133,6 +133,6 @@ def test_many_topics_are_freed_in_one_walk(room: Room) -> None:
 def test_what_is_no_longer_waiting_is_not_told(room: Room, ending: type[Sent]) -> None:
     room.add()
     room.settle(postponed(room.claim()[0], 0))
-    assert len(room.run(Holding(room.store.names).held_targets())) == 1
+    assert len(room.run(HeldTargets(room.store.names).held_targets())) == 1
     room.settle(ending(room.claim()[0]))
-    assert room.run(Holding(room.store.names).held_targets()) == []
+    assert room.run(HeldTargets(room.store.names).held_targets()) == []

@@ -1,4 +1,4 @@
-"""Holding: what waits because its topic takes no messages, and freeing it when the topic does again."""
+"""HeldTargets: what waits because its topic takes no messages, and freeing it when the topic does again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HeldTarget:
     reason: str
 
 
-class Freed(NamedTuple):
+class FreedBatch(NamedTuple):
     """How many messages were freed, and where there may be more."""
 
     messages: int
@@ -45,7 +45,7 @@ class Freed(NamedTuple):
 BEGINNING = Place(NO_LANE, 0)
 
 
-class Holding(Operations):
+class HeldTargets(Operations):
     """Held-back targets. What the deliveries say is all that is known of them: nothing else could be out of step."""
 
     def held_targets(self) -> Steps[list[HeldTarget]]:
@@ -68,7 +68,7 @@ class Holding(Operations):
             for queue, topic, waiting, since, reason in found.rows
         ]
 
-    def free(self, topics: Sequence[str], begin: Place = BEGINNING, most: int = CHUNK) -> Steps[Freed]:
+    def free(self, topics: Sequence[str], begin: Place = BEGINNING, most: int = CHUNK) -> Steps[FreedBatch]:
         """Make some of what waits for these topics due now, the oldest of each lane first.
 
         `begin` is where to go on: call it again until it is nowhere. All calls together read what waits once, however
@@ -82,9 +82,9 @@ class Holding(Operations):
                 yield from self.transaction(self._make_due, places)
             freed += len(places)
             if freed == most:
-                return Freed(freed, places[-1])
+                return FreedBatch(freed, places[-1])
             lane, after = lane + 1, 0
-        return Freed(freed, None)
+        return FreedBatch(freed, None)
 
     def free_one_of_each(self, topics: Sequence[str]) -> Steps[int]:
         """Make one message of each of these topics due now, to try it; returns how many it were."""
