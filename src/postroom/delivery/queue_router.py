@@ -16,7 +16,7 @@ from postroom.store.connections.reconnecting import Outage
 from postroom.store.outbox.rerouting import Rerouting
 from postroom.store.sql.names import channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
-from postroom.store.sql.walking import Walking
+from postroom.store.sql.skip_scan import SkipScan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -132,10 +132,10 @@ class QueueRouter:
     async def _bring_back(self) -> None:
         """Bring what lies in queues of patterns that no relay knows any more back to where it was added."""
         self._abandoned_at = time.monotonic() + ABANDONED_EVERY
-        walking = Walking(self.names)
+        scan = SkipScan(self.names)
         queues: set[str] = set()
         for state in Stored:
-            queues |= set(filter(is_routed, await self.connection.attempt(walking.queues_with(state))))
+            queues |= set(filter(is_routed, await self.connection.attempt(scan.queues_with(state))))
         abandoned = queues.difference(self.queues)
         if abandoned:
             abandoned -= await self.connection.attempt(self.workers.served())

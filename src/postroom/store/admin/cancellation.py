@@ -98,7 +98,7 @@ class Cancellation(SelectedDeliveries):
     def _batch(self, which: Filter, note: Note, part: KeyRange, after: int) -> Steps[Batch]:
         holder = None
         if part.lane != NO_LANE:
-            yield from self.begin_anew(part.queue, [part.lane])
+            yield from self.reread_lanes(part.queue, [part.lane])
             holder = yield from self._holder(part)
         conditions, params = self.conditions(which)
         found = yield Query(

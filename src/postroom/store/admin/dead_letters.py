@@ -90,7 +90,7 @@ class DeadLetters(SelectedDeliveries):
 
     def _batch(self, which: Filter, action: str, note: Note, act: Act, part: KeyRange, after: int) -> Steps[Batch]:
         if action == "discard" and part.lane != NO_LANE:  # those behind them on their keys may go
-            yield from self.begin_anew(part.queue, [part.lane])
+            yield from self.reread_lanes(part.queue, [part.lane])
         conditions, params = self.conditions(which)
         found = yield Query(
             f"SELECT {self._columns} {self.source} WHERE {part.condition(after)}{conditions}"

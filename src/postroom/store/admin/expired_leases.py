@@ -9,9 +9,9 @@ from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import CHUNK
+from postroom.store.sql.skip_scan import SkipScan
 from postroom.store.sql.states import ready
 from postroom.store.sql.steps import Query, Steps
-from postroom.store.sql.walking import Walking
 
 if TYPE_CHECKING:
     from postroom.store.admin.selection import Progress
@@ -25,7 +25,7 @@ class Released:
     lanes: int
 
 
-class ExpiredLeases(Walking):
+class ExpiredLeases(SkipScan):
     """Expired leases of all queues."""
 
     def release(self, progress: Progress | None = None) -> Steps[Released]:

@@ -12,9 +12,9 @@ from postroom.store.admin.status import StatusReader, Worker
 from postroom.store.sql.dialect import ALL_LANES
 from postroom.store.sql.operations import read_up_to
 from postroom.store.sql.rows import shown
+from postroom.store.sql.skip_scan import SkipScan
 from postroom.store.sql.states import holds_key, unsettled
 from postroom.store.sql.steps import Query, Steps
-from postroom.store.sql.walking import Walking
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -91,7 +91,7 @@ class Found:
     history: tuple[AuditEntry, ...]
 
 
-class MessageLookup(Walking):
+class MessageLookup(SkipScan):
     """Looks a message up by its id, in whichever queue it is. `order` is that of the relays."""
 
     def __init__(self, names: Names, order: Order = Order.HOLD) -> None:

@@ -10,9 +10,9 @@ from uuid import UUID
 from postroom.errors import InvalidSetting
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import chunks
+from postroom.store.sql.skip_scan import SkipScan
 from postroom.store.sql.states import in_state, in_states
 from postroom.store.sql.steps import Query, Steps
-from postroom.store.sql.walking import Walking
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -107,7 +107,7 @@ class Batch(NamedTuple):
     """Behind this position there may be more."""
 
 
-class SelectedDeliveries(Walking):
+class SelectedDeliveries(SkipScan):
     """The deliveries in some states that a filter selects, and acts on them in batches of one transaction each."""
 
     states: ClassVar[Sequence[Stored]]

@@ -129,7 +129,7 @@ class Rerouting(Operations):
         for queue, strangers in queues.items():
             lanes = {place.lane for place in strangers} - {NO_LANE}
             if lanes and not is_routed(queue):  # those that are sorted into are always read from the beginning
-                yield from self.begin_anew(queue, lanes)
+                yield from self.reread_lanes(queue, lanes)
             for some in chunks(strangers):
                 yield self._moving(state, queue, some)
         yield from self._tell(queues)

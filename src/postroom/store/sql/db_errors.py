@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_TRIES = 10
-_ANOTHERS_SAKE = {"40P01", "40001", 1213}
+_UNDONE = {"40P01", "40001", 1213}
 """Deadlock and serialization failure on PostgreSQL, deadlock on MySQL: the transaction is undone and may run again."""
 _LOCK_TIMEOUT = {"55P03", 1205}
 _REFUSED = {"54000", 1153, 1301, 1406}
-"""Values that exceed a limit of the server's: on MySQL, `max_allowed_packet`."""
+"""A value exceeds a limit of the server: on MySQL, `max_allowed_packet`."""
 _NO_SUCH_TABLE = {"42P01", "3F000", 1146}
 _DENIED = {"42501", 1044, 1142, 1143, 1370}
 _DUPLICATE_ENTRY = {"23505", 1062}
 _ABORTED = "25P02"
 _LOST_CONNECTION = {"57P01", "57P02", "57P03", "25P03", 1053, 1927, 2006, 2013, 2055}
 _DRIVERS = {"MySQLdb", "aiomysql", "asyncmy", "asyncpg", "psycopg", "psycopg2", "pymysql"}
-"""Whose connections lead to a server, and may get lost on the way."""
+"""Drivers that connect to a server, and can lose the connection."""
 _LIBRARIES = _DRIVERS | {"aiosqlite", "sqlalchemy", "sqlite3"}
 
 
@@ -53,17 +53,17 @@ def _original(error: BaseException) -> BaseException:
 
 
 def is_lock_timeout(error: BaseException) -> bool:
-    """Another transaction holds a lock, and was not waited for any longer."""
+    """Waiting for another transaction's lock took too long."""
     return code_of(error) in _LOCK_TIMEOUT or "database is locked" in str(_original(error))
 
 
 def is_undone(error: BaseException) -> bool:
-    """The database has undone the transaction for another's sake: it may run again."""
-    return code_of(error) in _ANOTHERS_SAKE
+    """The database undid the transaction in favour of another: it may run again."""
+    return code_of(error) in _UNDONE
 
 
 def is_refused_value(error: BaseException) -> bool:
-    """The database will not store a value, however often it is tried, mostly because it is too large."""
+    """The database will never store this value, mostly because it is too large."""
     code = code_of(error)
     is_of_class_22 = isinstance(code, str) and code.startswith("22")  # "data exception"
     return code in _REFUSED or is_of_class_22 or "too big" in str(_original(error))
@@ -75,12 +75,12 @@ def is_duplicate_entry(error: BaseException) -> bool:
 
 
 def is_aborted(error: BaseException) -> bool:
-    """PostgreSQL refuses this statement because one before it in the transaction has failed."""
+    """PostgreSQL refuses the statement because an earlier one of the transaction failed."""
     return code_of(error) == _ABORTED
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """The connection broke, or the server ended it: the statement is not at fault, and its outcome may be unknown."""
+    """The connection broke, or the server closed it: not the statement's fault, and its outcome may be unknown."""
     if isinstance(error, DatabaseUnreachable) or getattr(error, "connection_invalidated", False):
         return True
     original = _original(error)
@@ -93,13 +93,13 @@ def is_lost_connection(error: BaseException) -> bool:
 
 
 def is_unwritable_value(error: BaseException) -> bool:
-    """A value cannot be written as a parameter, in each driver's own words."""
+    """The driver cannot pass a value as a parameter."""
     original = _original(error)
     return isinstance(original, ValueError) or "DataError" in [cls.__name__ for cls in type(original).__mro__]
 
 
 def is_of_database(error: BaseException) -> bool:
-    """The database has raised it, its driver, or the way there. If not, our own code has, or what it was given has."""
+    """The database, its driver or the network raised it, rather than our own code or bad input."""
     original = _original(error)
     if is_unwritable_value(original):
         return False
@@ -117,7 +117,7 @@ def is_denied(error: BaseException) -> bool:
 
 
 def retrying(operation: Callable[[], Steps[T]]) -> Steps[T]:
-    """Run the operation; again, at once, where the database undid it for another's sake."""
+    """Run the operation; again, at once, if the database undid it in favour of another."""
     for _ in range(_MOST_TRIES - 1):
         try:
             return (yield from operation())
@@ -128,7 +128,7 @@ def retrying(operation: Callable[[], Steps[T]]) -> Steps[T]:
 
 
 def explained(steps: Steps[T]) -> Steps[T]:
-    """The steps, with a missing table or privilege reported in words."""
+    """The steps; a missing table or privilege raises an error that names the remedy."""
     try:
         return (yield from steps)
     except Exception as error:

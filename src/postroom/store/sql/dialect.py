@@ -1,4 +1,4 @@
-"""What differs between databases in a word or two: clocks, moments, and lists of values."""
+"""SQL that differs between databases by a word or two: clocks, moments, locks and lists of values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EARLIEST, LATEST = "1000-01-01 00:00:00+00", "9999-01-01 00:00:00+00"
 
 
 class Dialect:
-    """Small SQL expressions. The statements that differ as a whole are in the modules named after a database."""
+    """Small SQL expressions. Statements that differ as a whole are in modules named after their database."""
 
     name: ClassVar[str]
     now: ClassVar[str]
     """The database's clock at the start of the statement."""
     never: ClassVar[str]
-    """A moment before all others: the end of a lease that is not there."""
+    """A moment before all others: when a lease ends that does not exist."""
     begin: ClassVar[str] = "BEGIN"
     for_update: ClassVar[str] = " FOR UPDATE"
     skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"
@@ -33,36 +33,36 @@ class Dialect:
         "ON CONFLICT (position) DO UPDATE SET sent_at = excluded.sent_at, outcome = excluded.outcome, "
         "attempts = excluded.attempts, answer = excluded.answer, dedup = excluded.dedup"
     )
-    """What follows an INSERT of receipts, so that one that is there already cannot fail its batch for ever."""
+    """What follows an INSERT of receipts, so that an existing one cannot fail its batch forever."""
 
     def insert_missing(self, table: str, columns: str, rows: str) -> str:
-        """Insert the rows that are not there yet."""
+        """Insert the rows that do not exist yet."""
         return f"INSERT INTO {table} ({columns}) VALUES {rows} ON CONFLICT DO NOTHING"
 
     def later(self, seconds: str) -> str:
-        """The clock moved on by the seconds that the parameter holds."""
+        """The clock plus the seconds in the parameter."""
         raise NotImplementedError
 
     def places(self, lanes: Mapping[int, Sequence[int]]) -> str:
-        """A condition that finds deliveries by the primary key, beside state and queue. Their positions, by lane."""
+        """A condition that finds deliveries by primary key, next to state and queue. `lanes`: positions by lane."""
         each = (f"(lane = {lane} AND position IN ({whole_numbers(lanes[lane])}))" for lane in sorted(lanes))
         return f"({' OR '.join(each)})"
 
     def for_update_of(self, table: str) -> str:
-        """Lock the rows of one table of a join; of all, where the database cannot tell them apart."""
+        """Lock the rows of one table of a join; of all tables, where the database knows no difference."""
         del table
         return self.for_update
 
     def seconds_since(self, moment: str) -> str:
-        """How many seconds of the database's clock ago a moment was."""
+        """Seconds since a moment, by the database's clock."""
         raise NotImplementedError
 
     def readable(self, moment: str) -> str:
-        """A moment that every driver can read; NULL for one that Python has no word for."""
+        """A moment that every driver can read; NULL for one that Python cannot represent."""
         return moment
 
     def bytes_of(self, message: str) -> str:
-        """How many bytes of payload and headers a message has."""
+        """A message's payload and headers in bytes."""
         return f"coalesce(octet_length({message}.payload), 0) + coalesce(octet_length({message}.headers), 0)"
 
     def whole(self, column: str) -> str:
@@ -74,7 +74,7 @@ class Dialect:
         raise NotImplementedError
 
     def read_moment(self, value: Any) -> datetime | None:
-        """A moment as the driver returned it, in UTC; None for never, and for what is no moment."""
+        """A moment as the driver returned it, in UTC; None for never, and for what is not a moment."""
         raise NotImplementedError
 
 
@@ -182,7 +182,7 @@ def _utc(moment: datetime) -> datetime:
 
 
 def whole_numbers(values: Sequence[int]) -> str:
-    """A list for SQL's IN. Whole numbers need no escaping; an empty list becomes one that matches nothing."""
+    """A list for SQL's IN. Whole numbers need no escaping; an empty list matches nothing."""
     return ",".join(map(str, values)) or "NULL"
 
 

@@ -26,7 +26,7 @@ MAX_IDENTIFIER = 63
 """The longest name that every database keeps whole (PostgreSQL cuts longer ones, MySQL refuses above 64)."""
 
 LONGEST_NAME = "outbox_idempotency_key_unique"
-"""The longest name, of tables, indexes and all else, that a prefix is put in front of."""
+"""The longest name of a table, index or anything else that takes the prefix."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHANNEL = re.compile(r"[A-Za-z0-9_.-]+")
@@ -49,7 +49,7 @@ class Names:
         """The names for a dialect, with its defaults for what is None.
 
         PostgreSQL: schema ``postroom`` and no prefix; elsewhere: no schema and the prefix ``postroom_``.
-        Raises `InvalidIdentifier` for what could not stand in SQL as a name, or would be too long for one.
+        Raises `InvalidIdentifier` for a name that SQL does not take unquoted, or that is too long.
         """
         dialect = dialect_of(dialect)
         if schema is None and dialect == "postgresql":
@@ -82,14 +82,14 @@ class Names:
 
 
 WAKE_ROWS, WAKE_LANES = "rows", "lanes"
-"""What a notification says that there is: messages without a key, or with one. Anything else means both."""
+"""What a notification announces: messages without a key, or with one. Any other text means both."""
 
 
 def channel(names: Names, queue: str) -> str:
-    """The PostgreSQL channel on which it is said that messages were added to a queue: ``postroom.outbox.default``.
+    """The PostgreSQL channel that announces messages added to a queue: ``postroom.outbox.default``.
 
-    One for each queue of each outbox, at most 63 characters, and such that it can stand in SQL as it is. A name that
-    would be longer or has other characters in it is a hash.
+    One for each queue of each outbox, at most 63 characters, and safe in SQL without quoting. A name that would be
+    longer, or has other characters, is replaced by a hash.
     """
     plain = f"{names.schema}.{names.bare('outbox')}.{queue}"
     if len(plain) <= MAX_IDENTIFIER and _CHANNEL.fullmatch(plain):
@@ -98,7 +98,7 @@ def channel(names: Names, queue: str) -> str:
 
 
 def dialect_of(name: str) -> str:
-    """Postroom's name for a dialect that SQLAlchemy or a URL calls by this name. Raises `UnsupportedDatabase`."""
+    """Postroom's name for a dialect of SQLAlchemy or of a URL. Raises `UnsupportedDatabase`."""
     if name not in _DIALECTS:
         raise UnsupportedDatabase(
             f"{name!r} is not a database that Postroom supports: use one of {', '.join(_DIALECTS)}"

@@ -1,4 +1,4 @@
-"""What all operations on the tables share: names, the queue, transactions, and rows as messages."""
+"""What all operations on the tables share: table names, the queue, transactions, and reading rows as messages."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 DEFAULT_QUEUE = "default"
 CHUNK = 500
-"""Rows that one statement or transaction treats: few enough for every database's limits, and for short locks."""
+"""Rows per statement or transaction: few enough for every database's limits, and for short locks."""
 
 
 class Operations:
-    """Operations on one queue's rows, each a generator of statements. Those without `_` make their own transactions."""
+    """Operations on one queue's rows, each a generator of statements. Public ones run their own transactions."""
 
     def __init__(self, names: Names, queue: str = DEFAULT_QUEUE) -> None:
         self.dialect: Dialect = DIALECTS[names.dialect]()
@@ -43,7 +43,7 @@ class Operations:
         """The message columns for a SELECT."""
 
     def transaction(self, operation: Callable[P, Steps[T]], *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
-        """Run an operation in a transaction of its own, again if the database ended it for another's sake."""
+        """Run an operation in a transaction of its own; again, if the database undid it in favour of another."""
         return (yield from retrying(lambda: self._transaction(operation(*args, **kwargs))))
 
     def _transaction(self, steps: Steps[T]) -> Steps[T]:
@@ -51,18 +51,18 @@ class Operations:
         try:
             result = yield from steps
         except Exception:
-            with suppress(Exception):  # on a connection that broke, where there is nothing left to undo
+            with suppress(Exception):  # the connection may be broken, and nothing is left to undo
                 yield Query("ROLLBACK")
             raise
         yield Query("COMMIT")
         return result
 
     def statement(self, text: str, params: Mapping[str, Any]) -> Steps[Sequence[Row]]:
-        """Run one statement that commits by itself, again if it lost a deadlock."""
+        """Run one statement that commits by itself; again, if it lost a deadlock."""
         return (yield from retrying(lambda: _single(Query(text, params))))
 
     def make_lanes(self) -> Steps[bool]:
-        """Make the lanes of this queue; False if they are there."""
+        """Create the lanes of this queue. Returns False if they exist."""
         there = yield Query(f"SELECT 1 FROM {self.lane} WHERE queue = :queue LIMIT 1", {"queue": self.queue})
         if there.rows:
             return False
@@ -70,12 +70,11 @@ class Operations:
         yield Query(self.dialect.insert_missing(self.lane, "queue, lane", rows), {"queue": self.queue})
         return True
 
-    def begin_anew(self, queue: str, lanes: Collection[int]) -> Steps[None]:
-        """Have whoever reads these lanes read them from the beginning, before anything else of them.
+    def reread_lanes(self, queue: str, lanes: Collection[int]) -> Steps[None]:
+        """Make the holders of these lanes read them from the beginning next.
 
-        To be called in the transaction that lets something go, or brings something in, that reads may have passed by;
-        and as its first act, because workers too lock a lane before what is in it. What a lane was read to is kept,
-        below zero.
+        Call it first in a transaction that frees or brings in something that reads may have passed: workers, too, lock
+        a lane before what is in it. How far a lane was read is kept, as a number below zero.
         """
         these = f"queue = :queue AND lane IN ({whole_numbers(sorted(lanes))})"
         yield Query(
@@ -84,18 +83,18 @@ class Operations:
         yield Query(f"UPDATE {self.lane} SET read_to = -1 - read_to WHERE {these} AND read_to >= 0", {"queue": queue})
 
     def places(self, deliveries: Iterable[HasPlace]) -> str:
-        """A condition that finds these deliveries by the primary key, beside state and queue."""
+        """A condition that finds these deliveries by primary key, next to state and queue."""
         lanes: dict[int, list[int]] = {}
         for one in deliveries:
             lanes.setdefault(one.lane, []).append(one.position)
         return self.dialect.places({lane: sorted(positions) for lane, positions in lanes.items()})
 
     def message(self, row: Row) -> Message:
-        """A message from the position, five columns of the delivery, and the message's; see `Reader`."""
+        """The message of a row; `Reader` says which columns it has."""
         return self.reader.message(row)
 
     def size(self, delivery: str, message: str | None = None) -> str:
-        """The bytes of a delivery's message; where a producer did not give them, those that it really has."""
+        """The size of a delivery's message in bytes: as the producer gave it, or else measured."""
         real = self.dialect.bytes_of(message or "sized")
         if message is None:
             real = f"coalesce((SELECT {real} FROM {self.outbox} sized WHERE sized.position = {delivery}.position), 0)"
@@ -103,7 +102,7 @@ class Operations:
         return f"CASE WHEN {given} > 0 THEN {given} ELSE {real} END"
 
     def tries(self) -> str:
-        """The columns of attempts and claims of a delivery `d`."""
+        """The columns for attempts and claims of delivery `d`."""
         return f"{self.dialect.whole('d.attempts')}, {self.dialect.whole('d.claims')}"
 
 
@@ -115,12 +114,12 @@ UNBOUNDED = 2**62
 
 
 def read_up_to(stored: int) -> int:
-    """How far a lane was read, also where it is to be read from the beginning: see `Operations.begin_anew`."""
+    """How far a lane was read, even if it is to be read again: see `Operations.reread_lanes`."""
     return stored if stored >= 0 else -1 - stored
 
 
 def fitting_in(rows: Iterable[Row], size: int, most_bytes: int) -> Iterator[Row]:
-    """The first rows that fit together, and the one that no longer does, so that there is always one."""
+    """The first rows that fit into `most_bytes`, and the one that exceeds it, so that there is always one."""
     total = 0
     for row in rows:
         if total >= most_bytes:
@@ -130,7 +129,7 @@ def fitting_in(rows: Iterable[Row], size: int, most_bytes: int) -> Iterator[Row]
 
 
 class HasPlace(Protocol):
-    """Anything that knows where its delivery is."""
+    """Anything that knows its delivery's lane and position."""
 
     @property
     def lane(self) -> int: ...
@@ -139,14 +138,14 @@ class HasPlace(Protocol):
 
 
 class Place(NamedTuple):
-    """Where a delivery is."""
+    """A delivery's lane and position."""
 
     lane: int
     position: int
 
 
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
-    """The values in parts of at most this size."""
+    """The values in chunks of at most this size."""
     return (values[start : start + size] for start in range(0, len(values), size))
 
 

@@ -1,4 +1,4 @@
-"""Rows as messages. A program in plain SQL may have written anything: what cannot be read is dead, and it alone."""
+"""Read rows as messages. A producer in plain SQL may have written anything: only the unreadable message goes dead."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ MESSAGE_COLUMNS = (
     "created_at",
 )
 MOST_KNOWN = 1000
-"""Topics with their types: they are few; where they are not, it is no use to keep them."""
+"""Combinations of topic and type that are remembered as valid. Mostly few; if not, remembering them is no use."""
 NO_ID = UUID(int=0)
 
 
 def columns(alias: str, dialect: Dialect) -> str:
-    """The message columns for a SELECT: headers as text whatever their type, and moments that can be read."""
+    """The message columns for a SELECT: headers as text, and moments that drivers can read."""
     special = {
         # As text, because SQLAlchemy makes asyncpg decode JSON in Python: a fifth of a relay's time.
         "headers": f"{alias}.headers::text" if dialect.name == "postgresql" else f"{alias}.headers",
-        # An expiry beyond what Python knows never comes; whether one has come, the database says.
+        # An expiry beyond what Python can represent never comes; whether one has passed, the database says.
         "expires_at": dialect.readable(f"{alias}.expires_at"),
         "created_at": dialect.readable(f"{alias}.created_at"),
     }
@@ -51,7 +51,7 @@ def columns(alias: str, dialect: Dialect) -> str:
 
 
 class Unreadable(Message, frozen=True, kw_only=True, gc=False):
-    """Stands for a message that is gone or cannot be read: as much of it as is known, and why it is dead."""
+    """Stands for a message that is missing or unreadable: what is known of it, and why it is dead."""
 
     code: str
     problem: str
@@ -68,9 +68,9 @@ GONE = Unreadable(
 
 
 class Reader:
-    """Makes messages of rows: the position, five columns of the delivery, and `MESSAGE_COLUMNS`, NULL if it is gone.
+    """Turns rows into messages: position, five columns of the delivery, and `MESSAGE_COLUMNS` (NULL if missing).
 
-    What every publisher relies on is looked at cheaply, and closely only where something is unusual.
+    Checks cheaply what every publisher relies on, and closely only what is unusual.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -79,18 +79,18 @@ class Reader:
         self._known: set[tuple[str | None, ...]] = set()
 
     def messages(self, rows: Sequence[Row]) -> list[Message]:
-        """All of a batch at once; one by one only where that fails."""
+        """All messages of a batch. Reads row by row only if the quick way fails."""
         read = self._message
         try:
             return [read(row) for row in rows]
-        except Exception:  # noqa: BLE001 - whatever it is, the row that causes it is found below
+        except Exception:  # noqa: BLE001 - the row that causes it is found below
             return [self.message(row) for row in rows]
 
     def message(self, row: Row) -> Message:
-        """The message, or what stands for it where it cannot be read."""
+        """The message, or an `Unreadable` in its place."""
         try:
             return self._message(row)
-        except Exception as error:  # noqa: BLE001 - a row that was written by anyone
+        except Exception as error:  # noqa: BLE001 - anyone may have written the row
             return self._unreadable(row, error)
 
     def _message(self, row: Row) -> Message:
@@ -101,7 +101,7 @@ class Reader:
         ) = row
         # fmt: on
         if id_ is None:
-            return msgspec.structs.replace(GONE, position=position)  # all that is known of it
+            return msgspec.structs.replace(GONE, position=position)  # nothing else is known
         message = Message(
             position=position,
             id=id_ if isinstance(id_, UUID) else UUID(str(id_)),
@@ -129,7 +129,7 @@ class Reader:
         return message
 
     def _look_closely(self, message: Message, expires_at: object, created_at: object) -> None:
-        """Raise `InvalidMessage` where `Message.new` would not have made it."""
+        """Raise `InvalidMessage` for what `Message.new` would refuse."""
         check_stored(message)
         if self._is_sqlite:
             _check_moment("expires_at", expires_at, message.expires_at)
@@ -164,7 +164,7 @@ _decode_headers = msgspec.json.Decoder(dict[_Name, str]).decode
 
 
 def headers_of(value: Any) -> dict[str, str]:
-    """A message's headers, as the database gives them; none where they cannot be read."""
+    """A message's headers as the database returns them; empty if unreadable."""
     try:
         return msgspec.convert(value, dict[str, str]) if isinstance(value, dict) else _decode_headers(value)
     except (msgspec.DecodeError, TypeError, RecursionError, UnicodeError):
@@ -172,7 +172,7 @@ def headers_of(value: Any) -> dict[str, str]:
 
 
 def as_bytes(payload: Any) -> bytes:
-    """A payload as some drivers give it, or as the text that SQLite holds where it was given one."""
+    """A payload as some drivers return it, or as text, which SQLite stores if given."""
     if isinstance(payload, str):
         return payload.encode()
     if isinstance(payload, bytes | bytearray | memoryview):
@@ -181,7 +181,7 @@ def as_bytes(payload: Any) -> bytes:
 
 
 def uuid_of(value: object) -> UUID | None:
-    """The id of a message; None where what is stored is none."""
+    """The id of a message; None if what is stored is not a UUID."""
     try:
         return value if isinstance(value, UUID) else UUID(str(value))
     except ValueError:
@@ -189,14 +189,14 @@ def uuid_of(value: object) -> UUID | None:
 
 
 def shown(value: object) -> str | None:
-    """A text as it can be shown and stored, whatever was stored instead."""
+    """A value as text that can be shown and stored, whatever it was."""
     if value is None:
         return None
     return cut(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value), MAX_TEXT)
 
 
 def _typed_well(message: Message, expires_at: object, created_at: object, texts: tuple[object, ...]) -> bool:
-    """SQLite keeps bytes in columns for text, and anything as a moment."""
+    """SQLite stores bytes in text columns, and anything as a moment."""
     return (
         (message.expires_at is not None or not expires_at)
         and (message.created_at is not None or not created_at)
@@ -210,7 +210,7 @@ def _check_moment(name: str, stored: object, read: datetime | None) -> None:
 
 
 def _problem(stored: dict[str, Any], error: Exception) -> str:
-    """Why it cannot be read, without what it says."""
+    """Why it cannot be read, without quoting its contents."""
     if isinstance(error, InvalidMessage):
         return str(error)
     if uuid_of(stored["id"]) is None:

@@ -1,6 +1,6 @@
 """Operations as steps: a generator yields SQL and receives rows, and a thin driver, sync or async, does the I/O.
 
-So each operation is written once and runs on every connection kind, in the caller's transaction or in our own.
+So each operation is written once and runs on every kind of connection, in the caller's transaction or our own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Query(NamedTuple):
     text: str
     params: Mapping[str, Any] = {}
     script: bool = False
-    """It is one statement or several, with no parameters and no rows to give."""
+    """One statement or several, without parameters and without rows to return."""
 
 
 class Result(NamedTuple):
-    """What a statement gave."""
+    """What a statement returned."""
 
     rows: Sequence[Row]
 
@@ -36,7 +36,7 @@ Steps = Generator[Query, Result, T]
 
 
 class Rendered(NamedTuple):
-    """A statement in a driver's own parameter style, and which parameter goes where."""
+    """A statement in a driver's parameter style, and the order of its parameters."""
 
     text: str
     order: tuple[str, ...]
@@ -45,11 +45,11 @@ class Rendered(NamedTuple):
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")  # not the second colon of a ::cast
 
 
-_LONGEST_KEPT = 10_000  # characters: statements for thousands of rows are big, and rarely come again
+_LONGEST_KEPT = 10_000  # characters: statements for thousands of rows are long, and rarely repeated
 
 
 def render(text: str, style: ParamStyle) -> Rendered:
-    """The statement as a driver of this parameter style takes it."""
+    """The statement in this parameter style."""
     return _rendered(text, style) if len(text) <= _LONGEST_KEPT else _rendered.__wrapped__(text, style)
 
 
@@ -73,7 +73,7 @@ def _rendered(text: str, style: ParamStyle) -> Rendered:
 
 
 def run(steps: Generator[Yielded, Sent, T], execute: Callable[[Yielded], Sent]) -> T:
-    """Push an operation to its end. A statement's error is raised where the operation yielded it."""
+    """Run an operation to its end. A statement's error is raised where the operation yielded it."""
     try:
         query = next(steps)
         while True:

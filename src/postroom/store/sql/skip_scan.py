@@ -1,4 +1,4 @@
-"""Walking: which queues and lanes have deliveries in a state, found by jumps in the primary key, not by reading all."""
+"""Skip scan: find the queues and lanes that have deliveries in a state by jumping through the primary key."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from postroom.rules.lifecycle import Stored
 
 
-class Walking(Operations):
-    """For operations over all queues that go through deliveries batch by batch, each batch behind the one before."""
+class SkipScan(Operations):
+    """For operations over all queues that go through deliveries in batches, without reading every row."""
 
     def queues_with(self, state: Stored) -> Steps[list[str]]:
         """The queues that have deliveries in this stored state."""
         return (yield from self._values("queue", in_state(state), {}, ""))
 
     def lanes_with(self, state: Stored, queue: str) -> Steps[list[int]]:
-        """The lanes of a queue that have deliveries in this stored state, that of messages without a key included."""
+        """The lanes of a queue that have deliveries in this stored state, including the lane without a key."""
         chosen = f"{in_state(state)} AND queue = :queue"
         return (yield from self._values("lane", chosen, {"queue": queue}, NO_LANE - 1))
 
