@@ -1,1 +1,1 @@
-"""What Postroom costs and how fast it is: ``python -m benchmarks`` runs all of it."""
+"""Benchmarks of Postroom's cost and speed: ``python -m benchmarks`` runs all of them."""

@@ -1,6 +1,6 @@
-"""Run all benchmarks, or those that are named: ``python -m benchmarks [NAME …]``.
+"""Run all benchmarks, or the named ones: ``python -m benchmarks [NAME …]``.
 
-One that has options takes what stands behind its name: ``python -m benchmarks brokers --messages 20000 nats``.
+A benchmark with options takes what follows its name: ``python -m benchmarks brokers --messages 20000 nats``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from importlib import import_module
 BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware")
 """Modules of this package; each has a `main` that measures and prints."""
 WITH_OPTIONS = ("brokers",)
-"""Their `main` takes the arguments that stand behind the name."""
+"""Their `main` takes the arguments after the name."""
 
 
 def main(names: list[str]) -> int:
-    """Run the benchmarks of these names, all of them where none is given; returns the exit code."""
+    """Run the named benchmarks, or all; returns the exit code."""
     if names and names[0] in WITH_OPTIONS:
         import_module(f"benchmarks.{names[0]}").main(names[1:])
         return 0

@@ -1,6 +1,6 @@
-"""What a user would write instead of a relay: each client library's own best documented way of publishing.
+"""What a user would write instead of a relay: each client library's fastest documented way to publish.
 
-Every message is confirmed, with the headers that a relay gives it, and on the same kind of queue.
+Every message is confirmed, has the headers that a relay adds, and goes to the same kind of queue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL = 0.1
 
 
 def attributes(message: Message, prefix: str) -> dict[str, str]:
-    """The headers of a message, as short as they can be written for one that has no other fields."""
+    """The headers of a message without other fields, in as little code as possible."""
     return {
         "content-type": message.content_type,
         f"{prefix}specversion": "1.0",
@@ -50,7 +50,7 @@ def attributes(message: Message, prefix: str) -> dict[str, str]:
 
 
 class Client(ABC):
-    """A client library, publishing to a server of its own."""
+    """A client library that publishes to a server of its own."""
 
     name: ClassVar[str]
     way: ClassVar[str]
@@ -61,7 +61,7 @@ class Client(ABC):
 
     @abstractmethod
     def broker(self) -> Broker:
-        """The relay's way to the same place."""
+        """The relay's broker for the same server."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -69,7 +69,7 @@ class Client(ABC):
 
     @abstractmethod
     async def empty(self) -> None:
-        """Make the place that messages go to, with nothing in it."""
+        """Create an empty queue, stream or topic."""
 
     @abstractmethod
     async def publish(self, messages: Sequence[Message]) -> None:
@@ -77,7 +77,7 @@ class Client(ABC):
 
     @abstractmethod
     async def arrived(self) -> int | None:
-        """How many messages there are; None where only the confirmations say."""
+        """The number of messages on the server; None if only the confirmations tell."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -172,9 +172,9 @@ class RabbitClient(Client):
 
     async def publish(self, messages: Sequence[Message]) -> None:
         exchange = self._channel.default_exchange
-        await asyncio.gather(*(exchange.publish(self._letter(one), one.topic, mandatory=True) for one in messages))
+        await asyncio.gather(*(exchange.publish(self._encoded(one), one.topic, mandatory=True) for one in messages))
 
-    def _letter(self, message: Message) -> aio_pika.Message:
+    def _encoded(self, message: Message) -> aio_pika.Message:
         headers: Any = attributes(message, "ce-")
         return aio_pika.Message(
             message.payload or b"",
@@ -192,7 +192,7 @@ class RabbitClient(Client):
 
 
 class KafkaClient(Client):
-    """confluent-kafka: `produce` with callbacks, which a thread polls for."""
+    """confluent-kafka: `produce` with callbacks, served by a polling thread."""
 
     name = "kafka"
     way = "produce with callbacks"
@@ -219,7 +219,7 @@ class KafkaClient(Client):
             self._producer.poll(POLL)
 
     async def empty(self) -> None:
-        """The mock cluster keeps the last megabytes of each partition only."""
+        """Nothing to do: the mock cluster keeps only the last megabytes of each partition."""
 
     async def publish(self, messages: Sequence[Message]) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The relay to each broker, against that broker's client library fed by a bare loop of claim and ack.
+"""The relay with each broker, next to that broker's client library in a bare loop of claim and ack.
 
 ``python -m benchmarks brokers [--messages N] [--rounds R] [--json] [nats redis rabbitmq kafka]``
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from postroom.brokers.port import Broker
 
 TARGETS = {"nats": 2.0, "redis": 0.6, "rabbitmq": 2.5, "kafka": 0.6}
-"""What the ratio should be at least."""
+"""The lowest acceptable ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Row:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure the brokers that are named, or all."""
+    """Measure the named brokers, or all."""
     given = _parser().parse_args(arguments)
     with closing(PostgreSQL()) as server:
         server.start()
@@ -79,7 +79,7 @@ def _measured(kind: type[Client], place: Scratch, messages: int, rounds: int) ->
 
 
 async def _rounds(client: Client, place: Scratch, messages: int, rounds: int) -> tuple[float, float]:
-    """Both in turn, so that they meet the same weather; the medians."""
+    """Run both in turn, so that they meet the same conditions; returns the medians."""
     floor, relay = [], []
     async with _opened(client) as broker:
         gc.collect()

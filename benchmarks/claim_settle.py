@@ -1,4 +1,4 @@
-"""The lease protocol in the store against a bare loop of claim and ack, on PostgreSQL through asyncpg."""
+"""The store's lease protocol next to a bare loop of claim and ack, on PostgreSQL through asyncpg."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ACK = """
 
 
 def main() -> None:
-    """Measure draining messages without a key, with a key, and the bare loop, in turn."""
+    """Measure draining messages without keys, messages with keys, and the bare loop."""
     with fresh_database("postgresql") as url:
         create_tables(url)
         with asyncio.Runner() as runner:

@@ -1,4 +1,4 @@
-"""A consumer with its inbox against the same consumer without, from NATS into PostgreSQL and into SQLite.
+"""A consumer with its inbox next to the same consumer without, from NATS into PostgreSQL and into SQLite.
 
 The handler inserts one row. Messages are handled one by one, each in its own transaction, and in batches.
 """
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 class _Run:
-    """Messages in a stream of their own for each time that they are consumed."""
+    """Publishes the messages to a new stream each time that they are consumed."""
 
     def __init__(self, nats: Nats, url: str, how: str) -> None:
         self._nats = nats

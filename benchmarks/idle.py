@@ -1,4 +1,4 @@
-"""What an idle relay costs: its processor time, in percent of one core, with nothing to deliver."""
+"""The cost of an idle relay: processor time in percent of one core, with nothing to deliver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 15.0
 
 
 def main() -> None:
-    """Measure on SQLite and on PostgreSQL, polling as by default."""
+    """Measure on SQLite and PostgreSQL, with default polling."""
     print("\nan idle relay")
     with tempfile.TemporaryDirectory(prefix="postroom-") as directory, closing(PostgreSQL()) as server:
         server.start()

@@ -1,4 +1,4 @@
-"""What starting costs a program: the outbox and one `add` over sqlite3, beside `import sqlalchemy` alone."""
+"""Start-up time: importing the outbox and one `add` with sqlite3, next to `import sqlalchemy` alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 ROUNDS = 21
 LIMIT = 1.3
-"""What the ratio may be at the most."""
+"""The highest acceptable ratio."""
 
 FOREIGN = ("PYTHONDONTWRITEBYTECODE", "COVERAGE_", "POSTROOM_")
 """Variables that would change what is measured."""
@@ -29,14 +29,14 @@ connection.close()
 
 
 class Times(NamedTuple):
-    """Medians over fresh interpreters, in seconds, from the first statement to the last."""
+    """Medians over new interpreters, in seconds, from the first statement to the last."""
 
     add: float
     sqlalchemy: float
 
     @property
     def ratio(self) -> float:
-        """The outbox and an `add` in units of `import sqlalchemy`."""
+        """The time for the outbox and an `add`, relative to `import sqlalchemy`."""
         return self.add / self.sqlalchemy
 
 

@@ -1,7 +1,7 @@
-"""What the idempotency middleware costs a request, with a key and without, against the bare application.
+"""The cost of the idempotency middleware per request, with and without a key, next to the bare application.
 
 The application is Starlette's, called in the same process, so that no server and no network is measured with it. Its
-handler inserts a row in a transaction of its own; sixteen clients ask at once.
+handler inserts a row in a transaction of its own; sixteen clients send requests concurrently.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What `notify` costs producers on PostgreSQL: adds a second with and without, on one connection and on four.
+"""The cost of `notify` for producers on PostgreSQL: adds per second with and without it, on one and four connections.
 
-The server is durable, because the cost is at the commit: those that notify take turns, and cannot share a flush.
+The server is durable, because the cost arises at commit: transactions that notify take turns, and cannot share a flush.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _measure(url: str, count: int) -> None:
 
 @contextmanager
 def _listening(url: str) -> Iterator[None]:
-    """Another process that listens, as a relay does."""
+    """Run another process that listens, like a relay."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     listener = context.Process(target=_listen, args=(url, ready), daemon=True)

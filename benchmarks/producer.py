@@ -1,4 +1,4 @@
-"""What a message costs the producer: a business row alone, and with a message in the same transaction."""
+"""The cost of a message for the producer: a business row alone, and with a message in the same transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Side-by-side measurement: the variants run in turn, several rounds in one process, and their medians are compared."""
+"""Side-by-side measurement: variants run in turn for several rounds in one process, and their medians are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 5
 def per_second(
     variants: Mapping[str, Callable[[], int]], prepare: Callable[[str], object] = str, rounds: int = ROUNDS
 ) -> dict[str, float]:
-    """Run every variant once a round; each returns how many things it did. Gives the median rate of each.
+    """Run every variant once per round; each returns how many things it did. Returns the median rate of each.
 
     `prepare` is called with the variant's name before it runs, and is not timed.
     """
@@ -35,14 +35,14 @@ def per_second(
 
 
 def create_tables(url: str) -> None:
-    """What `postroom init` does."""
+    """Create the tables, like `postroom init`."""
     store = Store(url)
     store.call(lambda connection: upgrade(connection, store.names))
     store.close()
 
 
 def show(title: str, rates: Mapping[str, float], floor: str, unit: str) -> None:
-    """Print the rates, and each as a ratio to the floor's."""
+    """Print the rates, and their ratios to the floor."""
     print(f"\n{title}")
     for name, rate in rates.items():
         print(f"  {name:<44} {rate:>10,.0f} {unit}   {rate / rates[floor]:.2f} of {floor}")

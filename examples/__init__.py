@@ -1,1 +1,1 @@
-"""Programs that show Postroom at work, to be read, run and copied."""
+"""Programs that show Postroom in use, to read, run and copy."""

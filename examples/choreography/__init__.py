@@ -1,1 +1,1 @@
-"""Order, payment and inventory as a choreography: three services that know each other only by their events."""
+"""A choreography of order, payment and inventory: three services that know each other only by their events."""

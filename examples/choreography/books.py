@@ -1,4 +1,4 @@
-"""The books of all three services, side by side: what nobody in a choreography sees, but an auditor does."""
+"""The books of all three services side by side: what no service sees, but an auditor does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE = "{:<6} {:<8} {:<18} {:>6}  {:<8}  {:<5}  {}"
 
 @dataclass(frozen=True)
 class Books:
-    """What the three databases say."""
+    """The contents of the three databases."""
 
     orders: list[Row]
     payments: list[Row]
@@ -27,7 +27,7 @@ class Books:
 
     @classmethod
     def read(cls, databases: Mapping[str, str]) -> Books:
-        """Look into all three."""
+        """Read all three."""
         return cls(
             orders=select(databases["orders"], "SELECT id, customer, amount, items, status, reason FROM orders"),
             payments=select(databases["payments"], "SELECT order_id, amount, status FROM payments"),
@@ -38,18 +38,18 @@ class Books:
 
     @property
     def open(self) -> int:
-        """Orders of which the end is not known. An order is told last, so the other books are right when it ends."""
+        """Orders without an end. An order is updated last, so the other books are right by then."""
         return sum(status == "placed" for *_, status, _reason in self.orders)
 
     def counts(self) -> dict[str, int]:
-        """How many orders have come to which end."""
+        """The number of orders by status."""
         found: dict[str, int] = defaultdict(int)
         for *_, status, _reason in self.orders:
             found[status] += 1
         return dict(found)
 
     def table(self) -> str:
-        """An order a line."""
+        """One line per order."""
         payments, reserved = self._payments(), self._reserved()
         lines = [LINE.format("order", "customer", "items", "amount", "payment", "goods", "end")]
         for order, customer, amount, items, status, reason in self.orders:
@@ -60,13 +60,13 @@ class Books:
         return "\n".join(lines)
 
     def violations(self, before: Books) -> list[str]:
-        """What must not be: an order half done, money or goods made or lost. `before`: before the first order."""
+        """Find errors: orders half done, money or goods created or lost. `before`: the books before the first order."""
         payments, reserved = self._payments(), self._reserved()
         found = []
         for order, *_, items, status, _reason in self.orders:
             aside = ", ".join(reserved[order])
             if status == "placed":
-                found.append(f"{order} has come to no end")
+                found.append(f"{order} has not ended")
             if status == "completed" and (payments[order] != ["charged"] or aside != items):
                 found.append(f"{order} is completed: payments {payments[order]}, set aside: {aside or 'nothing'}")
             if status == "cancelled" and (payments[order] not in ([], ["refunded"]) or aside):

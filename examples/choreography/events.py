@@ -1,6 +1,6 @@
-"""What the three services tell each other, and how.
+"""The events that the services exchange.
 
-Each event is about an order, and has the order's id as its key: events about one order stay in their order.
+Each event is about an order and has the order's id as its key, so events about one order stay in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUBJECTS = "orders.*,payments.*,stock.*"
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that has happened to an order."""
+    """Something that happened to an order."""
 
     topic: ClassVar[str]
 
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class OrderCreated(Event):
-    """A customer wants something: how many of which items, for an amount."""
+    """A customer orders items for an amount."""
 
     topic = "orders.created"
 
@@ -58,14 +58,14 @@ class PaymentFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StockReserved(Event):
-    """Everything that was ordered is set aside."""
+    """Everything that was ordered is reserved."""
 
     topic = "stock.reserved"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StockMissing(Event):
-    """Something that was paid for is not there; nothing is set aside."""
+    """Something that was paid for is out of stock; nothing is reserved."""
 
     topic = "stock.missing"
 
@@ -74,7 +74,7 @@ class StockMissing(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PaymentRefunded(Event):
-    """The customer has the money back."""
+    """The customer got the money back."""
 
     topic = "payments.refunded"
 
@@ -85,6 +85,6 @@ class PaymentRefunded(Event):
 outbox = Outbox()
 
 
-def tell(connection: Connection, event: Event) -> None:
-    """Record an event in the transaction of what it tells of: both are committed, or neither is."""
+def publish(connection: Connection, event: Event) -> None:
+    """Record an event in the transaction of the change that it reports: both commit, or neither does."""
     outbox.add(connection, event.topic, event, key=event.order, type=type(event).__name__)

@@ -1,7 +1,7 @@
-"""Inventory: sets goods aside for orders that are paid for.
+"""Inventory: reserves goods for paid orders.
 
-What is in an order it learns from OrderCreated, that it is paid for from PaymentCompleted. They come from two services,
-in either order: whichever comes second has the goods set aside.
+OrderCreated says what is in an order, PaymentCompleted that it is paid. They come from two services, in either order;
+whichever comes second triggers the reservation.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
-from examples.choreography.events import OrderCreated, PaymentCompleted, StockMissing, StockReserved, tell
+from examples.choreography.events import OrderCreated, PaymentCompleted, StockMissing, StockReserved, publish
 from examples.choreography.service import Service
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ GIVE = text("UPDATE stock SET quantity = quantity + :quantity WHERE item = :item
 RESERVE = text("INSERT INTO reserved VALUES (:order, :item, :quantity)")
 
 
-def note_wishes(connection: Connection, message: Incoming) -> None:
-    """Remember what an order is made of."""
+def record_items(connection: Connection, message: Incoming) -> None:
+    """Record the items of an order."""
     event = message.decode(OrderCreated)
     for item, quantity in event.items.items():
         connection.execute(WANT, {"order": event.order, "item": item, "quantity": quantity})
     reserve_if_ready(connection, event.order)
 
 
-def note_payment(connection: Connection, message: Incoming) -> None:
-    """Remember that an order is paid for."""
+def record_payment(connection: Connection, message: Incoming) -> None:
+    """Record that an order is paid."""
     event = message.decode(PaymentCompleted)
     connection.execute(PAID, {"order": event.order})
     reserve_if_ready(connection, event.order)
 
 
 def reserve_if_ready(connection: Connection, order: str) -> None:
-    """Set everything aside that an order is made of, or nothing, once it is known and paid for."""
+    """Reserve all items of an order, or none, once they are known and paid."""
     wanted = [row._asdict() for row in connection.execute(READY, {"order": order})]
     if not wanted:
         return
@@ -58,11 +58,11 @@ def reserve_if_ready(connection: Connection, order: str) -> None:
         for one in taken:
             connection.execute(GIVE, one)
         missing = next(one["item"] for one in wanted if one not in taken)
-        tell(connection, StockMissing(order=order, reason=f"no {missing}"))
+        publish(connection, StockMissing(order=order, reason=f"no {missing}"))
         return
     for one in taken:
         connection.execute(RESERVE, {"order": order, **one})
-    tell(connection, StockReserved(order=order))
+    publish(connection, StockReserved(order=order))
 
 
-SERVICE = Service("inventory", tables=TABLES, handlers={OrderCreated: note_wishes, PaymentCompleted: note_payment})
+SERVICE = Service("inventory", tables=TABLES, handlers={OrderCreated: record_items, PaymentCompleted: record_payment})

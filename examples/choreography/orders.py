@@ -1,4 +1,4 @@
-"""Orders: takes them, and learns from the others' events how they end."""
+"""Orders: accepts orders, and learns from the other services' events how they end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
-from examples.choreography.events import OrderCreated, PaymentFailed, PaymentRefunded, StockReserved, tell
+from examples.choreography.events import OrderCreated, PaymentFailed, PaymentRefunded, StockReserved, publish
 from examples.choreography.service import Service
 
 if TYPE_CHECKING:
@@ -22,26 +22,26 @@ END = text("UPDATE orders SET status = :status, reason = :reason WHERE id = :id 
 
 
 def place(connection: Connection, order: OrderCreated) -> None:
-    """Take an order."""
+    """Accept an order."""
     items = ", ".join(f"{count} {item}" for item, count in order.items.items())
     connection.execute(INSERT, {"id": order.order, "customer": order.customer, "amount": order.amount, "items": items})
-    tell(connection, order)
+    publish(connection, order)
 
 
 def complete(connection: Connection, message: Incoming) -> None:
-    """It is paid for and set aside: nothing can go wrong any more."""
+    """Paid and reserved: nothing can go wrong any more."""
     event = message.decode(StockReserved)
     connection.execute(END, {"id": event.order, "status": "completed", "reason": ""})
 
 
 def cancel_unpaid(connection: Connection, message: Incoming) -> None:
-    """No money was taken, and inventory sets nothing aside before it is paid for: there is nothing to undo."""
+    """Cancel an unpaid order. Nothing needs to be undone: goods are reserved only after payment."""
     event = message.decode(PaymentFailed)
     connection.execute(END, {"id": event.order, "status": "cancelled", "reason": event.reason})
 
 
 def cancel_refunded(connection: Connection, message: Incoming) -> None:
-    """The last step of undoing: the money is back already."""
+    """Cancel a refunded order: the last step of undoing it."""
     event = message.decode(PaymentRefunded)
     connection.execute(END, {"id": event.order, "status": "cancelled", "reason": event.reason})
 

@@ -1,4 +1,4 @@
-"""Payments: takes the money for an order, and gives it back when the goods are missing."""
+"""Payments: charges for an order, and refunds it if goods are missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from examples.choreography.events import (
     PaymentFailed,
     PaymentRefunded,
     StockMissing,
-    tell,
+    publish,
 )
 from examples.choreography.service import Service
 
@@ -39,36 +39,36 @@ calls = itertools.count(1)
 EVERY_SIXTH = 6
 
 
-def ask_the_bank() -> None:
-    """A bank that is not always there.
+def call_the_bank() -> None:
+    """A bank that is not always reachable.
 
-    What a handler raises undoes its transaction; the message is kept, and handled again a little later.
+    An exception in a handler rolls back its transaction; the message is kept, and handled again a little later.
     """
     if next(calls) % EVERY_SIXTH == 0:
         raise ConnectionError("the bank does not answer")
 
 
 def charge(connection: Connection, message: Incoming) -> None:
-    """Take the money, if it is there. That it is not is no failure of ours, but an event to be told."""
+    """Charge the customer. Too little money is not a failure of ours, but an event to publish."""
     event = message.decode(OrderCreated)
-    ask_the_bank()
+    call_the_bank()
     taken = connection.execute(TAKE, {"customer": event.customer, "amount": event.amount})
     if not taken.rowcount:
-        tell(connection, PaymentFailed(order=event.order, reason="cannot pay"))
+        publish(connection, PaymentFailed(order=event.order, reason="cannot pay"))
         return
     payment = f"payment-{event.order}"
     connection.execute(
         INSERT, {"id": payment, "order": event.order, "customer": event.customer, "amount": event.amount}
     )
-    tell(connection, PaymentCompleted(order=event.order, payment=payment))
+    publish(connection, PaymentCompleted(order=event.order, payment=payment))
 
 
 def refund(connection: Connection, message: Incoming) -> None:
-    """Undo a payment: what was taken is given back, once."""
+    """Refund a payment, once."""
     event = message.decode(StockMissing)
     payment, customer, amount = connection.execute(REFUND, {"order": event.order}).one()
     connection.execute(GIVE, {"customer": customer, "amount": amount})
-    tell(connection, PaymentRefunded(order=event.order, payment=payment, reason=event.reason))
+    publish(connection, PaymentRefunded(order=event.order, payment=payment, reason=event.reason))
 
 
 SERVICE = Service("payments", tables=TABLES, handlers={OrderCreated: charge, StockMissing: refund})

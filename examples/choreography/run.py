@@ -1,4 +1,4 @@
-"""The story: orders come in, something breaks, and in the end the books are right."""
+"""The scenario: orders come in, something breaks, and in the end the books are right."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from examples.choreography import inventory, orders, payments
 from examples.choreography.books import Books
 from examples.choreography.events import SUBJECTS, OrderCreated
 from examples.choreography.nats_server import nats_server
-from examples.ending import held_back, start
+from examples.shutdown import signals_deferred, start
 from postroom.brokers.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from examples.ending import Process, Told
+    from examples.shutdown import PendingSignal, Process
 
 SERVICES = (orders.SERVICE, payments.SERVICE, inventory.SERVICE)
 ROOT = Path(__file__).parents[2]
 PRICES = {"kettle": 30, "lamp": 20, "chair": 80}
-PATIENCE = 60.0
+TIMEOUT = 60.0
 POLL = 0.05
 
 
@@ -38,16 +38,16 @@ class Shop:
 
     def __init__(self, directory: Path) -> None:
         self.databases = {one.name: f"sqlite:///{directory / one.name}.db" for one in SERVICES}
-        with held_back(), ThreadPoolExecutor() as pool:
+        with signals_deferred(), ThreadPoolExecutor() as pool:
             list(pool.map(lambda one: one.set_up(self.databases[one.name]), SERVICES))
         self._before = self.books()
 
     def books(self) -> Books:
-        """What the three databases say now."""
+        """The current contents of the three databases."""
         return Books.read(self.databases)
 
     def place(self, wishes: Iterable[OrderCreated]) -> None:
-        """Take orders, each in a transaction of its own."""
+        """Place orders, each in a transaction of its own."""
         engine = create_engine(self.databases["orders"], connect_args={"timeout": 30})
         for wish in wishes:
             with engine.begin() as connection:
@@ -55,11 +55,11 @@ class Shop:
         engine.dispose()
 
     def is_settled(self) -> bool:
-        """Whether every order has come to an end."""
+        """Whether every order has ended."""
         return not self.books().open
 
     def close_the_books(self) -> int:
-        """Print what became of the orders, and check it; returns the exit code."""
+        """Print the orders and check them; returns the exit code."""
         books = self.books()
         print(f"\n{books.table()}\n")
         violations = books.violations(self._before)
@@ -73,7 +73,7 @@ class Shop:
 
 
 def some_orders(count: int) -> list[OrderCreated]:
-    """Always the same. Some customers cannot pay for all they want, and there are not enough chairs."""
+    """Always the same orders. Some customers cannot pay for everything, and there are not enough chairs."""
     chance = random.Random(7)  # noqa: S311 - repeatable, not secret
     found = []
     for number in range(1, count + 1):
@@ -85,7 +85,7 @@ def some_orders(count: int) -> list[OrderCreated]:
 
 
 def on_nats(directory: Path, count: int) -> int:
-    """Each service is a process of its own, and one of them is killed in the middle of its work."""
+    """Run each service in a process of its own, and kill one of them in the middle of its work."""
     shop = Shop(directory)
     wishes = some_orders(count)
     with ExitStack() as stack:
@@ -114,14 +114,14 @@ def on_nats(directory: Path, count: int) -> int:
 
 
 def in_memory(directory: Path, count: int) -> int:
-    """All three services in this process, with a broker that is a list."""
+    """Run all three services in this process, with a broker in memory."""
     shop = Shop(directory)
-    with held_back() as told:
-        asyncio.run(_in_memory(shop, some_orders(count), told))
+    with signals_deferred() as pending:
+        asyncio.run(_in_memory(shop, some_orders(count), pending))
     return shop.close_the_books()
 
 
-async def _in_memory(shop: Shop, wishes: list[OrderCreated], told: Told) -> None:
+async def _in_memory(shop: Shop, wishes: list[OrderCreated], pending: PendingSignal) -> None:
     broker = MemoryBroker()
     async with AsyncExitStack() as stack:
         for service in SERVICES:
@@ -129,13 +129,13 @@ async def _in_memory(shop: Shop, wishes: list[OrderCreated], told: Told) -> None
         print("Three services are at work, in memory.")
         await asyncio.to_thread(shop.place, wishes)
         print(f"{len(wishes)} orders are placed.")
-        await asyncio.to_thread(wait_until, lambda: told.signal or shop.is_settled(), "all orders come to an end")
+        await asyncio.to_thread(wait_until, lambda: pending.signal or shop.is_settled(), "all orders come to an end")
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Return when the condition holds; give up after a while."""
-    deadline = time.monotonic() + PATIENCE
+    """Wait for a condition, but not for ever."""
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"waited {PATIENCE:.0f} seconds in vain until {what}")
+            raise SystemExit(f"waited {TIMEOUT:.0f} seconds in vain until {what}")
         time.sleep(POLL)

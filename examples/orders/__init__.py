@@ -1,1 +1,1 @@
-"""Order intake: a service takes orders under idempotency keys, and a relay brings them to an exchange."""
+"""Order intake: a service accepts orders under idempotency keys, and a relay sends them to an exchange."""

@@ -6,25 +6,25 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from examples.ending import in_order
+from examples.shutdown import run_until_signal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def main() -> int:
-    """Returns 0 if every order came to the end that it should, 1 if not."""
+    """Return 0 if every order ended as it should, 1 if not."""
     parser = argparse.ArgumentParser(prog="python -m examples.orders", description=__doc__)
-    databases = "an empty one, as postgresql://… or mysql://…; else SQLite in a file"
+    databases = "an empty one, such as postgresql://… or mysql://…; default: SQLite in a file"
     parser.add_argument("--database", metavar="URL", help=databases)
     given = parser.parse_args()
 
-    def story(directory: Path) -> int:
-        from examples.orders.run import play  # it takes a second, in which Ctrl-C is heard already
+    def run(directory: Path) -> int:
+        from examples.orders.run import play  # slow to import: Ctrl-C already works meanwhile
 
         return play(directory, given.database or f"sqlite:///{directory}/orders.db")
 
-    return in_order(story, prefix="orders-")
+    return run_until_signal(run, prefix="orders-")
 
 
 if __name__ == "__main__":

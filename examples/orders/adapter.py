@@ -1,4 +1,4 @@
-"""The adapter: what the relay calls to bring an order to the exchange (``python:examples.orders.adapter:send``)."""
+"""The adapter: the relay calls it to send an order to the exchange (``python:examples.orders.adapter:send``)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from postroom import Message
 
 EXCHANGE = "ORDERS_EXCHANGE"
-"""The variable that holds the exchange's URL."""
+"""The environment variable with the exchange's URL."""
 LONGEST = 60.0
 """Seconds; the relay's own ``BROKER_TIMEOUT_MS`` is shorter, and cancels the call."""
 
 
 async def send(message: Message) -> dict[str, Any]:
-    """Place the order at the exchange, under the same idempotency key at every attempt.
+    """Place the order at the exchange, with the same idempotency key at every attempt.
 
-    Whether an attempt is counted depends on whether the exchange may have had the order. What it has never seen is
-    none (`ConnectionError`): the relay waits until the exchange is back. All else is: no answer, a connection that
-    broke, an answer that is none. The exchange knows the key, so that trying again is safe.
+    Whether an attempt counts depends on whether the exchange may have received the order. If it cannot have
+    (`ConnectionError`), no attempt counts, and the relay waits until the exchange is back. Everything else counts: no
+    answer, a broken connection, an invalid answer. Retrying is safe because the exchange knows the key.
     """
     try:
         answer = await client().post(
@@ -40,7 +40,7 @@ async def send(message: Message) -> dict[str, Any]:
     match answer.status_code:
         case HTTPStatus.OK:
             return {**answer.json(), "status": "ok"}
-        case HTTPStatus.UNPROCESSABLE_ENTITY:  # a reason that no retry mends: the order is dead at once
+        case HTTPStatus.UNPROCESSABLE_ENTITY:  # no retry can help: the order is dead at once
             return {"status": "refused", "reason_code": "INVALID_TARGET", "message": answer.text}
         case other:
             return {"status": "failed", "reason_code": f"HTTP_{other}", "message": answer.text}
@@ -48,5 +48,5 @@ async def send(message: Message) -> dict[str, Any]:
 
 @cache
 def client() -> httpx.AsyncClient:
-    """One for all calls of the relay's process: it keeps connections."""
+    """One client for all calls of the relay's process: it keeps connections open."""
     return httpx.AsyncClient(base_url=os.environ[EXCHANGE], timeout=LONGEST)

@@ -1,4 +1,4 @@
-"""The exchange, simulated: carries each order out once, and has moods: slow, failing, silent, dying."""
+"""A simulated exchange that executes each order once, and has moods: slow, failing, silent, dying."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 PRICES = {"ACME": 120, "GLOBEX": 75, "INITECH": 12}
 BOOK = "ORDERS_EXCHANGE_BOOK"
-"""The variable that names the file in which the exchange writes down what it does."""
+"""The environment variable with the file in which the exchange records what it does."""
 
 
 class Mood(StrEnum):
@@ -26,15 +26,15 @@ class Mood(StrEnum):
     SLOW = "slow"
     """It answers after half a second."""
     FAILING = "failing"
-    """It does nothing, and says so."""
+    """It does nothing, and answers with an error."""
     SILENT = "silent"
-    """It carries the order out, and does not answer the first call until its mood changes; a repetition it does."""
+    """It executes the order, but does not answer the first call until its mood changes; it answers a repetition."""
     DYING = "dying"
-    """It carries the order out, and dies before it answers."""
+    """It executes the order, and dies before it answers."""
 
 
 class Book:
-    """Calls and trades, line by line in a file, so that an exchange that died knows what it has done."""
+    """Calls and trades, line by line in a file, so that an exchange that was restarted knows what it has done."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,12 +45,12 @@ class Book:
         }
 
     def call(self, key: str) -> None:
-        """Somebody has sent an order under this key."""
+        """Record that an order was sent under this key."""
         self.calls.append(key)
         self._write({"what": "call", "key": key})
 
     def trade(self, key: str, symbol: str, quantity: int) -> dict[str, Any]:
-        """Carry the order out, unless that was done under this key before; either way the same is answered."""
+        """Execute the order unless that was done under this key before; the answer is the same either way."""
         if key not in self.trades:
             price = PRICES[symbol] * quantity
             self.trades[key] = {"exchange_id": f"X-{len(self.trades) + 1:03}", "price": price}
@@ -63,7 +63,7 @@ class Book:
 
 
 class Order(BaseModel):
-    """What is to be bought or sold."""
+    """An order to buy or sell."""
 
     symbol: str
     side: str
@@ -79,13 +79,13 @@ class Exchange:
         self._changed = asyncio.Event()
 
     def change(self, mood: Mood) -> None:
-        """Be in this mood from now on; who waits for an answer gets it."""
+        """Change the mood; waiting callers get their answer."""
         self.mood = mood
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def carry_out(self, key: str, order: Order) -> JSONResponse:
-        """Treat an order as the mood has it."""
+        """Handle an order according to the mood."""
         self.book.call(key)
         if self.mood is Mood.FAILING:
             return JSONResponse({"error": "out of order"}, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -113,24 +113,24 @@ app = FastAPI(title="Exchange", lifespan=lifespan)
 
 @app.post("/orders")
 async def orders(request: Request, order: Order, key: Annotated[str, Header(alias="Idempotency-Key")]) -> JSONResponse:
-    """Carry out an order, once for each key."""
+    """Execute an order, once for each key."""
     return await exchange_of(request).carry_out(key, order)
 
 
 @app.put("/mood/{mood}")
 async def change(request: Request, mood: Mood) -> None:
-    """For whoever directs the play."""
+    """Change the mood, for the scenario."""
     exchange_of(request).change(mood)
 
 
 @app.get("/book")
 async def book(request: Request) -> dict[str, Any]:
-    """What the exchange was asked for, and what it has done."""
+    """The calls that the exchange received, and the trades it made."""
     book = exchange_of(request).book
     return {"calls": book.calls, "trades": book.trades}
 
 
 def exchange_of(request: Request) -> Exchange:
-    """The one that this process is."""
+    """The exchange of this process."""
     exchange: Exchange = request.app.state.exchange
     return exchange

@@ -1,4 +1,4 @@
-"""What a client is told instead of what it asked for: always a problem in the form of RFC 9457."""
+"""Error responses: always a problem in the form of RFC 9457."""
 
 from http import HTTPStatus
 from typing import Any
@@ -20,28 +20,28 @@ class Problem(Exception):
         self.body = {"type": f"urn:orders:{name}", "title": title, "status": status, **members}
 
     def response(self, headers: dict[str, str] | None = None) -> Response:
-        """The problem, as an answer."""
+        """The problem as a response."""
         return JSONResponse(self.body, self.status, headers, media_type="application/problem+json")
 
 
 def tell_problem(_request: Request, problem: Problem) -> Response:
-    """A problem that we have found ourselves."""
+    """Respond to a problem that we found ourselves."""
     return problem.response()
 
 
 def tell_invalid_key(_request: Request, error: InvalidEntry) -> Response:
-    """The header holds no key. What the error says does not repeat it."""
+    """Respond to an invalid key. The error's text does not repeat it."""
     return Problem(HTTPStatus.BAD_REQUEST, "key-invalid", "This is no Idempotency-Key.", detail=str(error)).response()
 
 
 def tell_invalid_request(_request: Request, error: RequestValidationError) -> Response:
-    """The request is not one that we understand."""
+    """Respond to a request that is not a valid order."""
     wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid", "This is not an order.", errors=wrong).response()
 
 
 def tell_http_error(_request: Request, error: HTTPException) -> Response:
-    """The framework refuses it: there is no such path or method, or the body cannot be read."""
+    """Respond to an error of the framework: no such path or method, or an unreadable body."""
     status = HTTPStatus(error.status_code)
     return Problem(status, "http", status.phrase, detail=error.detail).response(dict(error.headers or {}))
 

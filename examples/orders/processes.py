@@ -1,4 +1,4 @@
-"""The three programs, each a process of its own on a port of its own: service, exchange, relays."""
+"""The programs, each a process of its own with a port of its own: service, exchange and relays."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from examples.ending import held_back, start
 from examples.orders import adapter, exchange, service
+from examples.shutdown import signals_deferred, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from examples.ending import Process
+    from examples.shutdown import Process
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
+TIMEOUT = 60.0
 POLL = 0.1
-HASTE = {
+FAST = {
     "OUTBOX_POLL_INTERVAL_SEC": "0.05",
     "OUTBOX_LOCK_LEASE_SEC": "1",
     "OUTBOX_BACKOFF_SEC": "0.2",
     "OUTBOX_MAX_ATTEMPTS": "3",
     "BROKER_TIMEOUT_MS": "1000",
 }
-"""Only so that the example is quick: WORKER's own figures are the defaults."""
+"""To make the example quick; a real service keeps the defaults."""
 
 
-class Street:
-    """Service and exchange at work on one database, and relays as they are asked for; all ended with the block.
+class OrderSystem:
+    """Runs service and exchange on one database, and relays on demand; all of them end with the block.
 
-    What the processes print is in files of the directory.
+    The output of the processes is in files in the directory.
     """
 
     def __init__(self, directory: Path, database: str, find_port: Callable[[], int] | None = None) -> None:
@@ -46,12 +46,12 @@ class Street:
         self._directory = directory
         self._stack = ExitStack()
         self._ports = {name: (find_port or free_port)() for name in ("service", "exchange")}
-        self.service = self._stack.enter_context(httpx.Client(base_url=self.url("service"), timeout=PATIENCE))
-        self.exchange = self._stack.enter_context(httpx.Client(base_url=self.url("exchange"), timeout=PATIENCE))
+        self.service = self._stack.enter_context(httpx.Client(base_url=self.url("service"), timeout=TIMEOUT))
+        self.exchange = self._stack.enter_context(httpx.Client(base_url=self.url("exchange"), timeout=TIMEOUT))
 
     def __enter__(self) -> Self:
         try:
-            with held_back():
+            with signals_deferred():
                 service.set_up(self.database)
             started, self._exchange = self._serve("service"), self._serve("exchange")
             self._await_answer("service", started)
@@ -65,20 +65,20 @@ class Street:
         self._stack.close()
 
     def url(self, name: str) -> str:
-        """Where the service or the exchange listens."""
+        """The URL of the service or the exchange."""
         return f"http://127.0.0.1:{self._ports[name]}"
 
     def start_exchange_again(self) -> None:
-        """Wait until it has died, and start it again; it finds its book."""
-        self._exchange.wait(PATIENCE)
+        """Wait until the exchange has died, and start it again; it reads its book."""
+        self._exchange.wait(TIMEOUT)
         self._exchange = self._serve("exchange")
         self._await_answer("exchange", self._exchange)
 
     def start_relay(self, name: str, **settings: str) -> Process:
-        """Start a relay: nothing but ``postroom relay``, with settings as environment variables."""
+        """Start a relay: just ``postroom relay``, with settings as environment variables."""
         broker = f"python:{adapter.__name__}:{adapter.send.__name__}"
         return self._start(
-            name, ["-m", "postroom", "relay", "--broker", broker, "--worker", name], {**HASTE, **settings}
+            name, ["-m", "postroom", "relay", "--broker", broker, "--worker", name], {**FAST, **settings}
         )
 
     def order(self, key: str, symbol: str = "ACME", quantity: int = 1) -> httpx.Response:
@@ -87,21 +87,21 @@ class Street:
         return self.service.post("/do/order", json=wish, headers={"Idempotency-Key": key})
 
     def outcome(self, key: str) -> dict[str, Any]:
-        """What the service tells of an order."""
-        told: dict[str, Any] = self.service.get(f"/do/order/{key}").raise_for_status().json()
-        return told
+        """What the service says about an order."""
+        outcome: dict[str, Any] = self.service.get(f"/do/order/{key}").raise_for_status().json()
+        return outcome
 
-    def be(self, mood: exchange.Mood) -> None:
+    def set_mood(self, mood: exchange.Mood) -> None:
         """Change the exchange's mood."""
         self.exchange.put(f"/mood/{mood}").raise_for_status()
 
     def calls(self, key: str) -> int:
-        """How often the exchange was sent this order."""
+        """How often the exchange received this order."""
         calls: list[str] = self._book()["calls"]
         return calls.count(f"demo/{key}")
 
     def trades(self) -> dict[str, Any]:
-        """What the exchange has carried out, by key."""
+        """The trades of the exchange, by key."""
         trades: dict[str, Any] = self._book()["trades"]
         return {key.removeprefix("demo/"): trade for key, trade in trades.items()}
 
@@ -139,13 +139,13 @@ class Street:
 
 
 def kill(process: Process) -> None:
-    """End it as a crash would."""
+    """Kill a process, as a crash would."""
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
 def free_port() -> int:
-    """A port of this machine on which nobody listens."""
+    """A port of this machine on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -153,9 +153,9 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Return when the condition holds; give up after a while."""
-    deadline = time.monotonic() + PATIENCE
+    """Wait for a condition, but not for ever."""
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"waited {PATIENCE:.0f} seconds in vain until {what}")
+            raise SystemExit(f"waited {TIMEOUT:.0f} seconds in vain until {what}")
         time.sleep(POLL)

@@ -1,4 +1,4 @@
-"""The story: orders come in, everything breaks in turn, and each order is carried out once or refused."""
+"""The scenario: orders come in, everything breaks in turn, and each order is executed once or refused."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import sys
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from examples.ending import call, held_back
 from examples.orders.exchange import Mood
-from examples.orders.processes import Street, kill, wait_until
+from examples.orders.processes import OrderSystem, kill, wait_until
+from examples.shutdown import call, signals_deferred
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from examples.ending import Process
+    from examples.shutdown import Process
 
 LINE = "{:<10} {:<55} {:>5}  {}"
 
 
 class Expected(NamedTuple):
-    """An order of the story: what happened to it, and how it must end."""
+    """An order of the scenario: what happens to it, and how it must end."""
 
     key: str
     what: str
@@ -38,15 +38,15 @@ ORDERS = (
 )
 
 
-class Story:
-    """What is done, and what was found to be wrong."""
+class Scenario:
+    """The steps, and the errors found."""
 
-    def __init__(self, street: Street) -> None:
-        self._street = street
+    def __init__(self, system: OrderSystem) -> None:
+        self._system = system
         self.wrong: list[str] = []
 
-    def tell(self) -> None:
-        """All acts, one after the other."""
+    def run(self) -> None:
+        """Run all steps, one after the other."""
         first = self._ask_again()
         self._order("typo", symbol="ACMEE")
         self._settled("typo", "failed")
@@ -57,13 +57,13 @@ class Story:
         self._kill_the_exchange()
 
     def _ask_again(self) -> Process:
-        self._street.be(Mood.SLOW)
+        self._system.set_mood(Mood.SLOW)
         self._order("fine", quantity=5)
         self._order("fine", quantity=5)
         print("An order is placed twice, with the same key: 202, and 202 …")
-        relay = self._street.start_relay("relay-1", OUTBOX_MAX_ATTEMPTS="4")
+        relay = self._system.start_relay("relay-1", OUTBOX_MAX_ATTEMPTS="4")
         self._settled("fine", "succeeded")
-        self._street.be(Mood.NORMAL)
+        self._system.set_mood(Mood.NORMAL)
         again = self._order("fine", HTTPStatus.OK, quantity=5)
         print(f"… and again when a relay has brought it to the exchange: {again} …")
         self._order("fine", HTTPStatus.CONFLICT, quantity=6)
@@ -72,58 +72,58 @@ class Story:
 
     def _lose_the_answer(self) -> None:
         print("The exchange carries an order out, but does not answer …")
-        self._street.be(Mood.SILENT)
+        self._system.set_mood(Mood.SILENT)
         self._order("lost")
         self._settled("lost", "succeeded")
         print("… until it is asked again.")
 
     def _kill(self, relay: Process) -> None:
         self._order("killed")
-        wait_until(lambda: self._street.calls("killed"), "the relay calls the exchange")
+        wait_until(lambda: self._system.calls("killed"), "the relay calls the exchange")
         kill(relay)
         print("The relay is killed (SIGKILL) while it waits for an answer …")
-        self._street.start_relay("relay-2")
+        self._system.start_relay("relay-2")
         self._settled("killed", "succeeded")
         print("… and another takes over when the lease has ended.")
 
     def _use_up_the_attempts(self) -> None:
-        self._street.be(Mood.FAILING)
+        self._system.set_mood(Mood.FAILING)
         self._order("unlucky")
         self._settled("unlucky", "unknown")
         answered = self._order("unlucky", HTTPStatus.SERVICE_UNAVAILABLE)
         print("The exchange fails until all attempts are used up. Did it carry the order out at one of them? Unknown.")
         print(f"Who orders again is told: {answered}")
-        self._street.be(Mood.NORMAL)
+        self._system.set_mood(Mood.NORMAL)
         requeue = [sys.executable, "-m", "postroom", "dead", "requeue", "--code", "HTTP_503", "--yes"]
-        with held_back():
-            call([*requeue, "--database", self._street.database])
+        with signals_deferred():
+            call([*requeue, "--database", self._system.database])
         self._settled("unlucky", "succeeded")
         print("… and after `postroom dead requeue` it is done.")
 
     def _kill_the_exchange(self) -> None:
-        self._street.be(Mood.DYING)
+        self._system.set_mood(Mood.DYING)
         self._order("quake")
-        self._street.start_exchange_again()
+        self._system.start_exchange_again()
         self._settled("quake", "succeeded")
         print("The exchange dies in the middle of an order. It comes back, and the relay with it.")
 
     def _order(self, key: str, expected: HTTPStatus = HTTPStatus.ACCEPTED, **wish: Any) -> str:
-        answer = self._street.order(key, **wish)
+        answer = self._system.order(key, **wish)
         if answer.status_code != expected:
             self.wrong.append(f"{key} was answered {answer.status_code}, not {expected.value}: {answer.text}")
         return answer.text
 
     def _settled(self, key: str, status: str) -> None:
-        wait_until(lambda: self._street.outcome(key)["status"] == status, f"{key} is {status}")
+        wait_until(lambda: self._system.outcome(key)["status"] == status, f"{key} is {status}")
 
 
 def play(directory: Path, database: str) -> int:
-    """Start service, exchange and relay, tell the story, print and check what became of the orders."""
-    with Street(directory, database) as street:
-        print(f"Orders are taken at {street.url('service')}/do/order, and go to {street.url('exchange')}.\n")
-        story = Story(street)
-        story.tell()
-        wrong = [*story.wrong, *audit(street)]
+    """Start service, exchange and relay, tell the scenario, print and check what became of the orders."""
+    with OrderSystem(directory, database) as system:
+        print(f"Orders are taken at {system.url('service')}/do/order, and go to {system.url('exchange')}.\n")
+        scenario = Scenario(system)
+        scenario.run()
+        wrong = [*scenario.wrong, *audit(system)]
     for one in wrong:
         print(f"WRONG: {one}")
     if wrong:
@@ -132,14 +132,14 @@ def play(directory: Path, database: str) -> int:
     return 0
 
 
-def audit(street: Street) -> list[str]:
-    """Print what became of the orders; returns what must not be."""
+def audit(system: OrderSystem) -> list[str]:
+    """Print the orders; returns the errors found."""
     print("\n" + LINE.format("order", "what happened", "calls", "outcome"))
     wrong = []
-    trades = street.trades()
+    trades = system.trades()
     for order in ORDERS:
-        found, calls = street.outcome(order.key), street.calls(order.key)
-        print(LINE.format(order.key, order.what, calls, f"{found['status']}: {_said(found)}"))
+        found, calls = system.outcome(order.key), system.calls(order.key)
+        print(LINE.format(order.key, order.what, calls, f"{found['status']}: {_summary(found)}"))
         if (found["status"], found["http_status"]) != (order.status, order.http_status):
             wrong.append(f"{order.key} is {found['status']} with {found['http_status']}")
         if calls < order.fewest_calls:
@@ -150,6 +150,6 @@ def audit(street: Street) -> list[str]:
     return [*wrong, *(f"the exchange has carried out {key}, which nobody ordered" for key in trades)]
 
 
-def _said(found: dict[str, Any]) -> str:
+def _summary(found: dict[str, Any]) -> str:
     answer = found["answer"]
     return answer.get("exchange_id") or f"{answer['reason_code']}, {found['http_status']}"

@@ -1,4 +1,4 @@
-"""The service: takes orders, each under an idempotency key, and tells what became of them."""
+"""The service: accepts orders, each under an idempotency key, and reports their outcome."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import IntegrityError
 
-from examples.ending import call
 from examples.orders.problems import HANDLERS, Problem
+from examples.shutdown import call
 from postroom import Outbox
 from postroom.errors import InvalidEntry
 from postroom.idempotency import (
@@ -42,7 +42,7 @@ CREATE TABLE orders (
 )
 """
 MYSQL = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-"""Else MariaDB and MySQL take keys for the same that differ in case only."""
+"""Otherwise MariaDB and MySQL treat keys that differ only in case as equal."""
 INSERT = text(
     "INSERT INTO orders (tenant, idempotency_key, digest, symbol, side, quantity, message_id) "
     "VALUES (:tenant, :key, :digest, :symbol, :side, :quantity, :message)"
@@ -51,16 +51,16 @@ FIND = text("SELECT digest, message_id FROM orders WHERE tenant = :tenant AND id
 POSTGRESQL, MARIADB = "postgresql+psycopg", "mysql+pymysql"
 DRIVERS = {"postgresql": POSTGRESQL, "postgres": POSTGRESQL, "mysql": MARIADB, "mariadb": MARIADB}
 KEY = re.compile(r"(?!\.{1,2}\Z)[ -~]{1,64}")
-"""What is a key here: visible ASCII, to be sent on in a header; and a step of a path, which a dot or two are not."""
+"""Valid keys: visible ASCII, to be sent on in a header; and a path segment, which `.` and `..` are not."""
 REFUSED = "INVALID_TARGET"
-"""The adapter's code for an order that the exchange knows, and does not want."""
+"""The adapter's code for an order that the exchange refused."""
 
 outbox = Outbox()
 ledger = Ledger()
 
 
 class Order(BaseModel):
-    """What a client wants to be bought or sold."""
+    """An order to buy or sell."""
 
     symbol: Annotated[str, Field(pattern="^[A-Z0-9.-]{1,16}$")]
     side: Literal["buy", "sell"]
@@ -68,7 +68,7 @@ class Order(BaseModel):
 
 
 class Asked(NamedTuple):
-    """An order as it came: whose it is, and under which key."""
+    """An order request: its tenant and key."""
 
     tenant: str
     key: str
@@ -76,17 +76,17 @@ class Asked(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where its outcome is found."""
+        """The URL of its outcome."""
         return f"/do/order/{quote(self.key, safe='')}"
 
     @property
     def scope(self) -> str:
-        """What tells it from the orders of others, and from other requests."""
+        """Tells it apart from other tenants' orders, and from other requests."""
         return scope_of(self.tenant, "POST /do/order")
 
 
 def take(connection: Connection, asked: Asked, order: Order) -> Response:
-    """Answer a POST, in one transaction: the key, the order and the message are all there, or none is."""
+    """Handle a POST in one transaction: key, order and message are all recorded, or none is."""
     decision = ledger.begin(connection, asked.key, asked.digest, scope=asked.scope)
     match decision:
         case Run(entry):
@@ -96,7 +96,7 @@ def take(connection: Connection, asked: Asked, order: Order) -> Response:
             row = {**asked._asdict(), **order.model_dump(), "message": str(message.id)}
             try:
                 connection.execute(INSERT, row)
-            except IntegrityError:  # the ledger has forgotten the key, but not we
+            except IntegrityError:  # the ledger has forgotten the key, but we have not
                 raise Problem(
                     HTTPStatus.GONE, "key-spent", "This key was used; its outcome is kept no longer."
                 ) from None
@@ -114,30 +114,30 @@ def take(connection: Connection, asked: Asked, order: Order) -> Response:
 
 
 def accepted(asked: Asked) -> Response:
-    """The order is taken. It is not done yet."""
+    """The order is accepted, and not executed yet."""
     body = {"key": asked.key, "status": "pending"}
     return JSONResponse(body, HTTPStatus.ACCEPTED, {"location": asked.place, "retry-after": "1"})
 
 
 def outcome(connection: Connection, tenant: str, key: str) -> dict[str, Any]:
-    """What became of an order: the ledger knows."""
+    """The outcome of an order, from the ledger."""
     found = connection.execute(FIND, {"tenant": tenant, "key": key}).one_or_none() if KEY.fullmatch(key) else None
     if found is None:
         raise Problem(HTTPStatus.NOT_FOUND, "no-order", "There is no order with this key.")
-    told = {"key": key, "message": found.message_id}
+    order = {"key": key, "message": found.message_id}
     recorded = ledger.look(connection, key, scope=Asked(tenant, key, found.digest).scope)
     if recorded is not None and recorded.status is Status.IN_PROGRESS:
-        return {**told, "status": "pending"}
+        return {**order, "status": "pending"}
     if recorded is None or recorded.expired or recorded.response is None:
         raise Problem(HTTPStatus.GONE, "key-spent", "The outcome of this order is kept no longer.")
     answer = json.loads(recorded.response.body)
-    return {**told, "status": ended(recorded, answer), "http_status": recorded.response.status, "answer": answer}
+    return {**order, "status": ended(recorded, answer), "http_status": recorded.response.status, "answer": answer}
 
 
 def ended(recorded: Recorded, answer: dict[str, Any]) -> str:
-    """How an order ended. It has failed only if the exchange refused it: else it may have been carried out.
+    """How an order ended. It has failed only if the exchange refused it; otherwise it may have been executed.
 
-    Not only by the last attempt: an exchange that is out of order now may have answered an earlier one too late.
+    The last attempt is not enough to know: an exchange that fails now may have executed an earlier attempt.
     """
     if recorded.status is Status.SUCCEEDED:
         return "succeeded"
@@ -146,7 +146,7 @@ def ended(recorded: Recorded, answer: dict[str, Any]) -> str:
 
 @asynccontextmanager
 async def lifespan(application: FastAPI) -> AsyncIterator[None]:
-    """Hold the connections for as long as the service runs."""
+    """Keep the connections open while the service runs."""
     application.state.engine = engine_of(os.environ["POSTROOM_DATABASE"])
     yield
     application.state.engine.dispose()
@@ -156,12 +156,12 @@ app = FastAPI(title="Orders", lifespan=lifespan, exception_handlers=HANDLERS)
 
 
 async def raw_body(request: Request) -> bytes:
-    """The body byte by byte, which tells whether two requests are the same."""
+    """The raw body, which tells whether two requests are the same."""
     return await request.body()
 
 
 def key_of(sent: Annotated[list[str] | None, Header(alias="Idempotency-Key")] = None) -> str:
-    """The order's key; one in quotes is the same as one without."""
+    """The order's key; quotes around it make no difference."""
     match sent:
         case None | []:
             raise Problem(HTTPStatus.BAD_REQUEST, "key-missing", "An order needs an Idempotency-Key.")
@@ -172,7 +172,7 @@ def key_of(sent: Annotated[list[str] | None, Header(alias="Idempotency-Key")] = 
 
 
 Tenant = Annotated[str, Header(alias="X-Tenant", pattern="^[a-z0-9-]{1,16}$")]
-"""Whose order it is; in earnest, whoever authenticates the client says so."""
+"""The tenant; in a real service, authentication determines it."""
 
 
 @app.post("/do/order")
@@ -183,7 +183,7 @@ def post_order(
     key: Annotated[str, Depends(key_of)],
     tenant: Tenant = "demo",
 ) -> Response:
-    """Take an order, once for each key."""
+    """Accept an order, once for each key."""
     asked = Asked(tenant, key, digest_of("POST", request.url.path, request.url.query, body))
     with request.app.state.engine.begin() as connection:
         return take(connection, asked, order)
@@ -191,13 +191,13 @@ def post_order(
 
 @app.get("/do/order/{key:path}")
 def get_order(request: Request, key: str, tenant: Tenant = "demo") -> dict[str, Any]:
-    """What became of an order: pending, succeeded with the exchange's answer, or failed or unknown with the reason."""
+    """The outcome of an order: pending, succeeded with the exchange's answer, or failed or unknown with the reason."""
     with request.app.state.engine.connect() as connection:  # never committed: this only looks
         return outcome(connection, tenant, key)
 
 
 def set_up(database: str) -> None:
-    """Make the tables, Postroom's and the service's own."""
+    """Create Postroom's tables and the service's own."""
     call([sys.executable, "-m", "postroom", "init", "--database", database])
     engine = engine_of(database)
     with engine.begin() as connection:
@@ -206,7 +206,7 @@ def set_up(database: str) -> None:
 
 
 def engine_of(database: str) -> Engine:
-    """SQLAlchemy's engine for a URL as Postroom takes it: it would look for other drivers than we use."""
+    """An engine for a URL in Postroom's form: SQLAlchemy would pick other drivers than we use."""
     url = make_url(database)
     if url.get_backend_name() == "sqlite":
         return create_engine(url, connect_args={"timeout": 30})

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from examples.ending import end
 from examples.orders.exchange import Mood
-from examples.orders.processes import Street, kill, wait_until
+from examples.orders.processes import OrderSystem, kill, wait_until
 from examples.orders.run import ORDERS, audit
 from examples.orders.service import FIND, Asked, engine_of
+from examples.shutdown import end
 from postroom.cli import main
 from postroom.idempotency import Response
 from postroom.rules.replay import Verdict
@@ -34,7 +34,7 @@ from tests.services.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from examples.ending import Process
+    from examples.shutdown import Process
     from tests.conftest import FreshDatabase
 
 KINDS = ("sqlite", "postgresql")
@@ -44,31 +44,31 @@ PATIENT = "60000"
 """Milliseconds: a relay that waits for its answer for as long as the test needs."""
 
 
-class Desk:
-    """A client, an operator and whoever breaks things, around one street."""
+class Operator:
+    """A client, an operator and a saboteur of one system."""
 
-    def __init__(self, street: Street, capsys: pytest.CaptureFixture[str]) -> None:
-        self.street = street
+    def __init__(self, system: OrderSystem, capsys: pytest.CaptureFixture[str]) -> None:
+        self.system = system
         self._capsys = capsys
         self._stack = ExitStack()
 
     def relay(self, name: str, **settings: str) -> Process:
-        started = self.street.start_relay(name, **settings)
+        started = self.system.start_relay(name, **settings)
         self._stack.callback(end, started)
         return started
 
     def order(self, key: str) -> str:
         """Place an order; returns the id of its message."""
-        answer = self.street.order(key)
+        answer = self.system.order(key)
         assert (answer.status_code, answer.headers["location"]) == (202, f"/do/order/{key}")
-        told = self.street.outcome(key)
+        told = self.system.outcome(key)
         assert told["status"] == "pending"
         message: str = told["message"]
         return message
 
     def postroom(self, *arguments: str) -> Any:
         """What an operator's command prints."""
-        assert main([*arguments, "--database", self.street.database, "--json"]) == 0
+        assert main([*arguments, "--database", self.system.database, "--json"]) == 0
         return json.loads(self._capsys.readouterr().out)
 
     def shown(self, message: str) -> dict[str, Any]:
@@ -88,18 +88,18 @@ class Desk:
             pytest.fail(f"{waited}: {seen[-1]}")
 
     def wait_for_calls(self, key: str, count: int) -> None:
-        wait_until(lambda: self.street.calls(key) == count, f"call {count} of {key} is there")
+        wait_until(lambda: self.system.calls(key) == count, f"call {count} of {key} is there")
 
     def succeeded(self, key: str) -> bool:
         """Whether outcome, repetition and exchange agree that the order was carried out, once."""
-        told, again = self.street.outcome(key), self.street.order(key)
+        told, again = self.system.outcome(key), self.system.order(key)
         assert (told["status"], told["http_status"]) == ("succeeded", 200)
         assert (again.status_code, again.json()) == (200, told["answer"])
-        return bool(self.street.trades()[key] == told["answer"])
+        return bool(self.system.trades()[key] == told["answer"])
 
     def close(self) -> None:
         self._stack.close()
-        self.street.be(Mood.NORMAL)
+        self.system.set_mood(Mood.NORMAL)
 
 
 @contextmanager
@@ -112,179 +112,180 @@ def no_settings() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def street(
+def system(
     request: pytest.FixtureRequest, module_database: FreshDatabase, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Street]:
-    directory = tmp_path_factory.mktemp("street")
-    with no_settings(), Street(directory, module_database(request.param), free_port) as street:
-        yield street
+) -> Iterator[OrderSystem]:
+    directory = tmp_path_factory.mktemp("system")
+    with no_settings(), OrderSystem(directory, module_database(request.param), free_port) as system:
+        yield system
 
 
 @pytest.fixture
-def desk(street: Street, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
-    with closing(Desk(street, capsys)) as desk:
-        yield desk
+def operator(system: OrderSystem, capsys: pytest.CaptureFixture[str]) -> Iterator[Operator]:
+    with closing(Operator(system, capsys)) as operator:
+        yield operator
 
 
-def test_W_101_pending_sending_succeeded(desk: Desk) -> None:
-    message = desk.order("W-101")
-    assert desk.shown(message)["status"] == "pending"
-    desk.street.be(Mood.SILENT)
-    desk.relay("relay", BROKER_TIMEOUT_MS=PATIENT)
-    desk.wait_for_calls("W-101", 1)
-    shown = desk.shown(message)
+def test_W_101_pending_sending_succeeded(operator: Operator) -> None:
+    message = operator.order("W-101")
+    assert operator.shown(message)["status"] == "pending"
+    operator.system.set_mood(Mood.SILENT)
+    operator.relay("relay", BROKER_TIMEOUT_MS=PATIENT)
+    operator.wait_for_calls("W-101", 1)
+    shown = operator.shown(message)
     assert (shown["status"], shown["owner"]) == ("sending", "relay")
-    assert desk.street.outcome("W-101")["status"] == "pending"
-    desk.street.be(Mood.NORMAL)
-    desk.wait_for_status(message, "sent")
-    assert desk.succeeded("W-101")
-    assert desk.street.calls("W-101") == 1
+    assert operator.system.outcome("W-101")["status"] == "pending"
+    operator.system.set_mood(Mood.NORMAL)
+    operator.wait_for_status(message, "sent")
+    assert operator.succeeded("W-101")
+    assert operator.system.calls("W-101") == 1
 
 
-def test_W_102_a_timeout_waits_for_its_second_attempt_which_succeeds(desk: Desk) -> None:
-    desk.street.be(Mood.SILENT)
-    message = desk.order("W-102")
-    desk.relay("relay", BROKER_TIMEOUT_MS="1500", OUTBOX_BACKOFF_SEC="60")
-    desk.wait_for_status(message, "waiting")
-    shown = desk.shown(message)
+def test_W_102_a_timeout_waits_for_its_second_attempt_which_succeeds(operator: Operator) -> None:
+    operator.system.set_mood(Mood.SILENT)
+    message = operator.order("W-102")
+    operator.relay("relay", BROKER_TIMEOUT_MS="1500", OUTBOX_BACKOFF_SEC="60")
+    operator.wait_for_status(message, "waiting")
+    shown = operator.shown(message)
     assert (shown["reason"], shown["attempts"], shown["error_code"]) == ("retry", 1, "TIMEOUT")
-    assert desk.postroom("status")["waiting"] == 1
-    assert desk.street.outcome("W-102")["status"] == "pending"
-    with closing(Store(desk.street.database)) as store:
+    assert operator.postroom("status")["waiting"] == 1
+    assert operator.system.outcome("W-102")["status"] == "pending"
+    with closing(Store(operator.system.database)) as store:
         clock.advance(store, 60)
-    desk.wait_for_status(message, "sent")
-    assert desk.shown(message)["attempts"] == 1
-    assert desk.succeeded("W-102")
-    assert desk.street.calls("W-102") == 2
+    operator.wait_for_status(message, "sent")
+    assert operator.shown(message)["attempts"] == 1
+    assert operator.succeeded("W-102")
+    assert operator.system.calls("W-102") == 2
 
 
-def test_W_103_what_a_killed_relay_held_another_sends_when_the_lease_has_ended(desk: Desk) -> None:
-    desk.street.be(Mood.SILENT)
-    message = desk.order("W-103")
-    victim = desk.relay("victim", BROKER_TIMEOUT_MS=PATIENT)
-    desk.wait_for_calls("W-103", 1)
+def test_W_103_what_a_killed_relay_held_another_sends_when_the_lease_has_ended(operator: Operator) -> None:
+    operator.system.set_mood(Mood.SILENT)
+    message = operator.order("W-103")
+    victim = operator.relay("victim", BROKER_TIMEOUT_MS=PATIENT)
+    operator.wait_for_calls("W-103", 1)
     kill(victim)
     assert victim.returncode == -signal.SIGKILL
-    assert desk.street.outcome("W-103")["status"] == "pending"
-    desk.relay("heir")
-    desk.wait_for_status(message, "sent")
-    assert desk.shown(message)["attempts"] == 0  # a crash burns none
-    assert desk.street.calls("W-103") == 2
-    assert desk.succeeded("W-103")
+    assert operator.system.outcome("W-103")["status"] == "pending"
+    operator.relay("heir")
+    operator.wait_for_status(message, "sent")
+    assert operator.shown(message)["attempts"] == 0  # a crash burns none
+    assert operator.system.calls("W-103") == 2
+    assert operator.succeeded("W-103")
 
 
-def test_W_104_attempts_used_up_are_the_end_until_an_operator_queues_it_again(desk: Desk) -> None:
-    desk.street.be(Mood.FAILING)
-    message = desk.order("W-104")
-    desk.relay("relay", OUTBOX_MAX_ATTEMPTS="2")
-    desk.wait_for_status(message, "dead")
-    shown, told, again = desk.shown(message), desk.street.outcome("W-104"), desk.street.order("W-104")
+def test_W_104_attempts_used_up_are_the_end_until_an_operator_queues_it_again(operator: Operator) -> None:
+    operator.system.set_mood(Mood.FAILING)
+    message = operator.order("W-104")
+    operator.relay("relay", OUTBOX_MAX_ATTEMPTS="2")
+    operator.wait_for_status(message, "dead")
+    shown, told, again = operator.shown(message), operator.system.outcome("W-104"), operator.system.order("W-104")
     assert (shown["attempts"], shown["error_code"]) == (2, "HTTP_503")
     assert (told["status"], told["http_status"], told["answer"]["reason_code"]) == ("unknown", 503, "HTTP_503")
     assert (again.status_code, again.headers["content-type"]) == (503, "application/problem+json")
-    assert "W-104" not in desk.street.trades()
-    desk.street.be(Mood.NORMAL)
-    desk.street.be(Mood.SILENT)
-    assert desk.postroom("dead", "requeue", message, "--yes")["requeued"] == 1
-    assert desk.street.outcome("W-104")["status"] == "pending"
-    assert desk.street.order("W-104").status_code == 202
-    desk.street.be(Mood.NORMAL)
-    desk.wait_for_status(message, "sent")
-    assert desk.succeeded("W-104")
-    assert desk.street.calls("W-104") == 3
+    assert "W-104" not in operator.system.trades()
+    operator.system.set_mood(Mood.NORMAL)
+    operator.system.set_mood(Mood.SILENT)
+    assert operator.postroom("dead", "requeue", message, "--yes")["requeued"] == 1
+    assert operator.system.outcome("W-104")["status"] == "pending"
+    assert operator.system.order("W-104").status_code == 202
+    operator.system.set_mood(Mood.NORMAL)
+    operator.wait_for_status(message, "sent")
+    assert operator.succeeded("W-104")
+    assert operator.system.calls("W-104") == 3
 
 
-def test_W_105_what_the_ledger_knows_to_have_succeeded_is_brought_in_line_and_not_sent(desk: Desk) -> None:
-    message = desk.order("W-105")
-    confirm_by_hand(desk.street, "W-105")
-    assert desk.shown(message)["status"] == "pending"
-    desk.relay("relay")
-    desk.wait_for_status(message, "sent")
-    told = desk.street.outcome("W-105")
+def test_W_105_what_the_ledger_knows_to_have_succeeded_is_brought_in_line_and_not_sent(operator: Operator) -> None:
+    message = operator.order("W-105")
+    confirm_by_hand(operator.system, "W-105")
+    assert operator.shown(message)["status"] == "pending"
+    operator.relay("relay")
+    operator.wait_for_status(message, "sent")
+    told = operator.system.outcome("W-105")
     assert (told["status"], told["answer"]) == ("succeeded", {"exchange_id": "by telephone"})
-    assert desk.street.calls("W-105") == 0
+    assert operator.system.calls("W-105") == 0
 
 
-def confirm_by_hand(street: Street, key: str) -> None:
+def confirm_by_hand(system: OrderSystem, key: str) -> None:
     """Write into the ledger what a worker writes that dies before it gets to the outbox."""
-    engine = engine_of(street.database)
+    engine = engine_of(system.database)
     with engine.connect() as connection:
         asked = Asked("demo", key, connection.execute(FIND, {"tenant": "demo", "key": key}).one().digest)
     engine.dispose()
     response = Response(200, body=b'{"exchange_id": "by telephone"}')
-    with closing(Store(street.database)) as store:
+    with closing(Store(system.database)) as store:
         confirmation = Confirmation(asked.scope, asked.key, asked.digest, succeeded=True, response=response)
         assert store.run(Confirmations(store.names).confirm([confirmation], 3600)) == [Verdict.CONFIRMED]
 
 
-def test_R_5_an_exchange_that_dies_during_a_call_counts_once_and_one_that_is_away_never(desk: Desk) -> None:
-    desk.street.be(Mood.DYING)
-    message = desk.order("quake")
-    desk.relay("relay", OUTBOX_MAX_ATTEMPTS="2")
-    wait_until(lambda: desk.shown(message)["reason"] == "broker_down", "the relay notices that the exchange is away")
-    desk.street.start_exchange_again()
-    desk.wait_for_status(message, "sent")
-    assert desk.shown(message)["attempts"] == 1
-    assert desk.succeeded("quake")
-    assert desk.street.calls("quake") == 2
+def test_R_5_an_exchange_that_dies_during_a_call_counts_once_and_one_that_is_away_never(operator: Operator) -> None:
+    operator.system.set_mood(Mood.DYING)
+    message = operator.order("quake")
+    operator.relay("relay", OUTBOX_MAX_ATTEMPTS="2")
+    wait_until(lambda: operator.shown(message)["reason"] == "broker_down", "the relay notices the outage")
+    operator.system.start_exchange_again()
+    operator.wait_for_status(message, "sent")
+    assert operator.shown(message)["attempts"] == 1
+    assert operator.succeeded("quake")
+    assert operator.system.calls("quake") == 2
 
 
 @pytest.mark.parametrize(
     ("mood", "code", "http_status"), [(Mood.SILENT, "TIMEOUT", 504), (Mood.DYING, "CONNECTION", 502)]
 )
 def test_E_1_an_order_that_was_carried_out_is_unknown_and_not_failed_until_it_is_queued_again(
-    desk: Desk, mood: Mood, code: str, http_status: int
+    operator: Operator, mood: Mood, code: str, http_status: int
 ) -> None:
-    desk.street.be(mood)
-    message = desk.order(mood)
-    desk.relay("relay", OUTBOX_MAX_ATTEMPTS="1", BROKER_TIMEOUT_MS="1500")
-    desk.wait_for_status(message, "dead")
+    operator.system.set_mood(mood)
+    message = operator.order(mood)
+    operator.relay("relay", OUTBOX_MAX_ATTEMPTS="1", BROKER_TIMEOUT_MS="1500")
+    operator.wait_for_status(message, "dead")
     if mood is Mood.DYING:
-        desk.street.start_exchange_again()
-    told, again, traded = desk.street.outcome(mood), desk.street.order(mood), desk.street.trades()
+        operator.system.start_exchange_again()
+    told, again, traded = operator.system.outcome(mood), operator.system.order(mood), operator.system.trades()
     assert (told["status"], told["http_status"], told["answer"]["reason_code"]) == ("unknown", http_status, code)
     assert again.status_code == http_status
-    assert desk.postroom("dead", "requeue", message, "--yes")["requeued"] == 1
-    desk.wait_for_status(message, "sent")
-    assert desk.succeeded(mood)
-    assert desk.street.trades() == traded
-    assert desk.street.calls(mood) == 2
+    assert operator.postroom("dead", "requeue", message, "--yes")["requeued"] == 1
+    operator.wait_for_status(message, "sent")
+    assert operator.succeeded(mood)
+    assert operator.system.trades() == traded
+    assert operator.system.calls(mood) == 2
 
 
-def test_K_2_what_a_client_is_answered(desk: Desk) -> None:
-    street = desk.street
-    desk.order("K-2")
-    again, other = street.order("K-2"), street.order("K-2", quantity=2)
+def test_K_2_what_a_client_is_answered(operator: Operator) -> None:
+    system = operator.system
+    operator.order("K-2")
+    again, other = system.order("K-2"), system.order("K-2", quantity=2)
     assert (again.status_code, again.json()) == (202, {"key": "K-2", "status": "pending"})
     wish = {"symbol": "ACME", "side": "buy", "quantity": 1}
-    keyless = street.service.post("/do/order", json=wish)
-    too_long = street.service.post("/do/order", json=wish, headers={"Idempotency-Key": "k" * 65})
-    unseen = street.service.post("/do/order", json=wish, headers={"Idempotency-Key": "k\x7f"})
-    nonsense = street.service.post("/do/order", json={**wish, "quantity": -1}, headers={"Idempotency-Key": "K-3"})
-    unknown = street.service.get("/do/order/K-4")
-    foreign = street.service.get("/do/order/K-2", headers={"X-Tenant": "other"})
+    keyless = system.service.post("/do/order", json=wish)
+    too_long = system.service.post("/do/order", json=wish, headers={"Idempotency-Key": "k" * 65})
+    unseen = system.service.post("/do/order", json=wish, headers={"Idempotency-Key": "k\x7f"})
+    nonsense = system.service.post("/do/order", json={**wish, "quantity": -1}, headers={"Idempotency-Key": "K-3"})
+    unknown = system.service.get("/do/order/K-4")
+    foreign = system.service.get("/do/order/K-2", headers={"X-Tenant": "other"})
     answers = (other, keyless, too_long, unseen, nonsense, unknown, foreign)
     assert [one.status_code for one in answers] == [409, 400, 400, 400, 422, 404, 404]
     assert {one.headers["content-type"] for one in answers} == {"application/problem+json"}
     assert {one.json()["status"] == one.status_code for one in answers} == {True}
 
 
-def test_K_2_the_same_order_at_the_same_time_is_taken_once(desk: Desk) -> None:
-    before = desk.postroom("status")["pending"]
+def test_K_2_the_same_order_at_the_same_time_is_taken_once(operator: Operator) -> None:
+    before = operator.postroom("status")["pending"]
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: desk.street.order("at/once"), range(16)))
+        answers = list(pool.map(lambda _: operator.system.order("at/once"), range(16)))
     assert {one.status_code for one in answers} == {202}
-    assert desk.street.service.get(answers[0].headers["location"]).json()["key"] == "at/once"
-    assert desk.postroom("status")["pending"] == before + 1
+    assert operator.system.service.get(answers[0].headers["location"]).json()["key"] == "at/once"
+    assert operator.postroom("status")["pending"] == before + 1
 
 
-def test_K_1_a_key_whose_outcome_is_kept_no_longer_is_not_taken_for_another_order(desk: Desk) -> None:
-    message = desk.order("K-1")
-    desk.relay("relay")
-    desk.wait_for_status(message, "sent")
-    with closing(Store(desk.street.database)) as store:
+def test_K_1_a_key_whose_outcome_is_kept_no_longer_is_not_taken_for_another_order(operator: Operator) -> None:
+    message = operator.order("K-1")
+    operator.relay("relay")
+    operator.wait_for_status(message, "sent")
+    with closing(Store(operator.system.database)) as store:
         clock.advance(store, 25 * 3600)
-    answers = desk.street.order("K-1"), desk.street.order("K-1", quantity=2), desk.street.service.get("/do/order/K-1")
+    system = operator.system
+    answers = system.order("K-1"), system.order("K-1", quantity=2), system.service.get("/do/order/K-1")
     assert [one.status_code for one in answers] == [410, 410, 410]
 
 
@@ -307,8 +308,8 @@ def test_E_1_one_command_starts_all_of_it(kind: str, fresh_database: FreshDataba
     assert "none was carried out twice" in ended.stdout
 
 
-class Told(Street):
-    """A street of which is known what everybody would tell."""
+class FakedOutcomes(OrderSystem):
+    """A system with made-up outcomes, calls and trades."""
 
     def __init__(self, outcomes: dict[str, Any], calls: dict[str, int], trades: dict[str, Any]) -> None:
         self._outcomes, self._calls, self._trades = outcomes, calls, trades
@@ -329,9 +330,9 @@ def test_E_1_the_audit_sees_what_is_wrong() -> None:
     good = {key: {"status": "succeeded", "http_status": 200, "answer": trade} for key, trade in done.items()}
     bad = {"status": "failed", "http_status": 422, "answer": {"reason_code": "INVALID_TARGET"}}
     outcomes, calls = {**good, "typo": bad}, {one.key: one.fewest_calls for one in ORDERS}
-    assert audit(Told(outcomes, calls, done)) == []
-    assert len(audit(Told({**outcomes, "typo": {**bad, "http_status": 500}}, calls, done))) == 1
-    assert len(audit(Told({**outcomes, "fine": bad}, calls, done))) == 2
-    assert len(audit(Told(outcomes, {**calls, "lost": 1}, done))) == 1
-    assert len(audit(Told(outcomes, calls, {**done, "typo": {}}))) == 1
-    assert len(audit(Told(outcomes, calls, {**done, "fine again": {}}))) == 1
+    assert audit(FakedOutcomes(outcomes, calls, done)) == []
+    assert len(audit(FakedOutcomes({**outcomes, "typo": {**bad, "http_status": 500}}, calls, done))) == 1
+    assert len(audit(FakedOutcomes({**outcomes, "fine": bad}, calls, done))) == 2
+    assert len(audit(FakedOutcomes(outcomes, {**calls, "lost": 1}, done))) == 1
+    assert len(audit(FakedOutcomes(outcomes, calls, {**done, "typo": {}}))) == 1
+    assert len(audit(FakedOutcomes(outcomes, calls, {**done, "fine again": {}}))) == 1
