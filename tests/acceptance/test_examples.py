@@ -63,7 +63,7 @@ def test_E_2_an_order_that_comes_to_no_end_is_a_failure(tmp_path: Path, capsys: 
     shop.place(some_orders(1))
     assert not shop.is_settled()
     assert shop.close_the_books() == 1
-    assert "WRONG: 001 has come to no end" in capsys.readouterr().out
+    assert "WRONG: 001 has not ended" in capsys.readouterr().out
 
 
 RIGHT = Books(
