@@ -1,4 +1,4 @@
-"""Marks: a unique row written in the same transaction as the effect it stands for."""
+"""Inbox marks: a unique row, written in the same transaction as the effect of the message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Marker:
-    """Writes inbox marks on PostgreSQL and SQLite, where a mark that is there already is no error."""
+    """Writes inbox marks on PostgreSQL and SQLite, where inserting an existing mark is no error."""
 
     def __init__(self, names: Names) -> None:
         inbox = names.mapping()["inbox"]
@@ -24,11 +24,11 @@ class Marker:
         self._select = f"SELECT 1 FROM {inbox} WHERE consumer = :consumer AND message_id = :id"
 
     def mark(self, consumer: str, message_id: str) -> Steps[bool]:
-        """Write the mark. False if it was there."""
+        """Write the mark. Returns False if it existed."""
         return bool((yield from self.mark_many(consumer, [message_id])))
 
     def mark_many(self, consumer: str, message_ids: Collection[str]) -> Steps[set[str]]:
-        """Write the marks; returns those that were not there.
+        """Write the marks; returns those that did not exist.
 
         In the order of the ids, so that two transactions that mark the same ones do not wait for each other in turn.
         """
@@ -43,13 +43,13 @@ class Marker:
         return fresh
 
     def is_marked(self, consumer: str, message_id: str) -> Steps[bool]:
-        """Whether the mark is there, as the transaction sees it."""
+        """Whether the mark exists, as the transaction sees it."""
         found = yield Query(self._select, {"consumer": consumer, "id": message_id})
         return bool(found.rows)
 
 
 class MySQLMarker(Marker):
-    """INSERT IGNORE would hide other errors too; a duplicate undoes only its own statement, so it can be caught."""
+    """INSERT IGNORE would hide other errors too. A duplicate undoes only its own statement, so it can be caught."""
 
     def mark_many(self, consumer: str, message_ids: Collection[str]) -> Steps[set[str]]:
         fresh: set[str] = set()

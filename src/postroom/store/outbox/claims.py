@@ -42,8 +42,8 @@ class RowClaims:
         """Lease messages without a key, oldest first, skipping those that others hold.
 
         Committed when it returns. What is past its expiry, has no message or was claimed too often is settled here
-        and not handed out. `after` starts the scan behind a position; `due` also looks at scheduled and failed ones;
-        of each kind only the first is taken that makes more than `most_bytes` together.
+        and not handed out. `after` starts the scan behind a position; `due` includes scheduled and failed ones. Takes
+        as many of each kind as fit into `most_bytes`, and the one that exceeds it.
         """
         token = token or new_token()
         lease = {
@@ -66,7 +66,7 @@ class RowClaims:
         return (yield from self._screening.screen(claimed, {row[0] for row in rows if row[5]}))
 
     def _lease_ready(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
-        """Lease ready rows; each comes as position, lane, attempts, claims, size, expired and the message columns."""
+        """Lease ready rows; returns position, lane, attempts, claims, size, expired and the message columns of each."""
         sql = self.sql
         first = (
             f"SELECT state, lane, position, {sql.size('d')} FROM {sql.delivery} d "

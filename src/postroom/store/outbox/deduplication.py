@@ -24,11 +24,11 @@ class Deduplication:
     def deduplicate(
         self, claimed: Sequence[Claimed], in_flight: Collection[tuple[str, str | None]] = ()
     ) -> Steps[Deduplicated]:
-        """Settle what was sent before, by topic and digest, and sort out the rest.
+        """Settle what was sent before, by topic and digest, and return what to send now.
 
-        Best effort: two that are in flight in two workers at the same time are both sent. Of twins in one batch the
-        first is sent, the others, and those whose twin is `in_flight`, are given back and will find its receipt; with
-        a key, so is what stands behind them on it. Counts what was sent since deduplication is switched on.
+        Best effort: two that two workers have in flight at the same time are both sent. Of duplicates in one batch the
+        first is sent; the others, and those already `in_flight`, are given back and will find its receipt, and so is
+        what stands behind them on their key. Knows what was sent since deduplication was switched on.
         """
         answers = yield from self._answers([content_hash(one) for one in claimed])
         send: list[Claimed] = []
@@ -60,7 +60,7 @@ class Deduplication:
         )
 
     def _answers(self, hashes: Collection[int]) -> Steps[dict[tuple[str, str | None], str | None]]:
-        """What the broker answered to content that was sent. The hash finds it, topic and digest decide."""
+        """The broker's answers to content that was sent. The hash finds a receipt, topic and digest decide."""
         if not hashes:
             return {}
         sql = self._sql
@@ -72,5 +72,5 @@ class Deduplication:
 
 
 def content_hash(claimed: Claimed) -> int:
-    """What a receipt is found by when the same content goes to the same topic again."""
+    """The hash by which a receipt is found when the same content goes to the same topic again."""
     return key_hash(f"{claimed.message.topic}\0{claimed.message.digest}")

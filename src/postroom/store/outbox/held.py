@@ -1,4 +1,4 @@
-"""Which leases still hold. Every write of the lease protocol asks here first, and locks what it finds."""
+"""Which leases still hold. Portable writes of the lease protocol ask here first, and lock what they find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HeldTargets: what waits because its topic takes no messages, and freeing it when the topic does again."""
+"""Held targets: topics that take no messages at the moment, and freeing what waits for them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 MOST_TARGETS = 1000
-"""Topics that are told, those with the most messages first."""
+"""Topics that are listed, those with the most messages first."""
 HELD_BACK = f"{in_state(Stored.RETRY, 'd')} AND d.error_code = '{Reason.TARGET_UNAVAILABLE}'"
 """The condition for deliveries `d` that wait for their topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldTarget:
-    """A topic of a queue that took no messages when last one of them tried."""
+    """A topic that took no messages at the last attempt."""
 
     queue: str
     topic: str
     waiting: int
-    """Messages that wait for it; what is behind these on their keys is not counted."""
+    """Messages that wait for it, without those held back behind them on their keys."""
     since: datetime | None
-    """Since when the first of them waits."""
+    """Since when the first one has waited."""
     reason: str
 
 
 class FreedBatch(NamedTuple):
-    """How many messages were freed, and where there may be more."""
+    """How many messages were freed, and where to go on."""
 
     messages: int
     next: Place | None
@@ -46,14 +46,14 @@ BEGINNING = Place(NO_LANE, 0)
 
 
 class HeldTargets(Operations):
-    """Held-back targets. What the deliveries say is all that is known of them: nothing else could be out of step."""
+    """Held targets of one queue. They are read from the deliveries themselves, so nothing can be out of step."""
 
     def held_targets(self) -> Steps[list[HeldTarget]]:
         """The topics that messages wait for, over all queues."""
         return (yield from self._held("", {}))
 
     def targets_of_queue(self) -> Steps[list[HeldTarget]]:
-        """Those of this queue."""
+        """The topics that messages of this queue wait for."""
         return (yield from self._held(" AND d.queue = :queue", {"queue": self.queue}))
 
     def _held(self, where: str, params: dict[str, str]) -> Steps[list[HeldTarget]]:
@@ -71,8 +71,7 @@ class HeldTargets(Operations):
     def free(self, topics: Sequence[str], begin: Place = BEGINNING, most: int = CHUNK) -> Steps[FreedBatch]:
         """Make some of what waits for these topics due now, the oldest of each lane first.
 
-        `begin` is where to go on: call it again until it is nowhere. All calls together read what waits once, however
-        many topics there are.
+        Call it again from `next` until that is None. All calls together read what waits once, for any number of topics.
         """
         freed = 0
         lane, after = begin
@@ -87,7 +86,7 @@ class HeldTargets(Operations):
         return FreedBatch(freed, None)
 
     def free_one_of_each(self, topics: Sequence[str]) -> Steps[int]:
-        """Make one message of each of these topics due now, to try it; returns how many it were."""
+        """Make one message of each of these topics due now, as a probe; returns how many."""
         found = yield Query(
             f"SELECT m.topic, d.lane, min(d.position) FROM {self.delivery} d "
             f"JOIN {self.outbox} m ON m.position = d.position "
@@ -101,7 +100,7 @@ class HeldTargets(Operations):
         return len(first_of)
 
     def _waiting(self, topics: Sequence[str], lane: int, after: int, most: int) -> Steps[Sequence[Place]]:
-        # Left alone, MySQL takes the index of what is due, and sorts all that waits for each batch.
+        # By itself, MySQL takes the index of what is due, and sorts all that waits for each batch.
         by_position = " FORCE INDEX (PRIMARY)" if self.dialect.name == "mysql" else ""
         found = yield Query(
             f"SELECT d.lane, d.position FROM {self.delivery} d{by_position} "

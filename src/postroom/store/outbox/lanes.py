@@ -1,4 +1,4 @@
-"""Lanes: order by key. Who holds a lane's lease sends its messages, in order; no lease is written for each message."""
+"""Lanes: order by key. The holder of a lane's lease sends its messages in order, without a lease for each."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from postroom.store.outbox.selections import Selections
 
 FREED = 0
-"""In place of a position, in a row that says that something has become free in a lane."""
+"""Stands in place of a position, in a row that says that something was freed in a lane."""
 MOST_PROMOTED = 1000
-"""Messages that come due together may be millions: more than one statement can write within a lane's lease."""
+"""Millions of messages may come due together: more than one statement can write within a lane's lease."""
 
 
 class Lanes:
@@ -40,7 +40,7 @@ class Lanes:
     def take(self, worker: str, seconds: float, limit: int = LANES, *, token: int | None = None) -> Steps[list[Lane]]:
         """Lease free lanes. Committed when it returns: only a later statement may read what is in them.
 
-        A queue's lanes are made when they are first asked for; `init` has made those of the default queue.
+        Creates a queue's lanes at the first call; `init` has created those of the default queue.
         """
         sql = self.sql
         token = token or new_token()
@@ -61,14 +61,14 @@ class Lanes:
         most_bytes: int = UNBOUNDED,
         renew: bool = True,
     ) -> Steps[Claim]:
-        """The next messages of lanes that are held, in order, at most `limit` of each lane; renews their leases.
+        """The next messages of held lanes, in order, at most `limit` of each lane; renews the leases.
 
-        Without `renew` the lanes stay as they are, and the read waits for nobody; nor is it noted how far it came.
+        Without `renew` it leaves the lanes as they are, waits for nobody, and does not record how far it read.
 
-        Left out is what a failed or, under `hold`, dead message of its key stands before, and what is in flight.
-        `after` starts each lane's scan behind a position, unless something was `freed` in it that may lie before that:
-        `look_back` then, and read it from the beginning. Lanes whose lease was lost give nothing.
-        Hand a lane in as interrupted only at its first read: each such read counts as a claim of the messages it gives.
+        Leaves out what is in flight, and what stands behind a failed or, under `hold`, dead message of its key.
+        `after` starts each lane's scan behind a position. If something before it may have been `freed`, the lane is not
+        read: call `look_back`, and read from the beginning. A lane whose lease was lost returns nothing.
+        Pass a lane as interrupted only at its first read: such a read counts as a claim of the messages it returns.
         """
         sql = self.sql
         if not lanes:
@@ -91,16 +91,16 @@ class Lanes:
         return replace(claim, cut_short=cut_short, freed=freed) if cut_short or freed else claim
 
     def look_back(self, lanes: Sequence[Lane]) -> Steps[None]:
-        """Say that lanes with something `freed` are read from the beginning from now on."""
+        """Record that lanes with something `freed` are being read from the beginning."""
         sql = self.sql
         if lanes:
             again = f"UPDATE {sql.lane} SET read_to = -1 - read_to WHERE queue = :queue AND read_to < 0"
             yield from sql.statement(f"{again} AND ({_these(lanes)})", {"queue": sql.queue})
 
     def ages(self) -> Steps[Ages]:
-        """Which transactions may still commit messages at positions that lie before others which were read.
+        """Which transactions may still commit messages at positions before those that were read.
 
-        Into a queue that messages are routed into, one may come at any position and at any time.
+        In a queue that messages are routed into, one may arrive at any position at any time.
         """
         sql = self.sql
         yield from ()
@@ -111,14 +111,14 @@ class Lanes:
     def promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
         """Make what is due in these lanes ready; returns the lowest such position of each lane, to read from there.
 
-        A thousand or so at a time: call it again as long as it returns any.
+        At most a thousand or so at a time: call it again as long as it returns any.
         """
         if not lanes:
             return {}
         return (yield from self._promote(lanes))
 
     def release(self, lanes: Sequence[Lane]) -> Steps[None]:
-        """End the leases of lanes, where nobody else has them."""
+        """End the leases of lanes that are still held by their token."""
         sql = self.sql
         if lanes:
             yield from sql.statement(
@@ -128,7 +128,7 @@ class Lanes:
             )
 
     def _count_claims(self, claimed: Sequence[Claimed]) -> Steps[None]:
-        """Count the claim of messages in a lane that was interrupted, where the lane is still held."""
+        """Count the claim of messages in an interrupted lane, if the lane is still held."""
         sql = self.sql
         held = yield from self._held.of(claimed)
         mine = [one for one in claimed if one.lease in held]
@@ -140,7 +140,7 @@ class Lanes:
             )
 
     def _take(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
-        """Lease free lanes; each comes with the token of its last holder, 0 if that one released it."""
+        """Lease free lanes; returns each with the token of its last holder, 0 if that one released it."""
         return (yield from self.sql.transaction(self._lease_lanes, lease))
 
     def _lease_lanes(self, lease: dict[str, object]) -> Steps[Sequence[Row]]:
@@ -234,7 +234,7 @@ class Lanes:
         found = yield Query(self.selections.due_in(held), {"queue": sql.queue, "limit": MOST_PROMOTED})
         due = [Place(lane, position) for _, lane, position, _ in found.rows]
         for some in chunks(due):
-            # By their positions: what has come due since was not returned, and would be passed by.
+            # By position: what has come due since is not among the returned positions, and would be passed.
             yield Query(
                 f"UPDATE {sql.delivery} SET {becomes(Transition.COME_DUE)} "
                 f"WHERE {before(Transition.COME_DUE)} AND queue = :queue AND {sql.places(some)}",
@@ -244,5 +244,5 @@ class Lanes:
 
 
 def _these(lanes: Sequence[Lane]) -> str:
-    """A condition that finds lanes by their leases, beside the queue."""
+    """A condition that finds lanes by their leases, next to the queue."""
     return " OR ".join(f"(lane = {lane.number} AND token = {lane.token})" for lane in lanes)

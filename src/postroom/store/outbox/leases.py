@@ -26,7 +26,7 @@ def new_token() -> int:
 DEATHS = frozenset(one for one in Transition if State.SENDING in one.sources and one.target is State.DEAD)
 
 Lease = tuple[int, int]
-"""What names a lease: the position or the lane that it is on, and its token."""
+"""Identifies a lease: the position or lane that it is on, and its token."""
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
@@ -51,7 +51,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lane(msgspec.Struct, frozen=True, gc=False):
-    """A lane under a lease. `interrupted`: its last holder's lease ran out, so what it was sending is suspect."""
+    """A lane under a lease. `interrupted`: the last holder's lease ran out, so what it was sending is suspect."""
 
     number: int
     token: int
@@ -80,7 +80,7 @@ class Duplicate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Expired(msgspec.Struct, frozen=True, gc=False):
-    """Its expiry passed before it was sent. No dead letter, and it blocks nothing."""
+    """Its expiry passed before it was sent. It is no dead letter, and blocks nothing."""
 
     transition: ClassVar[Transition] = Transition.EXPIRE
     claimed: Claimed
@@ -97,7 +97,7 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """Not tried, because its topic takes no messages; due again after `delay` seconds, or when it is freed."""
+    """Not attempted, because its topic takes no messages; due after `delay` seconds, or when the topic is back."""
 
     transition: ClassVar[Transition] = Transition.POSTPONE
     claimed: Claimed
@@ -107,14 +107,14 @@ class Postponed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dead(msgspec.Struct, frozen=True, gc=False):
-    """Never to be sent again by itself. `attempted`: a send failed, which counts as an attempt."""
+    """Not sent again unless an operator requeues it. `attempted`: a send failed, which counts as an attempt."""
 
     claimed: Claimed
     code: str
     message: str
     attempted: bool = True
     transition: Transition = Transition.REJECT
-    """Which of those that lead from sending to dead."""
+    """Why: one of those that lead from sending to dead."""
 
     def __post_init__(self) -> None:
         if self.transition not in DEATHS:
@@ -122,14 +122,14 @@ class Dead(msgspec.Struct, frozen=True, gc=False):
 
 
 class GivenBack(msgspec.Struct, frozen=True, gc=False):
-    """Not sent: the lease ends now, and the claim does not count. A message of a lane has none, and stays as it is."""
+    """Not sent: the lease ends now, and the claim does not count. A message in a lane has no lease, and stays."""
 
     transition: ClassVar[Transition] = Transition.GIVE_BACK
     claimed: Claimed
 
 
 class Rerouted(msgspec.Struct, frozen=True, gc=False):
-    """Not sent, because it belongs into another queue: moved there, otherwise as if given back."""
+    """Not sent, because it belongs to another queue: moved there, otherwise as if given back."""
 
     transition: ClassVar[Transition] = Transition.GIVE_BACK
     claimed: Claimed
@@ -143,20 +143,20 @@ Settlement = Receipt | Failure | GivenBack | Rerouted
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a claim gave: messages to send, in order, and what it settled itself instead of handing out."""
+    """What a claim returned: messages to send, in order, and what it settled instead of handing out."""
 
     messages: list[Claimed]
     settled: list[Settlement]
     found: int
-    """How many deliveries were due and free, handed out or not: zero means that there was nothing to do."""
+    """How many deliveries were due and free, handed out or not. Zero: there was nothing to do."""
     alone: bool = False
-    """Workers may have died of the one message that is there: nothing else should be in flight with it."""
+    """Workers may have died of the one message in it: send nothing else along with it."""
     kept_back: Sequence[Claimed] = ()
-    """Of lanes: read, and neither handed out nor settled. The next read must find them."""
+    """Lanes only: read, but neither handed out nor settled. The next read must find them."""
     cut_short: bool = False
-    """Of lanes: it ended at a limit, whatever became of what it found. More may lie behind."""
+    """Lanes only: the read stopped at a limit, so there may be more."""
     freed: Sequence[int] = ()
-    """Lanes in which something has become free that reads may have passed by: not read, or from the beginning."""
+    """Lanes where something was freed that reads may have passed: read again from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,24 +172,24 @@ class Renewal:
 
 
 class Ages(NamedTuple):
-    """The numbers of transactions: one that begins now, and the oldest that has not ended."""
+    """Transaction numbers: of one that begins now, and of the oldest that has not ended."""
 
     youngest: int
     oldest: int
 
 
 NO_AGES = Ages(0, 0)
-"""Where transactions commit in the order of their positions, because there is one writer: all is safe at once."""
+"""With one writer at a time, transactions commit in the order of their positions: nothing can come late."""
 UNKNOWN_AGES = Ages(1, 0)
-"""Where it cannot be known: nothing ever is."""
+"""The database cannot tell: something may always come late."""
 
 
 class Deduplicated(NamedTuple):
-    """What deduplication made of a batch."""
+    """A batch after deduplication."""
 
     send: list[Claimed]
     duplicates: list[Duplicate]
-    """Settled: the same was sent before."""
+    """Settled: the same content was sent before."""
     later: list[Claimed]
-    """Given back: a twin is in flight, or stands before it."""
+    """Given back: the same content is in flight, or stands before it."""
     lost: list[Claimed]

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 class MySQLSelections(Selections):
     def due_in(self, lanes: Sequence[int]) -> str:
-        # Over several states or lanes at once the index gives no order: to claim a batch of what was freed for a topic,
-        # all of it would be read, sorted and, worse, locked, so that another relay finds nothing.
+        # Over several states or lanes at once the index gives no order: to claim a batch, MySQL would read, sort and,
+        # worse, lock all that is due, and another relay would find nothing.
         sql = self.sql
         index = sql.names.quoted(sql.names.bare("outbox_delivery_due"))
         each = " UNION ALL ".join(
@@ -37,8 +37,8 @@ class MySQLSelections(Selections):
         return f"SELECT state, lane, position, size FROM ({each} ORDER BY due, position LIMIT :limit) due_rows"
 
     def unblocked(self) -> str:
-        # Left alone, the optimizer takes the primary key and reads all that failed for each message: 5 s where
-        # 20,000 had. A probe for each state, as with both in one it would read all messages of the key.
+        # By itself, the optimizer takes the primary key and reads all that failed for each message: 5 s for 20,000.
+        # One probe for each state: with both in one it would read all messages of the key.
         sql = self.sql
         index = sql.names.quoted(sql.names.bare("outbox_delivery_key"))
         return " AND ".join(
@@ -49,10 +49,10 @@ class MySQLSelections(Selections):
 
 
 class MySQLWriter(TwoStatementWriter):
-    """INSERT IGNORE would let a value that does not fit pass too, and makes async drivers warn of every duplicate."""
+    """INSERT IGNORE would also accept values that do not fit, and async drivers would warn of every duplicate."""
 
     current = " LOCK IN SHARE MODE"
-    savepoints = True  # who may add need not be allowed to delete
+    savepoints = True  # adding must not require the right to delete
 
     def lock_keys(self, messages: Sequence[Message]) -> Steps[None]:
         del messages
@@ -62,7 +62,7 @@ class MySQLWriter(TwoStatementWriter):
         )
 
     def _insert_messages(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        """A duplicate undoes its statement alone: without what is there already, the rest is inserted again."""
+        """A duplicate undoes only its own statement: insert the rest again, without what exists."""
         while chunk:
             try:
                 yield self._messages(chunk)
@@ -77,7 +77,7 @@ class MySQLWriter(TwoStatementWriter):
         return set()
 
     def _known(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        """Those whose id or idempotency key is in the outbox. The read that locks gaps too is left for the last."""
+        """Those whose id or idempotency key is in the outbox. The read that also locks gaps comes last."""
         ids = {str(message.id): message.id for message in chunk}
         keys = {message.idempotency_key: message.id for message in chunk if message.idempotency_key is not None}
         for suffix in ("", self.current):
@@ -89,7 +89,7 @@ class MySQLWriter(TwoStatementWriter):
         return set()
 
     def _payload(self, payload: bytes | None) -> str | None:
-        # In hexadecimal: drivers differ in how they write bytes into a statement, and one in how it fails at it.
+        # In hexadecimal: drivers differ in how they write bytes into a statement, and one fails at it.
         return None if payload is None else payload.hex()
 
     def _placeholder(self, column: str, n: int) -> str:

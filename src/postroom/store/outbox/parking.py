@@ -27,31 +27,31 @@ if TYPE_CHECKING:
 
 
 AROUND = 4096
-"""Bytes of a statement beside payload and headers."""
+"""Bytes of a statement besides payload and headers."""
 ESCAPED = ("\\", '"', "'")
-"""What is written twice as long in a statement, of a text that has no control characters."""
+"""Characters that take two bytes in a statement, in a text without control characters."""
 
 
 class Failed(NamedTuple):
-    """What a handler's first attempt came to."""
+    """How a handler's first attempt failed."""
 
     code: str
     message: str
     delay: float | None
-    """Seconds until the next attempt; None if there is none, and the message is dead."""
+    """Seconds until the next attempt; None: there is none, and the message is dead."""
 
 
 class Parked(NamedTuple):
-    """A message that is kept."""
+    """A parked message."""
 
     id: UUID
-    """By which it is found in the outbox."""
+    """Its id in the outbox."""
     is_new: bool
-    """False if it was kept before."""
+    """False if it was parked before."""
 
 
 class Parking(Operations):
-    """Keeps messages in a queue of their own, where a relay that has the handlers finds them."""
+    """Parks messages in a queue of their own, where the consumer's engine finds them."""
 
     def __init__(self, names: Names, queue: str, order: Order = Order.HOLD) -> None:
         super().__init__(names, queue)
@@ -59,10 +59,10 @@ class Parking(Operations):
         self._writer = WRITERS[names.dialect](names, queue)
 
     def park(self, message: Message, failed: Failed | None = None) -> Steps[Parked]:
-        """Keep a message, with its failure, or behind others of its key, unless it is kept already.
+        """Park a message, after its failure or behind others of its key, unless it is parked already.
 
-        It has an idempotency key, by which that is told. Where something else stands under that key, it is kept
-        without one: a repetition is then kept twice, and the inbox has it handled once.
+        Its idempotency key shows whether it is. If that key belongs to another message, this one is parked without a
+        key: a redelivery is then parked twice, and the inbox makes sure that it is handled once.
         """
         return (yield from self.transaction(self._park, message, failed))
 
@@ -90,7 +90,7 @@ class Parking(Operations):
         return [text(queue) for [queue] in found.rows] == [self.queue]
 
     def is_too_large(self, message: Message) -> Steps[bool]:
-        """Whether a statement with this message would be larger than the server takes.
+        """Whether a statement with this message would be larger than the server accepts.
 
         MySQL may end the connection over it, which does not look different from one that is lost.
         """
@@ -120,7 +120,7 @@ class Parking(Operations):
         )
 
     def parked(self, hashes: Collection[int]) -> Steps[set[int]]:
-        """Which of these keys, by their hashes, have a message here that others of the key must wait for."""
+        """Which of these key hashes have a parked message that others of the key must wait for."""
         if not hashes:
             return set()
         wanted = whole_numbers(sorted(hashes))

@@ -60,7 +60,7 @@ class QueueStore:
         limits: ClaimLimits = DEFAULT_CLAIM_LIMITS,
         ledger_keep: float = A_DAY,
     ) -> None:
-        """`ledger_keep`: for how many seconds the ledger keeps what it is told of messages that belong to it."""
+        """`ledger_keep`: how many seconds the ledger keeps the outcomes of messages that belong to its entries."""
         parts = _PARTS[names.dialect]
         self.names = names
         self.queue = queue
@@ -76,7 +76,7 @@ class QueueStore:
         self.recovery = Recovery(self.sql)
 
     def anything_to_send(self) -> Steps[bool]:
-        """Whether anything is left that is due and free, or in a lane and not held back, whoever has the lane."""
+        """Whether anything is left that is due and free, or in a lane, held by anyone, and not blocked."""
         sql = self.sql
         for question in (
             f"{ready()} AND lane = {NO_LANE} AND leased_until <= {sql.now}",

@@ -1,4 +1,4 @@
-"""Recovery: after a connection was lost, or a server was replaced, what a worker believes to hold may not be there."""
+"""Recovery: end leases of unknown outcome, and find what a replaced server no longer has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Recovery:
         )
 
     def strangers(self, claimed: Sequence[Claimed]) -> Steps[list[Claimed]]:
-        """Those in whose place the database has another message, or none."""
+        """Those whose position holds another message in the database, or none."""
         ids: dict[int, str] = {}
         for some in chunks(claimed):
             positions = whole_numbers([one.position for one in some])
@@ -47,7 +47,7 @@ class Recovery:
 
 
 def is_id(stored: str | None, identifier: UUID) -> bool:
-    """Whether this is how a database keeps the id: a producer in plain SQL may have written it in its own way."""
+    """Whether the stored text is this id: a producer in plain SQL may have spelled it differently."""
     try:
         return stored is not None and UUID(stored) == identifier
     except ValueError:

@@ -19,45 +19,44 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
 
 QueueOf = Callable[[str], str]
-"""Which queue a topic's messages belong into. That of a message which is gone is the empty text."""
+"""Which queue a topic's messages belong to. The topic of a missing message is the empty text."""
 
 Cursors = dict[tuple[Stored, int], int]
-"""Up to which position the deliveries of a state and a lane were looked at."""
+"""Up to which position the deliveries of a state and a lane were checked."""
 
-# What holds its key back goes first: until it is there, nothing behind it may be sent.
+# What holds its key back moves first: until it has, nothing behind it may be sent.
 _STATES = (Stored.DEAD, Stored.RETRY, Stored.READY, Stored.SCHEDULED)
 
 
 class Walked(NamedTuple):
-    """What a look at some deliveries gave."""
+    """What one pass over some deliveries did."""
 
     moved: dict[str, int]
-    """How many went into which queue."""
+    """How many moved to which queue."""
     seen: Cursors
-    """How far it went, where there was anything to look at."""
+    """How far it went, where there was anything to check."""
 
 
 class Rerouting(Operations):
-    """Moves deliveries out of one queue. They keep their state, attempts and claims; only the lease is no more.
+    """Moves deliveries out of one queue. They keep their state, attempts and claims, but no lease.
 
-    No lease is taken: a message without a key, or a lane, is locked for as long as the transaction lasts. What is under
-    a lease, or locked, stays for the next time.
+    It takes no lease: it locks a row, or a lane, for its transaction. What is leased or locked waits for the next pass.
     """
 
     def __init__(self, names: Names, queue: str, notify: Callable[[str], str] | None = None) -> None:
-        """`notify` gives the channel on which a queue's relays listen, where they are to be told."""
+        """`notify` returns the channel of a queue's listening relays, if they are to be notified."""
         super().__init__(names, queue)
         self._channel_of = notify
 
     def anything(self) -> Steps[bool]:
-        """Whether there is anything in the queue, whatever its state and whoever has it."""
+        """Whether anything is in the queue, in any state, leased or not."""
         return bool((yield from self._states()))
 
     def reroute(self, queue_of: QueueOf, after: Cursors | None = None) -> Steps[Walked]:
-        """Look at some deliveries of each state, lane by lane in the order of positions, and move the strangers.
+        """Check some deliveries of each state, lane by lane in the order of positions, and move those of other queues.
 
-        In transactions of its own. Call it again as long as it moves any; or, to look at all of a queue of which most
-        stays, behind what it has `seen`, at first nothing, until that is nothing again.
+        Runs its own transactions. Call it again as long as it moves any. To check a whole queue of which most stays,
+        pass what it has `seen`, at first nothing, until it sees nothing more.
         """
         moved: dict[str, int] = {}
         seen: Cursors = {}
@@ -81,7 +80,7 @@ class Rerouting(Operations):
         return found
 
     def _reroute_rows(self, state: Stored, queue_of: QueueOf, after: Cursors | None) -> Steps[Walked]:
-        # Where most stays, none is locked to be looked at: PostgreSQL writes its locks into the rows.
+        # Where most rows stay, none is locked to be checked: PostgreSQL writes its locks into the rows.
         lock = self.dialect.skip_locked if after is None else ""
         found = yield Query(
             f"SELECT lane, position FROM {self.delivery} WHERE {in_state(state)} AND queue = :queue "
@@ -128,7 +127,7 @@ class Rerouting(Operations):
                 queues.setdefault(queue, []).append(place)
         for queue, strangers in queues.items():
             lanes = {place.lane for place in strangers} - {NO_LANE}
-            if lanes and not is_routed(queue):  # those that are sorted into are always read from the beginning
+            if lanes and not is_routed(queue):  # what is routed into is always read from the beginning
                 yield from self.reread_lanes(queue, lanes)
             for some in chunks(strangers):
                 yield self._moving(state, queue, some)

@@ -44,7 +44,7 @@ class Screening:
                 settled.append(_dead(one, one.message.code, one.message.problem, Transition.ORPHAN))
                 unsure.add(one.lane)
             elif one.ordered and one.lane in unsure:
-                continue  # it may be of the same key, which may be gone: the next read will tell
+                continue  # it may have the same key, which may be unreadable: the next read will tell
             elif one.position in expired:
                 settled.append(Expired(one))
             else:

@@ -1,4 +1,4 @@
-"""Settling: what became of claimed messages, written only where the lease still holds."""
+"""Settlements: write what became of claimed messages, but only while the lease holds."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ ANSWER_LENGTH = 4000
 
 
 class Written(NamedTuple):
-    """What became of settlements that were to be written."""
+    """The result of writing settlements."""
 
     lost: list[Claimed]
-    """The messages whose lease was lost, of which nothing was written."""
+    """Messages whose lease was lost: nothing was written for them."""
     instead: dict[Lease, Settlement]
-    """What was written in the place of some, by their lease."""
+    """What was written in place of a settlement because the ledger knew better, by lease."""
 
 
 class SettlementWriter:
-    """Check which leases hold, then write. PostgreSQL does both in one statement for each kind of settlement."""
+    """Checks which leases hold, then writes. PostgreSQL does both in one statement for each kind of settlement."""
 
     def __init__(self, sql: Operations, held: HeldLeases, ledger_keep: float) -> None:
-        """`ledger_keep`: for how many seconds the ledger keeps what it is told of messages that belong to it."""
+        """`ledger_keep`: how many seconds the ledger keeps the outcomes of messages that belong to its entries."""
         self.sql = sql
         self._held = held
         self._ledger_keep = ledger_keep
 
     def settle(self, settlements: Sequence[Settlement]) -> Steps[list[Claimed]]:
-        """Write the settlements whose lease still holds; returns the messages of those whose lease was lost.
+        """Write the settlements whose lease holds; returns the messages whose lease was lost.
 
-        Nothing is written for a lost one: somebody else has the message, or will.
+        Nothing is written for a lost one: another worker has the message, or will.
         """
         return (yield from self.write(settlements)).lost
 
     def write(self, settlements: Sequence[Settlement]) -> Steps[Written]:
-        """`settle`, and tell also what was written otherwise than it was wished, because the ledger knows better."""
+        """`settle`, and also return what was written differently because the ledger knew better."""
         in_order = sorted(settlements, key=attrgetter("claimed.position"))
         final = [one for one in in_order if is_final(one)]
         others = [one for one in in_order if not is_final(one)] if final else in_order
@@ -80,28 +80,28 @@ class SettlementWriter:
 
         The settlements commit or roll back with the caller's own writes; nothing is begun, committed or retried here.
         A delivery is settled only while its lease, or its lane's, is held by its token: of one that is `lost` nothing
-        is written, somebody else has it or will, and the caller should roll back. A delivery that belongs to a ledger
-        entry records its outcome there too, unless the ledger holds another one: `instead` says what was written.
+        is written: another worker has it, or will, and the caller should roll back. A delivery that belongs to a ledger
+        entry also records its outcome there, unless the ledger has a better one: `instead` says what was written.
 
-        From here to the end of the transaction nobody else can claim these deliveries or take their lanes, even if the
-        lease ends meanwhile, and whoever works in those lanes waits: settle last, then commit. When it raises, the
-        database has refused a statement, and the transaction must be rolled back.
+        Until the transaction ends, nobody else can claim these deliveries or take their lanes, even if the lease ends
+        meanwhile; workers in those lanes wait, so settle last, then commit. If it raises, the database has refused a
+        statement, and the transaction must be rolled back.
         """
         sql = self.sql
         if not settlements:
             return Written([], {})
         if not sql.dialect.for_update:
-            # Without locks on rows nothing keeps a lease that was read, unless this transaction is the one that writes.
+            # Without row locks, a lease can change after it was read, unless this transaction has the write lock.
             yield Query(f"UPDATE {sql.lane} SET token = token WHERE queue = :queue AND 1 = 0", {"queue": sql.queue})
         return (yield from self._write_held(sorted(settlements, key=attrgetter("claimed.position"))))
 
     def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
-        """Write those that are held; returns the leases of the others."""
+        """Write the settlements that are held; returns the leases of the others."""
         written = yield from self.sql.transaction(self._write_held, settlements)
         return {one.lease for one in written.lost}
 
     def _write_held(self, settlements: Sequence[Settlement]) -> Steps[Written]:
-        """Lock what is still held, and write it. The ledger first: what it holds is the truth."""
+        """Lock what is still held, and write it. The ledger comes first: what it holds is the truth."""
         held = yield from self._held.of([settlement.claimed for settlement in settlements])
         mine = [settlement for settlement in settlements if settlement.claimed.lease in held]
         instead = yield from self._confirm([one for one in mine if is_final(one)])
@@ -109,7 +109,7 @@ class SettlementWriter:
         return Written([one.claimed for one in settlements if one.claimed.lease not in held], instead)
 
     def _confirm(self, final: Sequence[Settlement]) -> Steps[dict[Lease, Settlement]]:
-        """Tell the ledger; returns what is to be written in the place of some, by their lease."""
+        """Record the outcomes in the ledger; returns what to write in place of a settlement, by lease."""
         if not final:
             return {}
         verdicts = yield from Confirmations(self.sql.names).confirm(
@@ -119,7 +119,7 @@ class SettlementWriter:
         return {new.claimed.lease: new for old, new in zip(final, in_line, strict=True) if new is not old}
 
     def foresee(self, claimed: Sequence[Claimed]) -> Steps[list[Verdict]]:
-        """What the ledger holds for messages that belong to an entry, before they are sent."""
+        """What the ledger says about messages that belong to an entry, before they are sent."""
         return (yield from Confirmations(self.sql.names).foresee([intent_of(one) for one in claimed]))
 
     def _write_all(self, mine: Sequence[Settlement]) -> Steps[None]:
@@ -152,7 +152,7 @@ class SettlementWriter:
         )
 
     def _write_failures(self, failures: Sequence[Failure]) -> Steps[None]:
-        """One statement for those that failed alike, as all do when a broker is down."""
+        """One statement for all that failed alike, as they do when a broker is down."""
         sql = self.sql
         alike: dict[FailureFields, list[Claimed]] = {}
         for failure in failures:
@@ -161,7 +161,7 @@ class SettlementWriter:
             yield Query(
                 f"UPDATE {sql.delivery} SET state = :becomes, due = {sql.dialect.later(':delay')}, "
                 f"attempts = attempts + :attempts, claims = 0, "
-                # A parameter that stands for values of two types is refused by PostgreSQL.
+                # PostgreSQL refuses a parameter that stands for values of two types.
                 f"failed_at = {self.failed_at(str(fields.attempts), str(fields.becomes), ':same_code')}, "
                 "error_code = :code, "
                 f"error_message = :message, token = 0, owner = '', leased_until = {sql.dialect.never} "
@@ -170,7 +170,7 @@ class SettlementWriter:
             )
 
     def failed_at(self, attempts: str, becomes: str, code: str) -> str:
-        """Since when it fails: of one that waits for its topic, since the first time that it did."""
+        """Since when it has failed; if it waits for its topic, since it first did."""
         still = f"error_code = {code} AND {attempts} = 0 AND {becomes} = {int(Stored.RETRY)}"
         return f"CASE WHEN {still} THEN failed_at ELSE {self.sql.now} END"
 
@@ -188,7 +188,7 @@ class SettlementWriter:
 
 
 def _in_line(settlement: Settlement, verdict: Verdict) -> Settlement:
-    """What is to be written, by what the ledger holds."""
+    """The settlement to write, given what the ledger says."""
     if verdict is Verdict.OTHER_DIGEST:
         return ledger_conflict(settlement.claimed)
     if verdict is Verdict.ALREADY_SUCCEEDED and isinstance(settlement, Dead | Expired):
@@ -197,13 +197,13 @@ def _in_line(settlement: Settlement, verdict: Verdict) -> Settlement:
 
 
 def ledger_conflict(claimed: Claimed) -> Dead:
-    """What becomes of a message whose key belongs to another request in the ledger."""
+    """The settlement of a message whose key belongs to another request in the ledger."""
     problem = "the ledger holds another request for its idempotency key"
     return Dead(claimed, Reason.IDEMPOTENCY_CONFLICT, problem, attempted=False)
 
 
 def receipt_fields(receipt: Receipt) -> tuple[str, str | None, int | None]:
-    """Outcome, the broker's answer, and the hash that finds it again when the same content comes once more."""
+    """Outcome, the broker's answer, and the hash by which deduplication finds the receipt."""
     match receipt:
         case Sent():
             return "sent", None if receipt.answer is None else cut(receipt.answer, ANSWER_LENGTH), receipt.dedup
@@ -214,7 +214,7 @@ def receipt_fields(receipt: Receipt) -> tuple[str, str | None, int | None]:
 
 
 def rerouted_by_queue(settlements: Iterable[Settlement]) -> dict[str, list[Claimed]]:
-    """What belongs into other queues, by queue."""
+    """What moves to other queues, by queue."""
     queues: dict[str, list[Claimed]] = {}
     for one in settlements:
         if isinstance(one, Rerouted):
@@ -223,7 +223,7 @@ def rerouted_by_queue(settlements: Iterable[Settlement]) -> dict[str, list[Claim
 
 
 class FailureFields(NamedTuple):
-    """What a failure writes: the stored state, seconds until due, attempts to add, and the error cut to fit."""
+    """What a failure writes: stored state, seconds until due, attempts to add, and the error, cut to fit."""
 
     becomes: int
     delay: float

@@ -1,4 +1,4 @@
-"""Recording messages where one statement writes one table: SQLite, and what MySQL shares with it."""
+"""Record messages where one statement writes one table: SQLite, and what MySQL shares with it."""
 
 from __future__ import annotations
 

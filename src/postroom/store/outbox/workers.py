@@ -1,4 +1,4 @@
-"""Who is alive: every relay writes its row now and then, and counts the others'."""
+"""Workers: every relay updates its row now and then, and counts those of the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
 
 ALIVE_SECONDS = 7.0
-"""A relay that has been silent for so long does not count: three of the longest beats and a little."""
+"""A relay that has been silent this long counts as gone: three of the longest heartbeats, and a little."""
 FORGOTTEN_SECONDS = 86_400.0
 
 
@@ -20,22 +20,22 @@ class Workers(Operations):
     def beat(
         self, worker: str, lanes: int, in_flight: int, broker_down: str = "", silent: float | None = None
     ) -> Steps[int]:
-        """Say that this worker is alive, and why its broker is not; returns how many are alive, this one included.
+        """Record that this worker is alive, and why its broker is not; returns how many are alive, this one included.
 
-        Who has been silent for so many seconds, at the most `ALIVE_SECONDS`, and holds no lane does not count.
+        A worker that has been silent for this many seconds, at most `ALIVE_SECONDS`, and holds no lane counts as gone.
         """
         silent = min(silent or ALIVE_SECONDS, ALIVE_SECONDS)
         return (yield from self.transaction(self._beat, worker, lanes, in_flight, cut(broker_down), silent))
 
     def leave(self, worker: str) -> Steps[None]:
-        """The worker is gone, and its share of the lanes free for others."""
+        """Delete the worker's row, so that others take its share of the lanes."""
         yield Query(
             f"DELETE FROM {self.tables['worker']} WHERE worker = :worker AND queue = :queue",
             {"worker": worker, "queue": self.queue},
         )
 
     def served(self) -> Steps[set[str]]:
-        """All queues that a living worker serves."""
+        """All queues that have a living worker."""
         found = yield Query(
             f"SELECT DISTINCT queue FROM {self.tables['worker']} WHERE seen_at > {self.dialect.later(':silent')}",
             {"silent": -ALIVE_SECONDS},
@@ -61,7 +61,7 @@ class Workers(Operations):
                 f"DELETE FROM {table} WHERE seen_at < {self.dialect.later(':forgotten')}",
                 {"forgotten": -FORGOTTEN_SECONDS},
             )
-        # Another relay's beats may be further apart than ours: as long as it holds lanes, that is no silence.
+        # Another relay's heartbeats may be further apart than ours: as long as it holds lanes, it is alive.
         holding = (
             f"EXISTS (SELECT 1 FROM {self.lane} l WHERE l.queue = w.queue AND l.owner = w.worker "
             f"AND l.leased_until > {self.now})"

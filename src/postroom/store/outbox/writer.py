@@ -1,4 +1,4 @@
-"""Recording messages in the caller's transaction: what is the same on every database."""
+"""Record messages in the caller's transaction: what is the same on every database."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ DELIVERY_COLUMNS = ("state", "lane", "key_hash", "size", "due")
 
 
 class Writer:
-    """Writes messages with their deliveries. What differs between databases is how rows are inserted."""
+    """Writes messages with their deliveries. Each database inserts the rows in its own way."""
 
     most_rows: ClassVar[int]
-    """Rows of one statement at the most."""
+    """Most rows of one statement."""
     most_bytes: ClassVar[int] = 4 * 1024 * 1024
-    """Payload bytes of one statement at the most, well under every server's packet limit."""
+    """Most payload bytes of one statement, well under every server's packet limit."""
     current: ClassVar[str] = ""
-    """What makes a SELECT see rows that were committed after the transaction's snapshot."""
+    """Makes a SELECT see rows that were committed after the transaction's snapshot."""
     savepoints: ClassVar[bool] = False
-    """Whether what several messages have written is undone by a savepoint; elsewhere it is deleted again."""
+    """Whether a refused batch is undone by a savepoint; elsewhere its rows are deleted."""
     id_as_text: ClassVar[str] = "id"
     text_as_id: ClassVar[str] = ""
 
@@ -64,7 +64,7 @@ class Writer:
         notify: bool = False,
         queue_of: Callable[[str], str] | None = None,
     ) -> None:
-        """`notify`: tell listening relays at the commit, where the database can.
+        """`notify`: wake listening relays at the commit, where the database can.
 
         All messages go into the `queue`, or each into that of its topic, where `queue_of` says which.
         """
@@ -76,11 +76,11 @@ class Writer:
         self.queue = queue
 
     def queue_for(self, message: Message) -> str:
-        """Where the message goes."""
+        """The queue that the message goes to."""
         return self.queue if self._queue_of is None else self._queue_of(message.topic)
 
     def add(self, messages: Sequence[Message]) -> Steps[list[Message]]:
-        """Record the messages, in order. Those whose idempotency key is in use come back as what is there already.
+        """Record the messages, in order. For an idempotency key that is in use, the existing message comes back.
 
         Raises `IdempotencyConflict` or `DuplicateMessage`, and then none of them is recorded.
         """
@@ -109,11 +109,11 @@ class Writer:
         ]
 
     def lock_keys(self, messages: Sequence[Message]) -> Steps[None]:
-        """Wait until no other transaction that has added with one of these keys is open."""
+        """Wait for other open transactions that have added messages with one of these keys."""
         raise NotImplementedError
 
     def _insert(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        """Insert messages with their deliveries; returns the ids of those that were not refused as duplicates."""
+        """Insert messages with their deliveries; returns the ids of those that are not duplicates."""
         raise NotImplementedError
 
     def _chunks(self, messages: Iterable[Message]) -> Iterator[list[Message]]:
@@ -129,7 +129,7 @@ class Writer:
             yield chunk
 
     def _existing(self, refused: Sequence[Message]) -> Steps[dict[UUID, Message]]:
-        """What stands in the way of the refused messages, as the messages to return instead."""
+        """The existing messages to return in place of the refused ones."""
         existing: dict[UUID, Message] = {}
         for chunk in self._chunks(refused):
             keys = {message.idempotency_key for message in chunk} - {None}
@@ -149,7 +149,7 @@ class Writer:
         return (yield from self._select(columns, "idempotency_key", keys, self.current))
 
     def undo(self, messages: Sequence[Message], conflict: Exception) -> Steps[None]:
-        """`take_back`. A user that may not delete gets the conflict all the same, and has to roll back."""
+        """`take_back`. A database user without the right to delete gets the conflict, and has to roll back."""
         try:
             yield from self.take_back(messages)
         except Exception as error:
@@ -158,7 +158,7 @@ class Writer:
             raise conflict from error
 
     def take_back(self, messages: Sequence[Message]) -> Steps[None]:
-        """Undo what `add` has just inserted, so that a refused batch leaves nothing behind in the transaction."""
+        """Delete what `add` has just inserted, so that a refused batch leaves nothing in the transaction."""
         for chunk in self._chunks(messages):
             ids = (str(message.id) for message in chunk)
             rows = yield from self._select(f"{self.id_as_text}, position", "id", ids)
@@ -231,7 +231,7 @@ def _lane(message: Message) -> int:
 
 
 def text(value: object) -> str:
-    """As text, also where the caller has set its connection to give bytes for texts, or a UUID."""
+    """As text, even if the caller's connection returns bytes, or a UUID."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -240,7 +240,7 @@ def listed(parts: Iterable[str]) -> str:
 
 
 def _repeats_of(messages: Sequence[Message]) -> dict[UUID, UUID]:
-    """Messages of one call that repeat an earlier one's idempotency key: repeat's id → first one's id.
+    """Messages of one call that repeat an idempotency key: id of the repetition → id of the first.
 
     Raises `DuplicateMessage` for an id that comes twice, `IdempotencyConflict` for a key with two contents.
     """

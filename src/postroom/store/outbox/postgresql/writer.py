@@ -1,4 +1,4 @@
-"""Recording messages on PostgreSQL: message and delivery in one statement."""
+"""Record messages on PostgreSQL: message and delivery in one statement."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from postroom.message import Message
     from postroom.store.sql.names import Names
 
-# A transaction has its number before its first position: so a relay can tell when no lower position can come any more.
-# Else one that waits for another with the same idempotency key would hold a position, and have no number yet.
+# A transaction gets its number before its first position, so a relay can tell when no lower position can come any more.
+# Otherwise one that waits for another with the same idempotency key would have a position, but no number yet.
 STARTED = "started AS MATERIALIZED (SELECT pg_current_xact_id())"
 
 
 class PostgreSQLWriter(Writer):
-    """Both rows in one statement and one round trip; arrays, which cost a driver more, only for several messages.
+    """Both rows in one statement and one round trip. Arrays, which cost drivers more, only for several messages.
 
     Ids, moments and headers travel as text, so that the codecs which an application sets on its connection do no harm.
     """
@@ -58,7 +58,7 @@ class PostgreSQLWriter(Writer):
         queue_of: Callable[[str], str] | None = None,
     ) -> None:
         super().__init__(names, queue, notify=notify, queue_of=queue_of)
-        # Within the statement, and so without a round trip; the same again in a transaction is sent once.
+        # In the same statement, so without a round trip. PostgreSQL sends repetitions in a transaction once.
         one = {column: f":{column}::{self._sent_as(column)}{self._stored_as(column)}" for column in self._COLUMNS}
         one_channel = None if queue_of else channel(names, queue)
         told = _told(one_channel, f"CASE WHEN {one['lane']} < 0 THEN '{WAKE_ROWS}' ELSE '{WAKE_LANES}' END", notify)
@@ -117,7 +117,7 @@ class PostgreSQLWriter(Writer):
         return {UUID(identifier) for [identifier] in result.rows}
 
     def _channels(self, messages: Sequence[Message]) -> dict[str, list[str]]:
-        """On which channels to say that there is something, where the statement does not know it."""
+        """The channels to notify, where the statement does not know them."""
         if not self.notify or self._queue_of is None:
             return {}
         return {"channels": sorted({channel(self.names, self.queue_for(message)) for message in messages})}
@@ -127,7 +127,7 @@ class PostgreSQLWriter(Writer):
 
 
 def _told(channel: str | None, what: str, notify: bool) -> str:  # noqa: FBT001 - the setting, handed on
-    """What makes a statement tell the listeners, with a word for what there is to do, or none for everything."""
+    """Makes a statement notify the listeners: of rows, of lanes, or, with no word, of both."""
     if not notify:
         return ""
     if channel is not None:
