@@ -15,7 +15,7 @@ from postroom.store.schema.migrations import upgrade
 from tests.contract.schema_support import engine_for, execute
 from tests.contract.store_drivers import DRIVERS, Room
 from tests.crash.claim_worker import HOLDING, Noted, dawdle_and_settle, hold_and_settle, read_notes
-from tests.crash.crew import Crew, barrier
+from tests.crash.processes import Processes, barrier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,19 +50,19 @@ def full_room(driver: Driver, url: str) -> Iterator[Room]:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with closing(Crew(tmp_path)) as crew:
-        yield crew
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with closing(Processes(tmp_path)) as processes:
+        yield processes
 
 
 @on_every_database
 def test_L_2_eight_claimers_never_hold_the_same_message_at_once(
-    driver: Driver, url: str, full_room: Room, crew: Crew
+    driver: Driver, url: str, full_room: Room, processes: Processes
 ) -> None:
     with engine_for(url) as engine:
         execute(engine, HOLDING)
     start = barrier(len(WORKERS))
-    workers = [crew.start(name, hold_and_settle, driver, url, start) for name in WORKERS]
+    workers = [processes.start(name, hold_and_settle, driver, url, start) for name in WORKERS]
     for worker in workers:
         worker.join()
     assert list(full_room.receipts().values()) == ["sent"] * MESSAGES
@@ -71,12 +71,13 @@ def test_L_2_eight_claimers_never_hold_the_same_message_at_once(
 
 @on_every_database
 def test_L_3_a_stale_token_never_settles_while_leases_end_and_go_to_others(
-    driver: Driver, url: str, full_room: Room, crew: Crew
+    driver: Driver, url: str, full_room: Room, processes: Processes
 ) -> None:
     start = barrier(len(WORKERS))
-    logs = [crew.directory / name for name in WORKERS]
+    logs = [processes.directory / name for name in WORKERS]
     workers = [
-        crew.start(name, dawdle_and_settle, driver, url, start, log) for name, log in zip(WORKERS, logs, strict=True)
+        processes.start(name, dawdle_and_settle, driver, url, start, log)
+        for name, log in zip(WORKERS, logs, strict=True)
     ]
     for worker in workers:
         worker.join()

@@ -14,7 +14,7 @@ from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.schema.migrations import upgrade
-from tests.crash.crew import wait_until
+from tests.crash.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

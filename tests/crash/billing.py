@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.contract.sources.source_rigs import ServerSourceRig
     from tests.crash.consumer_worker import Fate
-    from tests.crash.crew import Crew, Worker
+    from tests.crash.processes import Processes, Worker
 
 TABLE = "CREATE TABLE bill (place {identity}, number INTEGER, ordering_key VARCHAR(80), worker VARCHAR(80))"
 IDENTITY = {
@@ -77,13 +77,15 @@ class Rooms:
 class Billing:
     """The service: processes that write a bill for each order that comes."""
 
-    def __init__(self, source_rig: ServerSourceRig, database: str, crew: Crew, *, hasty: bool = True) -> None:
+    def __init__(self, source_rig: ServerSourceRig, database: str, processes: Processes, *, hasty: bool = True) -> None:
         """Hasty: what a dead process had comes again soon, also where a process is only slow."""
         self.source_rig = source_rig
         self.shop = Shop(database)
         topic = f"t{uuid4().hex}"
-        self.rooms = Rooms(crew.directory, source_rig.url(None, **(source_rig.hasty if hasty else {})), topic, database)
-        self._crew = crew
+        self.rooms = Rooms(
+            processes.directory, source_rig.url(None, **(source_rig.hasty if hasty else {})), topic, database
+        )
+        self._processes = processes
         with engine_for(database) as engine:
             execute(engine, TABLE.format(identity=IDENTITY[engine.dialect.name]))
         asyncio.run(source_rig.declare(topic))
@@ -93,7 +95,7 @@ class Billing:
 
     def start(self, name: str, fate: Fate | None = None) -> Worker:
         """Start a process of the service."""
-        return self._crew.start(name, consume, self.rooms, fate)
+        return self._processes.start(name, consume, self.rooms, fate)
 
     def publish(self, *messages: Message) -> None:
         """Give messages to the broker."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.crash.crew import Crew
 from tests.crash.places import Places
+from tests.crash.processes import Processes
 from tests.crash.shop import Shop
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    with closing(Crew(tmp_path)) as crew:
-        yield crew
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with closing(Processes(tmp_path)) as processes:
+        yield processes
 
 
 @pytest.fixture

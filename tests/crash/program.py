@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from tests.crash.crew import PATIENCE
 from tests.crash.places import Places
+from tests.crash.processes import PATIENCE
 from tests.crash.relay_worker import FileBroker
 
 if TYPE_CHECKING:

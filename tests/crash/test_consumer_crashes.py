@@ -19,8 +19,8 @@ from tests.contract.sources.source_rigs import (
 from tests.crash import relay_worker
 from tests.crash.billing import Billing, dismiss, out_of_order
 from tests.crash.consumer_worker import Fate, Point, send
-from tests.crash.crew import wait_until
 from tests.crash.places import Places, Told
+from tests.crash.processes import wait_until
 from tests.crash.shop import Shop
 from tests.services.databases import need
 from tests.services.postgresql import PostgreSQL
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from postroom import Message
     from tests.conftest import FreshDatabase
-    from tests.crash.crew import Crew, Worker
+    from tests.crash.processes import Processes, Worker
 
 EITHER = pytest.mark.parametrize(
     ("rig_kind", "kind", "key"),
@@ -52,8 +52,10 @@ OTHERS = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def billing(rig_kind: type[ServerSourceRig], kind: str, fresh_database: FreshDatabase, crew: Crew) -> Iterator[Billing]:
-    with closing(Billing(rig_kind(), fresh_database(kind), crew)) as billing:
+def billing(
+    rig_kind: type[ServerSourceRig], kind: str, fresh_database: FreshDatabase, processes: Processes
+) -> Iterator[Billing]:
+    with closing(Billing(rig_kind(), fresh_database(kind), processes)) as billing:
         yield billing
 
 
@@ -176,17 +178,17 @@ def test_E_3_wherever_consumers_die_each_message_has_one_effect_on_the_other_bro
 
 @pytest.mark.parametrize(("rig_kind", "kind"), [pytest.param(RedisSourceRig, "sqlite", id="redis-sqlite")])
 def test_E_3_a_relay_dies_in_mid_send_and_the_inbox_stops_the_second_effect(
-    billing: Billing, crew: Crew, fresh_database: FreshDatabase
+    billing: Billing, processes: Processes, fresh_database: FreshDatabase
 ) -> None:
     with closing(Shop(fresh_database("sqlite"))) as shop:
         shop.commit(*(billing.order(number) for number in range(20)))
         fate = relay_worker.Fate(signal.SIGKILL, relay_worker.Point.PUBLISHED, keyed=False)
-        victim = crew.start("relay", send, shop.url, billing.source_rig.url(), fate)
+        victim = processes.start("relay", send, shop.url, billing.source_rig.url(), fate)
         wait_until(victim.killed, "a relay dies between publishing and the settle")
         assert shop.unsent() == 20
         consumer = billing.start("consumer")
         wait_until(lambda: billing.count() == 20, "what was sent is handled")
-        other = crew.start("other", send, shop.url, billing.source_rig.url())
+        other = processes.start("other", send, shop.url, billing.source_rig.url())
         wait_until(lambda: not shop.unsent(), "all is sent again")
         wait_until(lambda: len(billing.rooms.all_fates()) == 40, "all has come twice")
         dismiss(consumer, other)
@@ -195,10 +197,10 @@ def test_E_3_a_relay_dies_in_mid_send_and_the_inbox_stops_the_second_effect(
 
 
 @pytest.mark.parametrize(("rig_kind", "kind"), [(NatsSourceRig, "postgresql")])
-def test_I_2_consumers_go_on_when_the_broker_is_killed_and_back(billing: Billing, crew: Crew) -> None:
+def test_I_2_consumers_go_on_when_the_broker_is_killed_and_back(billing: Billing, processes: Processes) -> None:
     server = billing.source_rig.rig.server
     shop = billing.shop
-    relay = crew.start("relay", send, shop.url, billing.source_rig.url())
+    relay = processes.start("relay", send, shop.url, billing.source_rig.url())
     consumers = [billing.start(name) for name in ("one", "two")]
     for outage in range(2):
         first = outage * 300
@@ -231,9 +233,9 @@ def server() -> Iterator[PostgreSQL]:
 
 
 def test_I_2_a_consumer_goes_on_when_its_database_is_killed_and_back_and_hardly_burns_an_attempt(
-    server: PostgreSQL, crew: Crew
+    server: PostgreSQL, processes: Processes
 ) -> None:
-    with closing(Billing(NatsSourceRig(), server.url("billing"), crew)) as billing:
+    with closing(Billing(NatsSourceRig(), server.url("billing"), processes)) as billing:
         consumer = billing.start("consumer")
         billing.publish(*(billing.order(number, f"key-{number % 20}") for number in range(400)))
         wait_until(lambda: billing.count() > 100, "it is at work")
@@ -251,7 +253,7 @@ def test_I_2_a_consumer_goes_on_when_its_database_is_killed_and_back_and_hardly_
 
 @pytest.mark.parametrize(("rig_kind", "kind"), [(NatsSourceRig, "postgresql")])
 def test_E_3_of_two_thousand_messages_each_has_one_effect_whatever_is_killed(
-    billing: Billing, crew: Crew, fresh_database: FreshDatabase
+    billing: Billing, processes: Processes, fresh_database: FreshDatabase
 ) -> None:
     chance = random.Random(19)  # noqa: S311 - repeatable, not secret
     with closing(Shop(fresh_database("postgresql"))) as shop:
@@ -263,7 +265,7 @@ def test_E_3_of_two_thousand_messages_each_has_one_effect_whatever_is_killed(
             for first in numbers[::250]:
                 shop.commit(*(order(number) for number in range(first, first + 250)))
 
-        relay = crew.start("relay", send, shop.url, billing.source_rig.url())
+        relay = processes.start("relay", send, shop.url, billing.source_rig.url())
         consumers = [billing.start(f"first-{number}") for number in range(2)]
         commit(range(2000))
         for number in range(6):
@@ -281,10 +283,10 @@ def test_E_3_of_two_thousand_messages_each_has_one_effect_whatever_is_killed(
 
 
 def test_I_2_order_by_key_is_kept_when_one_process_hands_over_to_the_next(
-    crew: Crew, fresh_database: FreshDatabase
+    processes: Processes, fresh_database: FreshDatabase
 ) -> None:
     chance = random.Random(20)  # noqa: S311 - repeatable, not secret
-    with closing(Billing(NatsSourceRig(), fresh_database("postgresql"), crew, hasty=False)) as billing:
+    with closing(Billing(NatsSourceRig(), fresh_database("postgresql"), processes, hasty=False)) as billing:
         failing = {number for number in range(600) if chance.random() < 0.05}
         billing.publish(*(billing.order(number, f"key-{number % 50}", int(number in failing)) for number in range(600)))
         for name in ("one", "two"):

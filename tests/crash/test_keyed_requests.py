@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from tests.acceptance.service import Service
-from tests.crash.crew import wait_until
 from tests.crash.keyed_worker import Fate, Point, serve
+from tests.crash.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.conftest import FreshDatabase
-    from tests.crash.crew import Crew
+    from tests.crash.processes import Processes
 
 EARLY = {Point.ASKED, Point.ADMITTED, Point.WORKING, Point.RECORDED}
 """Nothing was done yet when the server died here."""
@@ -32,9 +32,9 @@ def service(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> It
 class Server:
     """A server process."""
 
-    def __init__(self, crew: Crew, name: str, service: Service, fate: Fate) -> None:
-        self._port = crew.directory / f"{name}.port"
-        self.worker = crew.start(name, serve, service.url, self._port, fate)
+    def __init__(self, processes: Processes, name: str, service: Service, fate: Fate) -> None:
+        self._port = processes.directory / f"{name}.port"
+        self.worker = processes.start(name, serve, service.url, self._port, fate)
 
     def client(self) -> httpx.Client:
         """Requests to it, as soon as it listens."""
@@ -69,9 +69,9 @@ CASES = [
 
 @pytest.mark.parametrize(("path", "point"), CASES, ids=[f"{path[1:]}-{point.name}" for path, point in CASES])
 def test_K_3_wherever_a_server_dies_a_retry_gives_one_effect_and_one_answer(
-    service: Service, crew: Crew, path: str, point: Point
+    service: Service, processes: Processes, path: str, point: Point
 ) -> None:
-    victim, survivor = Server(crew, "victim", service, Fate(point)), Server(crew, "survivor", service, Fate())
+    victim, survivor = Server(processes, "victim", service, Fate(point)), Server(processes, "survivor", service, Fate())
     with victim.client() as client, pytest.raises(httpx.TransportError):
         client.post(path)
     wait_until(victim.worker.ended, f"it dies {point}")

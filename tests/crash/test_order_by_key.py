@@ -28,8 +28,8 @@ from postroom.store.connections.stores import Store
 from postroom.store.schema.migrations import upgrade
 from tests.contract.schema_support import engine_for
 from tests.contract.store_drivers import DRIVERS, Room
-from tests.crash.crew import wait_until
 from tests.crash.order_worker import QUEUES, RELAYS, SHARE, Line, Places, Point, relay
+from tests.crash.processes import wait_until
 from tests.crash.producer import Producer
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import FreshDatabase
     from tests.contract.store_drivers import Driver
-    from tests.crash.crew import Crew, Worker
+    from tests.crash.processes import Processes, Worker
 
 MESSAGES = 6_000
 LEFT_TO_ZOMBIE = (LANES - (RELAYS - 1) * SHARE) * len(QUEUES)
@@ -61,10 +61,10 @@ ROUNDS: list[tuple[Point | None, Point | None]] = [
 class Company:
     """Four relays at work: who they are, what they hold, and what is done to them."""
 
-    def __init__(self, crew: Crew, driver: Driver, url: str, room: Room) -> None:
-        self.places = Places(crew.directory)
+    def __init__(self, processes: Processes, driver: Driver, url: str, room: Room) -> None:
+        self.places = Places(processes.directory)
         self.relays: list[Worker] = []
-        self._crew = crew
+        self._processes = processes
         self._room = room
         self._reach = (driver, url)
         self._hired = 0
@@ -74,7 +74,7 @@ class Company:
     def hire(self) -> None:
         self._hired += 1
         name = f"relay-{self._hired}"
-        self.relays.append(self._crew.start(name, relay, *self._reach, self.places))
+        self.relays.append(self._processes.start(name, relay, *self._reach, self.places))
 
     def busiest(self, count: int) -> list[Worker]:
         """The relays that hold the most lanes."""
@@ -140,12 +140,14 @@ def reached(driver: Driver, fresh_database: FreshDatabase) -> Iterator[tuple[Roo
     [driver for driver in DRIVERS if driver.name in {"sqlite3", "asyncpg", "pymysql"}],
     ids=lambda driver: driver.name,
 )
-def test_L_16_no_message_overtakes_another_of_its_key(driver: Driver, reached: tuple[Room, str], crew: Crew) -> None:
+def test_L_16_no_message_overtakes_another_of_its_key(
+    driver: Driver, reached: tuple[Room, str], processes: Processes
+) -> None:
     room, url = reached
     patience = {"timeout": 30} if driver.kind == "sqlite" else {}
     with engine_for(url, connect_args=patience) as engine, engine.connect() as connection:
         producer = Producer(connection, room.names)
-        company = Company(crew, driver, url, room)
+        company = Company(processes, driver, url, room)
         for pause_at, die_at in ROUNDS:
             one_round(company, producer, pause_at, die_at)
     company.wait_until(lambda: sendable(room) == 0, "all is sent that can be")

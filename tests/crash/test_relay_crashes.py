@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from postroom import Message
-from tests.crash.crew import wait_until
+from tests.crash.processes import wait_until
 from tests.crash.relay_worker import Fate, Point, relay
 from tests.crash.shop import check
 from tests.crash.stream import produce
 
 if TYPE_CHECKING:
-    from tests.crash.crew import Crew, Worker
     from tests.crash.places import Places
+    from tests.crash.processes import Processes, Worker
     from tests.crash.shop import Shop
 
 BOTH = pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -30,13 +30,13 @@ def orders(count: int, *, keyed: bool) -> list[Message]:
 
 @BOTH
 def test_L_4_what_a_killed_relay_held_is_delivered_wherever_it_died(
-    shop: Shop, crew: Crew, places: Places, kind: str
+    shop: Shop, processes: Processes, places: Places, kind: str
 ) -> None:
     del kind
-    crew.start("producer", produce, shop.url, places)
-    steady = crew.start("steady", relay, shop.url, places)
+    processes.start("producer", produce, shop.url, places)
+    steady = processes.start("steady", relay, shop.url, places)
     for number, (point, keyed) in enumerate((point, keyed) for point in Point for keyed in (True, False)):
-        victim = crew.start(f"victim-{number}", relay, shop.url, places, Fate(signal.SIGKILL, point, keyed))
+        victim = processes.start(f"victim-{number}", relay, shop.url, places, Fate(signal.SIGKILL, point, keyed))
         wait_until(victim.ended, f"a relay dies {point}")
         assert victim.killed()
     places.enough.touch()
@@ -45,9 +45,9 @@ def test_L_4_what_a_killed_relay_held_is_delivered_wherever_it_died(
     check(shop, places)
 
 
-def paused(crew: Crew, shop: Shop, places: Places, fate: Fate) -> Worker:
+def paused(processes: Processes, shop: Shop, places: Places, fate: Fate) -> Worker:
     """A relay that is paused until its leases have ended."""
-    zombie = crew.start("zombie", relay, shop.url, places, fate)
+    zombie = processes.start("zombie", relay, shop.url, places, fate)
     wait_until(zombie.stopped, "it is paused")
     wait_until(lambda: not shop.leases_of("zombie"), "its leases end")
     return zombie
@@ -63,13 +63,13 @@ def dismiss(*workers: Worker) -> None:
 @BOTH
 @KEYED
 def test_L_5_a_relay_that_wakes_after_its_lease_sends_nothing(
-    shop: Shop, crew: Crew, places: Places, kind: str, *, keyed: bool
+    shop: Shop, processes: Processes, places: Places, kind: str, *, keyed: bool
 ) -> None:
     del kind
     shop.commit(*orders(50, keyed=keyed))
-    zombie = paused(crew, shop, places, Fate(signal.SIGSTOP, Point.CLAIMED, keyed))
+    zombie = paused(processes, shop, places, Fate(signal.SIGSTOP, Point.CLAIMED, keyed))
     assert places.lines() == []
-    other = crew.start("other", relay, shop.url, places)
+    other = processes.start("other", relay, shop.url, places)
     wait_until(lambda: not shop.unsent(), "another sends all")
     zombie.signal(signal.SIGCONT)
     wait_until(shop.conflicts, "it finds that it has lost them")
@@ -82,13 +82,13 @@ def test_L_5_a_relay_that_wakes_after_its_lease_sends_nothing(
 @BOTH
 @KEYED
 def test_L_6_a_settle_after_the_lease_is_refused_and_audited_with_what_was_found(
-    shop: Shop, crew: Crew, places: Places, kind: str, *, keyed: bool
+    shop: Shop, processes: Processes, places: Places, kind: str, *, keyed: bool
 ) -> None:
     del kind
     shop.commit(*orders(50, keyed=keyed))
-    zombie = paused(crew, shop, places, Fate(signal.SIGSTOP, Point.PUBLISHED, keyed))
+    zombie = paused(processes, shop, places, Fate(signal.SIGSTOP, Point.PUBLISHED, keyed))
     assert places.lines()
-    other = crew.start("other", relay, shop.url, places)
+    other = processes.start("other", relay, shop.url, places)
     wait_until(lambda: not shop.unsent(), "another sends all")
     zombie.signal(signal.SIGCONT)
     wait_until(shop.conflicts, "it finds that it has lost them")
@@ -101,13 +101,13 @@ def test_L_6_a_settle_after_the_lease_is_refused_and_audited_with_what_was_found
 @BOTH
 @KEYED
 def test_L_6_the_audit_names_who_has_the_message_now(
-    shop: Shop, crew: Crew, places: Places, kind: str, *, keyed: bool
+    shop: Shop, processes: Processes, places: Places, kind: str, *, keyed: bool
 ) -> None:
     del kind
     shop.commit(*orders(1, keyed=keyed))
-    zombie = paused(crew, shop, places, Fate(signal.SIGSTOP, Point.PUBLISHED, keyed))
+    zombie = paused(processes, shop, places, Fate(signal.SIGSTOP, Point.PUBLISHED, keyed))
     places.stuck.touch()
-    other = crew.start("other", partial(relay, broker_timeout_ms=60_000), shop.url, places)
+    other = processes.start("other", partial(relay, broker_timeout_ms=60_000), shop.url, places)
     wait_until(lambda: len(places.lines()) == 2, "another sends it again, and gets no answer")
     zombie.signal(signal.SIGCONT)
     wait_until(shop.conflicts, "it finds that it has lost it")
@@ -122,13 +122,13 @@ def test_L_6_the_audit_names_who_has_the_message_now(
 @pytest.mark.parametrize("kind", ["postgresql"])
 @KEYED
 def test_L_3_a_settle_that_commits_after_its_relay_has_died_counts(
-    shop: Shop, crew: Crew, places: Places, kind: str, *, keyed: bool
+    shop: Shop, processes: Processes, places: Places, kind: str, *, keyed: bool
 ) -> None:
     del kind
     shop.commit(*orders(1, keyed=keyed))
     places.stuck.touch()
     patient = partial(relay, lock_lease_sec=60, lane_lease_sec=60, broker_timeout_ms=60_000)
-    victim = crew.start("victim", patient, shop.url, places)
+    victim = processes.start("victim", patient, shop.url, places)
     wait_until(places.lines, "it is sent")
     with psycopg.connect(shop.url) as holder:
         holder.execute("SELECT FROM postroom.outbox_delivery FOR UPDATE")

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from postroom.rules.ordering import LANES, NO_LANE
-from tests.crash.crew import wait_until
+from tests.crash.processes import wait_until
 from tests.crash.program import Program
 
 if TYPE_CHECKING:

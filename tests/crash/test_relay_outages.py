@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom.rules.ordering import LANES
-from tests.crash.crew import wait_until
 from tests.crash.places import Told
+from tests.crash.processes import wait_until
 from tests.crash.relay_worker import relay
 from tests.crash.shop import Shop, check
 from tests.crash.stream import produce
@@ -20,8 +20,8 @@ from tests.services.postgresql import PostgreSQL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.crash.crew import Crew, Worker
     from tests.crash.places import Places
+    from tests.crash.processes import Processes, Worker
 
 BOTH = pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 OUTAGES = 2
@@ -37,10 +37,12 @@ def server() -> Iterator[PostgreSQL]:
         yield server
 
 
-def test_R_5_relays_go_on_when_postgresql_is_killed_and_back(server: PostgreSQL, crew: Crew, places: Places) -> None:
+def test_R_5_relays_go_on_when_postgresql_is_killed_and_back(
+    server: PostgreSQL, processes: Processes, places: Places
+) -> None:
     with closing(Shop(server.url("shop"))) as shop:
-        producer = crew.start("producer", produce, shop.url, places)
-        relays = [crew.start(name, relay, shop.url, places) for name in ("one", "two")]
+        producer = processes.start("producer", produce, shop.url, places)
+        relays = [processes.start(name, relay, shop.url, places) for name in ("one", "two")]
         for number in range(OUTAGES):
             settled = shop.status().sent
             wait_until(lambda: shop.status().sent > settled + 100, "it is delivered")  # noqa: B023 - called at once
@@ -61,11 +63,11 @@ def test_R_5_relays_go_on_when_postgresql_is_killed_and_back(server: PostgreSQL,
 
 @BOTH
 def test_R_4_a_rolling_restart_loses_nothing_and_shares_the_lanes_again(
-    shop: Shop, crew: Crew, places: Places, kind: str
+    shop: Shop, processes: Processes, places: Places, kind: str
 ) -> None:
     del kind
-    producer = crew.start("producer", produce, shop.url, places)
-    relays = [crew.start(f"relay-{number}", relay, shop.url, places) for number in range(2)]
+    producer = processes.start("producer", produce, shop.url, places)
+    relays = [processes.start(f"relay-{number}", relay, shop.url, places) for number in range(2)]
     wait_until(lambda: shared_out(shop, relays), "both have their share")
     for number in range(2, 5):
         oldest = relays.pop(0)
@@ -73,7 +75,7 @@ def test_R_4_a_rolling_restart_loses_nothing_and_shares_the_lanes_again(
         assert shop.leases_of(oldest.name) == 0
         assert oldest.name not in shop.workers()
         wait_until(lambda: shared_out(shop, relays), "the other takes over its share")
-        relays.append(crew.start(f"relay-{number}", relay, shop.url, places))
+        relays.append(processes.start(f"relay-{number}", relay, shop.url, places))
         wait_until(lambda: shared_out(shop, relays), "the new one gets its share")
     victim = relays.pop(0)
     victim.signal(signal.SIGKILL)
@@ -87,11 +89,11 @@ def test_R_4_a_rolling_restart_loses_nothing_and_shares_the_lanes_again(
 
 @BOTH
 def test_R_5_a_broker_that_is_down_burns_no_attempt_and_is_said_once(
-    shop: Shop, crew: Crew, places: Places, kind: str
+    shop: Shop, processes: Processes, places: Places, kind: str
 ) -> None:
     del kind
-    producer = crew.start("producer", produce, shop.url, places)
-    stopped, kept = (crew.start(name, relay, shop.url, places) for name in ("stopped", "kept"))
+    producer = processes.start("producer", produce, shop.url, places)
+    stopped, kept = (processes.start(name, relay, shop.url, places) for name in ("stopped", "kept"))
     wait_until(lambda: {line.sender for line in places.lines()} == {"stopped", "kept"}, "both deliver")
     places.down.touch()
     for one in (stopped, kept):

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from postroom import Message
-from tests.crash.crew import wait_until
+from tests.crash.processes import wait_until
 from tests.crash.program import Program
 from tests.crash.shop import check
 from tests.services.ports import free_port

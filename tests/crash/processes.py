@@ -105,7 +105,7 @@ class Worker:
         return self._errors.read_text() if self._errors.exists() else "no error was reported"
 
 
-class Crew:
+class Processes:
     """Starts workers, and leaves none behind. A worker's errors and logs are in files of the directory."""
 
     def __init__(self, directory: Path) -> None:
