@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.store.outbox.writer import listed, text
 from postroom.store.sql.db_errors import is_duplicate_entry
+from postroom.store.sql.dialect import listed, text
 from postroom.store.sql.operations import chunks
 from postroom.store.sql.steps import Query, Steps
 

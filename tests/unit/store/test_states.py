@@ -10,6 +10,8 @@ import pytest
 import postroom
 from postroom.rules.lifecycle import Stored, Transition
 from postroom.rules.ordering import Order
+from postroom.store.admin.cancellation import Cancellation
+from postroom.store.admin.dead_letters import DeadLetters
 from postroom.store.schema.ddl import table_statements
 from postroom.store.sql import states
 from postroom.store.sql.names import Names
@@ -58,3 +60,8 @@ def test_a_transition_says_what_it_applies_to_and_what_it_writes() -> None:
 def test_a_transition_that_leaves_no_delivery_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="DISCARD leaves no delivery: delete the row"):
         states.becomes(Transition.DISCARD)
+
+
+def test_an_act_of_an_operator_looks_where_its_transition_applies() -> None:
+    assert {*DeadLetters.states} == {*Transition.REQUEUE.stored} == {*Transition.DISCARD.stored}
+    assert {*Cancellation.states} == {*Transition.CANCEL.stored}

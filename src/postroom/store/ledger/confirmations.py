@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from postroom.rules.replay import Response, Status, Verdict, is_reopened, verdict_on
 from postroom.store.ledger.entries import LEDGER_ENTRIES, UNTIL_CONFIRMED, LedgerRow
 from postroom.store.outbox.leases import new_token
-from postroom.store.outbox.writer import listed
+from postroom.store.sql.dialect import listed
 from postroom.store.sql.operations import chunks
 from postroom.store.sql.steps import Query, Steps
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import msgspec
 
 from postroom.rules.replay import Decision, Entry, InProgress, Recorded, Response, Run, Status, decide
-from postroom.store.outbox.writer import listed, text
-from postroom.store.sql.dialect import DIALECTS, Dialect, as_json
+from postroom.store.sql.dialect import DIALECTS, Dialect, as_json, listed, text
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:

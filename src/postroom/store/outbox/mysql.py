@@ -8,8 +8,8 @@ from postroom.errors import InvalidSetting
 from postroom.rules.lifecycle import Transition, holding_states
 from postroom.store.outbox.selections import Selections
 from postroom.store.outbox.two_statement_writer import TwoStatementWriter
-from postroom.store.outbox.writer import text
 from postroom.store.sql.db_errors import is_duplicate_entry
+from postroom.store.sql.dialect import text
 from postroom.store.sql.states import in_state
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.lifecycle import Transition
 from postroom.rules.ordering import NO_LANE, Order, key_hash, lane_of
-from postroom.store.outbox.writer import text
 from postroom.store.outbox.writers import WRITERS
-from postroom.store.sql.dialect import as_json, whole_numbers
+from postroom.store.sql.dialect import as_json, text, whole_numbers
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.states import holds_key, ready, written_by
 from postroom.store.sql.steps import Query, Steps

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import ClaimLimits, Transition, split_batch
 from postroom.store.outbox.leases import Claim, Claimed, Dead, Expired, GivenBack, Settlement
-from postroom.store.sql.operations import is_unreadable
 from postroom.store.sql.rows import Unreadable
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Screening:
         """
         limits = self._limits
         most_claims = max(map(attrgetter("claims"), claimed), default=0)
-        if not expired and most_claims <= limits.alone_after and not any(map(is_unreadable, claimed)):
+        if not expired and most_claims <= limits.alone_after and not any(map(_is_unreadable, claimed)):
             return Claim(claimed, [], len(claimed))
         settled: list[Settlement] = []
         sendable: list[Claimed] = []
@@ -65,6 +64,10 @@ class Screening:
             alone=alone,
             kept_back=[one for one in claimed if one.ordered and one.lease not in done],
         )
+
+
+def _is_unreadable(claimed: Claimed) -> bool:
+    return type(claimed.message) is Unreadable
 
 
 def _dead(claimed: Claimed, code: str, problem: str, transition: Transition) -> Dead:

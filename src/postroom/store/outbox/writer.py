@@ -11,7 +11,7 @@ from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.lifecycle import Stored, Transition
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.store.sql.db_errors import is_denied
-from postroom.store.sql.dialect import DIALECTS, Dialect, as_json, whole_numbers
+from postroom.store.sql.dialect import DIALECTS, Dialect, as_json, listed, text, whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.states import in_states, written_by
 from postroom.store.sql.steps import Query, Row, Steps
@@ -228,15 +228,6 @@ def _stored(message: Message) -> Stored:
 
 def _lane(message: Message) -> int:
     return NO_LANE if message.key is None else lane_of(key_hash(message.key))
-
-
-def text(value: object) -> str:
-    """As text, even if the caller's connection returns bytes, or a UUID."""
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def listed(parts: Iterable[str]) -> str:
-    return ", ".join(parts)
 
 
 def _repeats_of(messages: Sequence[Message]) -> dict[UUID, UUID]:

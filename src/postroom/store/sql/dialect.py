@@ -10,7 +10,7 @@ import msgspec
 from postroom.rules.ordering import LANES, NO_LANE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 _NEVER_YEAR = 1970
@@ -191,3 +191,12 @@ ALL_LANES = whole_numbers([NO_LANE, *range(LANES)])
 
 def as_json(values: object) -> str:
     return msgspec.json.encode(values).decode()
+
+
+def text(value: object) -> str:
+    """As text, even if the caller's connection returns bytes, or a UUID."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def listed(parts: Iterable[str]) -> str:
+    return ", ".join(parts)

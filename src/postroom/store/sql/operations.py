@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from postroom.rules.ordering import LANES
 from postroom.store.sql.db_errors import retrying
 from postroom.store.sql.dialect import DIALECTS, Dialect, whole_numbers
-from postroom.store.sql.rows import Reader, Unreadable, columns
+from postroom.store.sql.rows import Reader, columns
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from postroom.message import Message
-    from postroom.store.outbox.leases import Claimed
     from postroom.store.sql.names import Names
 
 P = ParamSpec("P")
@@ -147,8 +146,3 @@ class Place(NamedTuple):
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
     """The values in chunks of at most this size."""
     return (values[start : start + size] for start in range(0, len(values), size))
-
-
-def is_unreadable(claimed: Claimed) -> bool:
-    """Whether the delivery has no message, or none that can be read."""
-    return type(claimed.message) is Unreadable

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
 from postroom.rules.ordering import key_hash
-from postroom.store.outbox.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer, listed
+from postroom.store.outbox.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer
+from postroom.store.sql.dialect import listed
 from postroom.store.sql.names import WAKE_LANES, WAKE_ROWS, channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query, Steps
