@@ -117,7 +117,7 @@ class Screen(Lines):
         self._live.stop()
 
     def tell(self, text: str, style: str = "") -> None:
-        """Print it above the snapshot."""
+        """Print it above the figures."""
         self._console.print(text, style=style)
 
     def show(self, snapshot: Snapshot) -> None:
@@ -129,7 +129,7 @@ class Screen(Lines):
         time.sleep(READING)
 
     def conclude(self, rows: Sequence[tuple[str, int, str]], conclusion: str) -> None:
-        """The table in place of the moving snapshot."""
+        """Show the table in place of the changing figures."""
         self._live.stop()
         print_table(("", "number", ""), rows, right=("number",))
         self.tell(f"\n{conclusion}", "bold")
