@@ -6,7 +6,6 @@ import asyncio
 import random
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -19,18 +18,17 @@ from examples.choreography.books import Books
 from examples.choreography.events import SUBJECTS, OrderCreated
 from examples.choreography.nats_server import nats_server
 from examples.shutdown import signals_deferred, start
+from examples.waiting import wait_until
 from postroom.brokers.memory import MemoryBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from examples.shutdown import PendingSignal, Process
 
 SERVICES = (orders.SERVICE, payments.SERVICE, inventory.SERVICE)
 ROOT = Path(__file__).parents[2]
 PRICES = {"kettle": 30, "lamp": 20, "chair": 80}
-TIMEOUT = 60.0
-POLL = 0.05
 
 
 class Shop:
@@ -130,12 +128,3 @@ async def _in_memory(shop: Shop, wishes: list[OrderCreated], pending: PendingSig
         await asyncio.to_thread(shop.place, wishes)
         print(f"{len(wishes)} orders are placed.")
         await asyncio.to_thread(wait_until, lambda: pending.signal or shop.is_settled(), "all orders come to an end")
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition, but not for ever."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"waited {TIMEOUT:.0f} seconds in vain until {what}")
-        time.sleep(POLL)

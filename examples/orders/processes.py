@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +15,7 @@ import httpx
 
 from examples.orders import adapter, exchange, service
 from examples.shutdown import signals_deferred, start
+from examples.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 60.0
-POLL = 0.1
 FAST = {
     "OUTBOX_POLL_INTERVAL_SEC": "0.05",
     "OUTBOX_LOCK_LEASE_SEC": "1",
@@ -150,12 +149,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition, but not for ever."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"waited {TIMEOUT:.0f} seconds in vain until {what}")
-        time.sleep(POLL)

@@ -7,8 +7,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from examples.orders.exchange import Mood
-from examples.orders.processes import OrderSystem, kill, wait_until
+from examples.orders.processes import OrderSystem, kill
 from examples.shutdown import call, signals_deferred
+from examples.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from examples.orders.processes import wait_until
+from examples.waiting import wait_until
 from tests.acceptance.documents import ROOT
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from examples.orders.exchange import Mood
-from examples.orders.processes import OrderSystem, kill, wait_until
+from examples.orders.processes import OrderSystem, kill
 from examples.orders.run import ORDERS, audit
 from examples.orders.service import FIND, Asked, engine_of
 from examples.shutdown import end
+from examples.waiting import wait_until
 from postroom.cli import main
 from postroom.idempotency import Response
 from postroom.rules.replay import Verdict
