@@ -16,7 +16,7 @@ from postroom.admin import ALL, Filter
 from postroom.cli import main
 from postroom.errors import IdempotencyConflict, PrivilegeMissing
 from postroom.idempotency import Ledger
-from postroom.store.admin.backlog import BacklogCount
+from postroom.store.admin.backlog import BacklogReader
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
 from postroom.store.outbox.workers import Workers
@@ -233,7 +233,7 @@ def test_a_dashboard_sees_everything_and_changes_nothing(roles: Roles) -> None:
         assert admin.message(message.id).topic == "orders"
         assert len(admin.dead_letters()) == len(admin.audit()) == 0
         assert (admin.count_dead_letters().total, admin.count_unsent().total) == (0, 1)
-        assert store.run(BacklogCount(store.names).backlog())["default"].pending == 1
+        assert store.run(BacklogReader(store.names).backlog())["default"].pending == 1
         with pytest.raises(PrivilegeMissing, match=f"({DENIED}).*postroom schema --grants ROLE"):
             store.run(Workers(store.names).beat("intruder", 0, 0))
 

@@ -1,4 +1,4 @@
-"""The census: what metrics show of the backlog, on every database."""
+"""The backlog as metrics show it, on every database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom.rules.ordering import Order
-from postroom.store.admin.backlog import BacklogCount
+from postroom.store.admin.backlog import BacklogReader
 from postroom.store.outbox.leases import Dead, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def backlog(room: Room, order: Order = Order.HOLD, most: int = 1000) -> dict[str, Backlog]:
-    return room.run(BacklogCount(room.names, order, most).backlog())
+    return room.run(BacklogReader(room.names, order, most).backlog())
 
 
 def test_V_1_an_empty_outbox_has_no_backlog(room: Room) -> None:

@@ -18,7 +18,7 @@ from postroom.cli.output import print_json
 from postroom.errors import DatabaseUnreachable
 from postroom.rules.failures import Reason
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
-from postroom.store.admin.backlog import BacklogCount
+from postroom.store.admin.backlog import BacklogReader
 from postroom.store.admin.retention import Retention
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Sent
@@ -253,7 +253,7 @@ def test_B_3_operators_can_look_at_unreadable_rows_and_act_on_them(room: Room) -
     assert looked_at >= len(rows) - 1
     admin.status()
     assert len(admin.messages(limit=1000)) == 2 * len(rows)
-    room.run(BacklogCount(room.names).backlog())
+    room.run(BacklogReader(room.names).backlog())
     assert admin.count_dead_letters().total == len(rows)
     known = [letter.id for letter in letters if letter.id is not None and is_uuid(letter.id)]
     assert admin.requeue(Filter(ids=known[:2]), actor="ada").count == 2
@@ -325,7 +325,7 @@ def test_moments_that_python_does_not_know_break_no_question(room: Room, moment:
     assert len(admin.messages()) == 3
     assert [letter.position for letter in admin.dead_letters()] == [position]
     assert admin.status().oldest_pending_seconds == 0.0
-    room.run(BacklogCount(room.names).backlog())
+    room.run(BacklogReader(room.names).backlog())
     for [identifier] in room.select("SELECT id FROM {outbox}"):
         admin.message(str(identifier))
     send_all(room)
@@ -435,7 +435,7 @@ def look_at_everything(room: Room, *, cancels: bool) -> None:
     admin = room.admin()
     admin.status()
     admin.messages()
-    room.run(BacklogCount(room.names).backlog())
+    room.run(BacklogReader(room.names).backlog())
     for [identifier] in room.select("SELECT id FROM {outbox}"):
         if is_uuid(str(identifier)):
             admin.message(str(identifier), payload=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from postroom.store.admin.audit import AuditEntry
-    from postroom.store.admin.message_lookup import Blocker, Found, Receipt
+    from postroom.store.admin.message_lookup import Blocker, FoundMessage, Receipt
     from postroom.store.admin.status import Worker
 
 
@@ -94,7 +94,7 @@ class MessageDetails:
     payload: bytes | None = None
 
 
-def details_of(found: Found, *, payload: bool) -> MessageDetails:
+def details_of(found: FoundMessage, *, payload: bool) -> MessageDetails:
     """What is told about a message, from what the tables say."""
     told, delivery, receipt = found.message, _delivery(found), found.receipt
     return MessageDetails(
@@ -124,7 +124,7 @@ def details_of(found: Found, *, payload: bool) -> MessageDetails:
     )
 
 
-def _delivery(found: Found) -> Delivery | None:
+def _delivery(found: FoundMessage) -> Delivery | None:
     row = found.delivery
     if row is None:
         return None
@@ -139,7 +139,7 @@ def _delivery(found: Found) -> Delivery | None:
     )
 
 
-def _lease(found: Found) -> Lease | None:
+def _lease(found: FoundMessage) -> Lease | None:
     """Who has it, or its lane, and until when."""
     read_to = found.lane.read_to if found.lane else None
     if found.delivery and found.delivery.leased:
@@ -147,7 +147,7 @@ def _lease(found: Found) -> Lease | None:
     return Lease(found.lane.owner, found.lane.leased_until, read_to) if found.lane else None
 
 
-def _taken(found: Found) -> bool:
+def _taken(found: FoundMessage) -> bool:
     """Under a lease of its own, or read by the holder of its lane, with nothing before it that holds it."""
     if found.delivery is None or found.delivery.state != Stored.READY:
         return False
@@ -155,7 +155,7 @@ def _taken(found: Found) -> bool:
     return found.delivery.leased or in_lane
 
 
-def _status(found: Found) -> State | None:
+def _status(found: FoundMessage) -> State | None:
     if found.receipt:
         return State.EXPIRED if found.receipt.outcome == "expired" else State.SENT
     if found.delivery is None:
@@ -163,7 +163,7 @@ def _status(found: Found) -> State | None:
     return state_of(Stored(found.delivery.state), due_passed=found.delivery.due_passed, leased=_taken(found))
 
 
-def _why(found: Found) -> Why:
+def _why(found: FoundMessage) -> Why:
     lease = _lease(found)
     down = tuple(worker for worker in found.workers if worker.broker_down)
     where = why_not_sent(

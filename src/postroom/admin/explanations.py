@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from postroom.store.admin.message_lookup import Found
+    from postroom.store.admin.message_lookup import FoundMessage
 
     Holder = tuple[str, datetime | None] | None
     """Who has the message, or its lane, and until when."""
 
 
-def explanation_of(where: WhyNotSent, found: Found, holder: Holder) -> str:
+def explanation_of(where: WhyNotSent, found: FoundMessage, holder: Holder) -> str:
     """The sentence, with the facts and, where there is something to do, the remedy."""
     return EXPLANATIONS[where](found, holder)
 
 
-def _settled(found: Found, _holder: Holder) -> str:
+def _settled(found: FoundMessage, _holder: Holder) -> str:
     receipt = found.receipt
     if receipt is None:
         return ""
@@ -37,27 +37,27 @@ def _settled(found: Found, _holder: Holder) -> str:
             return f"{'handled' if is_parked(found.queue) else 'sent'} at {at}{answer}"
 
 
-def _dead(found: Found, _holder: Holder) -> str:
+def _dead(found: FoundMessage, _holder: Holder) -> str:
     again = "has it handled again" if is_parked(found.queue) else "sends it after all"
     return f"given up{_error(found)}; `postroom dead requeue {found.message.id}` {again}"
 
 
-def _scheduled(found: Found, _holder: Holder) -> str:
+def _scheduled(found: FoundMessage, _holder: Holder) -> str:
     return f"scheduled: not before {_due(found)}"
 
 
-def _retry(found: Found, _holder: Holder) -> str:
+def _retry(found: FoundMessage, _holder: Holder) -> str:
     return f"failed{_error(found)}; the next try is at {_due(found)}"
 
 
-def _target_down(found: Found, _holder: Holder) -> str:
+def _target_down(found: FoundMessage, _holder: Holder) -> str:
     delivery = found.delivery
     why = f": {delivery.error_message}" if delivery and delivery.error_message else ""
     since = f" since {_moment(delivery.failed_at)}" if delivery and delivery.failed_at else ""
     return f"its topic takes no messages{since}{why}; it goes on by itself when the topic does"
 
 
-def _held(found: Found, _holder: Holder) -> str:
+def _held(found: FoundMessage, _holder: Holder) -> str:
     blocker = found.blocker
     if blocker is None:
         return ""
@@ -67,38 +67,38 @@ def _held(found: Found, _holder: Holder) -> str:
     return f"held behind message {blocker.id or blocker.position} of its key, which {status}{due}{error}"
 
 
-def _broker_down(found: Found, _holder: Holder) -> str:
+def _broker_down(found: FoundMessage, _holder: Holder) -> str:
     down = (f"{worker.name}: {worker.broker_down}" for worker in found.workers if worker.broker_down)
     return f"the broker cannot be reached: {'; '.join(down)}"
 
 
-def _sending(found: Found, holder: Holder) -> str:
+def _sending(found: FoundMessage, holder: Holder) -> str:
     return f"being sent{_held_by(found, holder)}"
 
 
-def _queued(found: Found, holder: Holder) -> str:
+def _queued(found: FoundMessage, holder: Holder) -> str:
     read_to = found.lane.read_to if found.lane else 0
     return f"in its lane behind what is sent now (read up to position {read_to}){_held_by(found, holder)}"
 
 
-def _no_relay(found: Found, _holder: Holder) -> str:
+def _no_relay(found: FoundMessage, _holder: Holder) -> str:
     if is_parked(found.queue):
         return f"no consumer is alive for {found.queue}: start it with `postroom consume`"
     return "no relay is alive: start one"
 
 
-def _next(found: Found, _holder: Holder) -> str:
+def _next(found: FoundMessage, _holder: Holder) -> str:
     return f"nothing keeps it: a {'consumer' if is_parked(found.queue) else 'relay'} takes it next"
 
 
-def _no_delivery(found: Found, _holder: Holder) -> str:
+def _no_delivery(found: FoundMessage, _holder: Holder) -> str:
     return (
         "its producer wrote no row into outbox_delivery, so no relay will find it: add that row, or "
         f"`postroom messages cancel {found.message.id}`"
     )
 
 
-def _held_by(found: Found, holder: Holder) -> str:
+def _held_by(found: FoundMessage, holder: Holder) -> str:
     if holder is None:
         return ""
     owner, until = holder
@@ -107,7 +107,7 @@ def _held_by(found: Found, holder: Holder) -> str:
     return f": leased until {_moment(until)} by {owner}{gone}"
 
 
-def _error(found: Found) -> str:
+def _error(found: FoundMessage) -> str:
     delivery = found.delivery
     return _said(delivery.error_code, delivery.error_message) if delivery else ""
 
@@ -116,7 +116,7 @@ def _said(code: str | None, text: str | None) -> str:
     return f": {code} {text or ''}".rstrip() if code else ""
 
 
-def _due(found: Found) -> str:
+def _due(found: FoundMessage) -> str:
     return _moment(found.delivery.due if found.delivery else None)
 
 
@@ -124,7 +124,7 @@ def _moment(moment: datetime | None) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC") if moment else "an unknown time"
 
 
-EXPLANATIONS: dict[WhyNotSent, Callable[[Found, Holder], str]] = {
+EXPLANATIONS: dict[WhyNotSent, Callable[[FoundMessage, Holder], str]] = {
     WhyNotSent.SENT: _settled,
     WhyNotSent.EXPIRED: _settled,
     WhyNotSent.DEAD: _dead,

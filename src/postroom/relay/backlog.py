@@ -11,7 +11,7 @@ from postroom.store.connections.reconnecting import Outage
 from postroom.telemetry.events import Counted
 
 if TYPE_CHECKING:
-    from postroom.store.admin.backlog import BacklogCount
+    from postroom.store.admin.backlog import BacklogReader
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.telemetry.events import Hook
 
@@ -24,9 +24,9 @@ SHARE = 50
 class BacklogCounter:
     """Counts on its own connection, and takes only a small share of the database's time."""
 
-    def __init__(self, connection: ReconnectingConnection, count: BacklogCount, hook: Hook) -> None:
+    def __init__(self, connection: ReconnectingConnection, reader: BacklogReader, hook: Hook) -> None:
         self._connection = connection
-        self._count = count
+        self._reader = reader
         self._hook = hook
 
     async def run(self) -> None:
@@ -34,5 +34,5 @@ class BacklogCounter:
         while True:
             started = time.monotonic()
             with suppress(Outage):
-                self._hook(Counted(await self._connection.attempt(self._count.backlog())))
+                self._hook(Counted(await self._connection.attempt(self._reader.backlog())))
             await asyncio.sleep(max(EVERY, SHARE * (time.monotonic() - started)))

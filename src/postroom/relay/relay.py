@@ -23,7 +23,7 @@ from postroom.runtime import wakeup
 from postroom.runtime.runnable import Runnable
 from postroom.runtime.workers import worker_name
 from postroom.settings import Settings, SettingsOverrides
-from postroom.store.admin.backlog import BacklogCount
+from postroom.store.admin.backlog import BacklogReader
 from postroom.store.connections.reconnecting import Database
 from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.operations import DEFAULT_QUEUE
@@ -198,7 +198,7 @@ class Relay(Runnable[Engine]):
         settings, names = self._settings, database.store.names
         others: list[Part] = []
         if wants_counts(hook):
-            others.append(BacklogCounter(database.connect(), BacklogCount(names, Order(settings.order)), hook))
+            others.append(BacklogCounter(database.connect(), BacklogReader(names, Order(settings.order)), hook))
         if settings.cleanup_every_sec is not None:
             connection = database.connect(TIME_LIMIT)
             others.append(Cleaning(connection, names, settings, settings.cleanup_every_sec, hook))

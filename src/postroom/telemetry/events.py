@@ -138,7 +138,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The messages that wait in one queue. Counts stop at a limit, see `postroom.store.admin.census`."""
+    """The messages that wait in one queue. Counts stop at a limit, see `postroom.store.admin.backlog`."""
 
     pending: int = 0
     """Due, or being sent."""

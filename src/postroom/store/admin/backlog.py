@@ -32,7 +32,7 @@ _KINDS = {
 }
 
 
-class BacklogCount(Operations):
+class BacklogReader(Operations):
     """Counts over all queues. `order` is that of the relays: it says whether dead messages hold their key back."""
 
     def __init__(self, names: Names, order: Order = Order.HOLD, most: int = MOST) -> None:

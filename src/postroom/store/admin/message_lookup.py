@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import Order
@@ -68,15 +68,14 @@ class Blocker:
 
     id: str | None
     position: int
-    status: str
-    """dead, failed or requeued."""
+    status: Literal["dead", "failed", "requeued"]
     due: datetime | None
     error_code: str
     error_message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessage:
     """A message and everything around it; None for what does not exist."""
 
     message: Message
@@ -98,7 +97,7 @@ class MessageLookup(SkipScan):
         super().__init__(names)
         self._holds_key = holds_key(order, "b")
 
-    def find(self, identifier: UUID) -> Steps[Found | None]:
+    def find(self, identifier: UUID) -> Steps[FoundMessage | None]:
         """The message and everything around it; None if there is none with this id."""
         found = yield Query(
             f"SELECT m.position, m.queue, 0, 0, 0, 0, {self.columns} FROM {self.outbox} m WHERE m.id = :id",
@@ -112,7 +111,7 @@ class MessageLookup(SkipScan):
         queue, delivery = yield from self._in_any_queue(row[1], position)
         receipt = yield from self._receipt(position)
         workers = yield from StatusReader(self.names).workers()
-        return Found(
+        return FoundMessage(
             self.message(row),
             position,
             queue,
