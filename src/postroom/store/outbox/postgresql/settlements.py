@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_args
 
 from postroom.rules.ordering import NO_LANE
+from postroom.store.ledger.message_outcomes import is_final
 from postroom.store.outbox.leases import Claimed, Failure, GivenBack, Lease, Receipt, Rerouted, Settlement
 from postroom.store.outbox.postgresql.given import (
     IS_GIVEN,
@@ -15,18 +16,32 @@ from postroom.store.outbox.postgresql.given import (
     numbers,
     texts,
 )
-from postroom.store.outbox.settlements import SettlementWriter, failure_fields, receipt_fields, rerouted_by_queue
+from postroom.store.outbox.settlements import (
+    SettlementWriter,
+    Written,
+    failure_fields,
+    receipt_fields,
+    rerouted_by_queue,
+)
 from postroom.store.sql.db_errors import is_duplicate_entry
+from postroom.store.sql.steps import Query
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from postroom.store.sql.steps import Steps
+    from postroom.store.sql.steps import Row, Steps
 
 RECEIPT_ARRAYS = {"answer": "text", "dedup": "bigint"}
 
 
 class PostgreSQLSettlementWriter(SettlementWriter):
+    def in_transaction(self, settlements: Sequence[Settlement]) -> Steps[Written]:
+        """Settle in the caller's transaction, in one statement for each kind unless the ledger must be told too."""
+        if any(is_final(one) for one in settlements):
+            return (yield from super().in_transaction(settlements))
+        writer = _InOpenTransaction(self.sql, self._held, self._ledger_keep)
+        return Written((yield from writer.settle(settlements)), {})
+
     def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
         kinds: dict[type[Settlement], list[Any]] = {}
         for one in settlements:
@@ -115,7 +130,7 @@ class PostgreSQLSettlementWriter(SettlementWriter):
             WITH {given_deliveries(**types)}, held AS ({held_lanes(sql)}), written AS ({written}
             )
             SELECT count(*), CASE WHEN count(*) < :expected THEN array_agg(ARRAY[position, token]) END FROM written"""
-        [[count, kept]] = yield from sql.statement(
+        [[count, kept]] = yield from self._run(
             statement,
             {
                 "queue": sql.queue,
@@ -129,8 +144,21 @@ class PostgreSQLSettlementWriter(SettlementWriter):
             return set()
         return {one.lease for one in claimed} - {(position, token) for position, token in kept or ()}
 
+    def _run(self, statement: str, params: Mapping[str, Any]) -> Steps[Sequence[Row]]:
+        return self.sql.statement(statement, params)
+
     def _mine(self) -> str:
         """The delivery is the one given, and its lease, or its lane's, still holds."""
         return f"""{IS_GIVEN}
             AND CASE WHEN d.lane = {NO_LANE} THEN d.token = given.token AND d.leased_until > {self.sql.now}
                 ELSE (given.lane, given.token) IN (SELECT held.lane, held.token FROM held) END"""
+
+
+class _InOpenTransaction(PostgreSQLSettlementWriter):
+    """Tries nothing twice: the first error ends the caller's transaction."""
+
+    def _receipts(self, on_conflict: str) -> str:
+        return super()._receipts(on_conflict or self.sql.dialect.replace_receipt)
+
+    def _run(self, statement: str, params: Mapping[str, Any]) -> Steps[Sequence[Row]]:
+        return (yield Query(statement, params)).rows
