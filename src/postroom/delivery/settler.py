@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from postroom.store.outbox.queue_store import QueueStore
 
 MOST = 5000
-"""PendingSettlements of one statement."""
+"""Settlements in one statement."""
 TRIES = 3
-"""Of a single settlement that the database refuses although it answers."""
+"""Attempts to write a single settlement that the database refuses although it answers."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

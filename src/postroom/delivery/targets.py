@@ -23,7 +23,7 @@ MOST = 1000
 class Target:
     """One topic that takes no messages. Now and then one of them probes it."""
 
-    __slots__ = ("backoff", "probe_at", "probe_until", "probed_at", "reason", "scouts", "turned_away")
+    __slots__ = ("backoff", "probe_at", "probe_until", "probed_at", "probes", "reason", "turned_away")
 
     def __init__(self, reason: str, probe_at: float) -> None:
         self.reason = reason
@@ -34,7 +34,7 @@ class Target:
         """Messages that came since the last probe and were not sent."""
         self.probe_until = 0.0
         """A message is probing it; after this moment it counts as gone."""
-        self.scouts: list[float] = []
+        self.probes: list[float] = []
         """When messages come due that are to probe it."""
 
 
@@ -103,16 +103,16 @@ class Targets:
         """In how many seconds each of `count` messages of the topic is due again; whether they were just tried."""
         now = self._clock()
         target = self.down.get(topic)
-        scouts: list[float] = []
+        probes: list[float] = []
         if target is not None:
-            target.scouts = [due for due in target.scouts if due > now]
+            target.probes = [due for due in target.probes if due > now]
             target.turned_away += 0 if tried else count
-            scouts = probe_times(target.scouts, count, max(target.probe_at, now), target.backoff.pause, tried=tried)
-            target.scouts += scouts
-        rest = count - len(scouts)
+            probes = probe_times(target.probes, count, max(target.probe_at, now), target.backoff.pause, tried=tried)
+            target.probes += probes
+        rest = count - len(probes)
         if rest:
             self._tail = recheck_time(self._tail, rest, now)
-        return [*(due - now for due in scouts), *[self._tail - now] * rest]
+        return [*(due - now for due in probes), *[self._tail - now] * rest]
 
     def learn(self, found: Mapping[str, str]) -> list[str]:
         """Messages of these topics wait in the database, for reasons that this relay or another was given.
@@ -132,7 +132,7 @@ class Targets:
         return [
             topic
             for topic, target in self.down.items()
-            if now >= target.probe_until and now >= max([target.probe_at, *target.scouts]) + FIRST_PAUSE
+            if now >= target.probe_until and now >= max([target.probe_at, *target.probes]) + FIRST_PAUSE
         ]
 
     def forget(self, topic: str) -> None:

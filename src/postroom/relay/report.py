@@ -1,4 +1,4 @@
-"""The report: what a relay did, counted from what it tells."""
+"""The report: what a relay did, counted from its events."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Report:
     expired: int = 0
     conflicts: int = 0
     postponed: int = 0
-    """How often messages were kept waiting, because their topic takes none."""
+    """How often messages had to wait because their topic takes none."""
     broker_down: bool = False
-    """Whether a broker could not be reached at the end."""
+    """Whether a broker could not be reached when the run ended."""
     queues_down: list[str] = field(default_factory=list)
-    """The queues whose broker that was."""
+    """The queues of the brokers that could not be reached."""
     targets_down: dict[str, str] = field(default_factory=dict)
-    """The topics that took no messages at the end, and why."""
+    """The topics that took no messages when the run ended, and why."""
 
     def count(self, event: Event) -> None:
-        """A hook that counts."""
+        """Count an event: a hook."""
         match event:
             case Settled():
                 self._settled(event)
