@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from postroom import Admin, AsyncAdmin
-from postroom.admin import Filter, QueueStatus, Refusal, Refused
+from postroom import Admin, AsyncAdmin, Message
+from postroom.admin import Filter, QueueStatus, Refusal, Refused, as_json
 from postroom.errors import InvalidSetting, SchemaMissing
 from postroom.store.outbox.leases import Dead, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane
@@ -89,6 +89,27 @@ def test_pages_follow_each_other_until_there_is_none(room: Room) -> None:
             page = listed(limit=2, before=page.next)
         assert [*seen, *(one.position for one in page)] == added[::-1]
         assert abs((datetime.now(UTC) - page.as_of).total_seconds()) < 30
+
+
+def test_dead_letters_are_listed_by_their_ids(room: Room) -> None:
+    first, _, third = bury(room, 3)
+    [pending] = room.add()
+    ids = [*room.ids([first, third, pending]), uuid4()]
+    assert [one.position for one in room.admin().dead_letters(Filter(ids))] == [third, first]
+    assert len(room.admin().dead_letters(Filter([]))) == 0
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [(None, {"payload": None}), ("größe", {"payload": "größe"}), (b"\xff\x00", {"payload_base64": "/wA="})],
+    ids=["none", "text", "bytes"],
+)
+def test_json_has_a_payload_only_where_it_is_wanted(room: Room, payload: object, told: dict[str, str | None]) -> None:
+    room.add_messages([Message.new("orders", payload)])
+    [listed] = room.admin().messages()
+    found = room.admin().message(listed.id or "", payload=True)
+    plain = as_json(found)
+    assert {name: value for name, value in as_json(found, payload=True).items() if name not in plain} == told
 
 
 def test_an_act_as_of_a_moment_leaves_out_what_failed_since(room: Room) -> None:
