@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from postroom.compose.brokers import as_source
 from postroom.compose.databases import open_checked_store
-from postroom.consumer.attempts import Attempts
+from postroom.consumer.handler_attempts import HandlerAttempts
 from postroom.consumer.handler_destination import HANDLERS, HandlerDestination, consumer_events
 from postroom.consumer.handlers import handler_of
 from postroom.consumer.intake import Intake
@@ -223,7 +223,7 @@ class Consumer(Runnable[ConsumerRun]):
     ) -> ConsumerRun:
         """The parts of a run, put together."""
         names, stopping = database.store.names, asyncio.Event()
-        attempts = Attempts(self.name, self._handlers, runner, self._classifier, hook)
+        attempts = HandlerAttempts(self.name, self._handlers, runner, self._classifier, hook)
         parking = Parking(names, self._queue, Order(self._settings.order))
         engine = self._engine(database, connections, attempts, parking, hook)
         parked = ParkedMessages(self.name, connections.settlements, parking, engine.wake)
@@ -252,7 +252,7 @@ class Consumer(Runnable[ConsumerRun]):
         )
 
     def _engine(
-        self, database: Database, connections: ConnectionSet, attempts: Attempts, parking: Parking, hook: Hook
+        self, database: Database, connections: ConnectionSet, attempts: HandlerAttempts, parking: Parking, hook: Hook
     ) -> Engine:
         """An engine that delivers what is parked to the handlers."""
         settings = self._settings

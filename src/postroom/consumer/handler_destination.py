@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, NotSent, Refused, Unreached
-from postroom.consumer.attempts import AttemptFailed, Committed, NotCalled
+from postroom.consumer.handler_attempts import AttemptFailed, Committed, NotCalled
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import as_received
-from postroom.consumer.settlement import DeliverySettlement, LeaseLost, NotSettledHere
+from postroom.consumer.settlement import DeliverySettlement, LeaseNotHeld, NotSettledHere
 from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure, Reason
@@ -21,7 +21,7 @@ from postroom.telemetry.events import DATABASE, Beat, Handled, Phase, Published,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from postroom.consumer.attempts import Attempts
+    from postroom.consumer.handler_attempts import HandlerAttempts
     from postroom.consumer.handlers import Handler
     from postroom.delivery.destination import Outcome
     from postroom.incoming import Incoming
@@ -48,7 +48,9 @@ class HandlerDestination:
     name = HANDLERS
     capabilities = Capabilities()
 
-    def __init__(self, attempts: Attempts, settlements: SettlementWriter, parking: Parking, concurrency: int) -> None:
+    def __init__(
+        self, attempts: HandlerAttempts, settlements: SettlementWriter, parking: Parking, concurrency: int
+    ) -> None:
         self._attempts = attempts
         self._settlements = settlements
         self._parking = parking
@@ -110,7 +112,7 @@ class HandlerDestination:
             attempted = await self._attempts.make(handler, [received], settlement)
         except Outage as outage:
             return Unreached(str(outage))
-        except LeaseLost:
+        except LeaseNotHeld:
             return LEASE_LOST
         except NotSettledHere as refused:
             self._settles_in_transactions = refused.ever

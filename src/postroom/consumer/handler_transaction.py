@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from postroom.consumer.settlement import LeaseLost
+from postroom.consumer.settlement import LeaseNotHeld
 from postroom.consumer.tracing import continued
 from postroom.store.sql.db_errors import is_aborted
 from postroom.telemetry.tracebacks import AFTERWARDS
@@ -74,16 +74,16 @@ class HandlerCall:
             raise TimeoutError
 
     def check_lease(self, fresh: Sequence[Incoming], *, is_held: bool) -> None:
-        """Raise `LeaseLost` if somebody else has the delivery, unless an earlier call has handled and settled it."""
+        """Raise `LeaseNotHeld` if somebody else has the delivery, unless an earlier call has handled and settled it."""
         if not is_held and (fresh or not self.may_be_committed):
-            raise LeaseLost
+            raise LeaseNotHeld
 
 
 class HandlerTransaction:
     """Calls handlers in the caller's own thread or task, without a time limit.
 
     `run` and `arun` mark the messages, call the handler with those that are new, settle, and commit; they return which
-    were new. If the call is late by then, they raise `TimeoutError`; if a delivery cannot be settled, `LeaseLost` or
+    were new. If the call is late by then, they raise `TimeoutError`; if a delivery cannot be settled, `LeaseNotHeld` or
     `NotSettledHere`; otherwise what the handler, the inbox or the commit raised. Then nothing was written.
     """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from postroom.store.sql.steps import Steps
 
 
-class LeaseLost(Exception):
+class LeaseNotHeld(Exception):
     """Somebody else has the delivery, or will: the handler's effect must be rolled back."""
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, assert_never
 
-from postroom.consumer.attempts import AttemptFailed, Committed, NotCalled
+from postroom.consumer.handler_attempts import AttemptFailed, Committed, NotCalled
 from postroom.consumer.outcomes import Fate
 from postroom.rules.failures import Reason
 from postroom.runtime.backoff import Backoff
@@ -18,7 +18,7 @@ from postroom.store.outbox.parking import Failed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from postroom.consumer.attempts import Attempts
+    from postroom.consumer.handler_attempts import HandlerAttempts
     from postroom.consumer.handlers import Handler
     from postroom.consumer.parked import ParkedMessages
     from postroom.incoming import Incoming
@@ -34,7 +34,7 @@ class SequentialWorker:
         self,
         *,
         batch: int,
-        attempts: Attempts,
+        attempts: HandlerAttempts,
         parked: ParkedMessages,
         stopping: asyncio.Event,
         done: Done,

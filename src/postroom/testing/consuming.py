@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from postroom.brokers.cloudevents import KAFKA, Envelope, incoming
-from postroom.consumer.attempts import failure_of, retry_delay
+from postroom.consumer.handler_attempts import failure_of, retry_delay
 from postroom.consumer.handler_transaction import HandlerCall, HandlerTransaction
 from postroom.consumer.handlers import handler_for
 from postroom.consumer.outcomes import Fate

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from postroom import RetryPolicy
 from postroom.brokers.port import ACCEPTED, NOT_SENT, NotSent, Refused, Unreached
 from postroom.consumer import handler_destination
-from postroom.consumer.attempts import Attempted, AttemptFailed, Attempts, Committed, NotCalled
+from postroom.consumer.handler_attempts import Attempted, AttemptFailed, Committed, HandlerAttempts, NotCalled
 from postroom.consumer.handler_destination import HandlerDestination, consumer_events
 from postroom.consumer.handlers import Handler, handler_for, handler_of
 from postroom.consumer.parked import as_parked
-from postroom.consumer.settlement import LeaseLost, NotSettledHere
+from postroom.consumer.settlement import LeaseNotHeld, NotSettledHere
 from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST
 from postroom.incoming import Incoming
 from postroom.rules.failures import Failure
@@ -74,7 +74,7 @@ def claimed(position: int = 1, topic: str = "orders", problem: str | None = None
 
 def destination(attempts: Scripted, concurrency: int = 4) -> HandlerDestination:
     stores: Any = None  # nothing is settled here
-    return HandlerDestination(cast("Attempts", attempts), stores, stores, concurrency)
+    return HandlerDestination(cast("HandlerAttempts", attempts), stores, stores, concurrency)
 
 
 async def delivered(attempts: Scripted, one: Claimed | None = None) -> Outcome:
@@ -90,7 +90,7 @@ async def test_what_committed_is_settled() -> None:
 async def test_what_did_not_commit_is_for_the_engine_to_settle() -> None:
     assert await delivered(Scripted(AttemptFailed("BROKEN", "ValueError: x"))) == Refused("BROKEN", "ValueError: x")
     assert await delivered(Scripted(Outage("away"))) == Unreached("away")
-    assert await delivered(Scripted(LeaseLost())) == LEASE_LOST
+    assert await delivered(Scripted(LeaseNotHeld())) == LEASE_LOST
     later = await delivered(Scripted(NotCalled()))
     assert isinstance(later, NotSent)
     assert later.delay == 12

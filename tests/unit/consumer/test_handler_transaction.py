@@ -10,7 +10,7 @@ import pytest
 from postroom import RetryPolicy
 from postroom.consumer.handler_transaction import HandlerCall, HandlerTransaction
 from postroom.consumer.handlers import handler_of
-from postroom.consumer.settlement import LeaseLost
+from postroom.consumer.settlement import LeaseNotHeld
 from postroom.incoming import Incoming
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ def test_a_lost_lease_rolls_the_effect_back() -> None:
     pretended = Pretended(is_first=True, is_held=False)
     for may_be_committed in (False, True):  # a mark that is new shows that nothing was committed
         pretended.steps.clear()
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseNotHeld):
             called(pretended, may_be_committed=may_be_committed)
         assert pretended.steps == ["mark", "handle", "settle", "roll back"]
 
 
 def test_a_duplicate_without_a_lease_is_our_own_only_if_a_commit_may_have_gone_unheard() -> None:
     pretended = Pretended(is_first=False, is_held=False)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseNotHeld):
         called(pretended)
     assert called(pretended, may_be_committed=True) == [False]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
 from postroom import RetryPolicy
-from postroom.consumer.attempts import Attempted, AttemptFailed, Attempts, Committed, NotCalled
+from postroom.consumer.handler_attempts import Attempted, AttemptFailed, Committed, HandlerAttempts, NotCalled
 from postroom.consumer.handlers import Handler, handler_for, handler_of
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.worker import SequentialWorker
@@ -51,7 +51,7 @@ class Consumption:
         parts: Any = self
         self.worker = SequentialWorker(
             batch=10,
-            attempts=cast("Attempts", parts),
+            attempts=cast("HandlerAttempts", parts),
             parked=cast("ParkedMessages", parts),
             stopping=self.stopping,
             done=self._done,

@@ -11,7 +11,7 @@ from postroom.consumer.handler_transaction import HandlerCall, HandlerFailed
 from postroom.consumer.handlers import handler_for
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.runner import StillRunning
-from postroom.consumer.settlement import LeaseLost, NotSettledHere
+from postroom.consumer.settlement import LeaseNotHeld, NotSettledHere
 from postroom.rules import failures
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.sql.db_errors import reason
@@ -55,7 +55,7 @@ class NotCalled:
 Attempted = Committed | AttemptFailed | NotCalled
 
 
-class Attempts:
+class HandlerAttempts:
     """Calls a consumer's handlers, and reports what they raised and what became of messages."""
 
     def __init__(
@@ -76,12 +76,12 @@ class Attempts:
     ) -> Attempted:
         """Run the handler once, in one transaction for all messages, and settle in there what was parked.
 
-        Raises `Outage`, and with a settlement `LeaseLost` and `NotSettledHere`: then nothing was attempted.
+        Raises `Outage`, and with a settlement `LeaseNotHeld` and `NotSettledHere`: then nothing was attempted.
         """
         started = time.monotonic()
         try:
             is_first = await self._runner.run(HandlerCall(handler, messages, settlement))
-        except (Outage, LeaseLost, NotSettledHere):
+        except (Outage, LeaseNotHeld, NotSettledHere):
             raise
         except StillRunning:
             return NotCalled()
