@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import text
 
 from postroom import Message, Outbox, Relay
 from postroom.brokers.memory import MemoryBroker
@@ -270,6 +271,21 @@ async def test_a_relay_of_another_queue_does_not_sort(service: Service) -> None:
     report = await Relay(service.url, Broker(), queue="handlers", brokers={"payments.*": Broker()}).run_once()
     assert report.sent == 0
     assert queues(service) == {"default": 5}
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+async def test_a_lock_on_lanes_of_one_queue_does_not_stop_reads_of_the_others(service: Service) -> None:
+    """They share connections: a read that waits for the lock gives up soon, and lets the others go first."""
+    others, lock = Broker(), f"SELECT 1 FROM {service.table('lane')} WHERE queue = '{PAYMENTS}' FOR UPDATE"
+    async with Relay(service.url, others, brokers={"payments.*": Broker()}, lane_lease_sec=120):
+        service.commit(Message.new("orders.created", {}, key="k"))
+        await holds(lambda: others.messages)
+        with service.engine.begin() as connection:
+            connection.execute(text(lock))
+            await holds(lambda: service.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+            service.commit(*(Message.new("orders.created", {}, key=str(n)) for n in range(50)))
+            async with asyncio.timeout(20):
+                await holds(lambda: len(others.messages) == 51)
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])

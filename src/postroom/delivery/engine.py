@@ -54,7 +54,7 @@ class Engine:
         self._database = database
         self._options = options
         self._stopping = asyncio.Event()
-        names, connections = database.store.names, connections or ConnectionSet.full(database)
+        names, connections = database.store.names, connections or ConnectionSet.full(database, len(queues))
         self._workers = {
             queue.name: QueueWorker(
                 queue=queue,

@@ -11,7 +11,7 @@ from postroom.delivery.sweeps import Sweeps
 from postroom.rules.ordering import NO_LANE
 from postroom.runtime.backoff import Backoff
 from postroom.runtime.waiting import wait_for
-from postroom.store.connections.reconnecting import ConnectionReplaced, Outage
+from postroom.store.connections.reconnecting import QUICK, ConnectionReplaced, Outage, StatementTimedOut
 from postroom.store.outbox.leases import Rerouted
 from postroom.telemetry.events import Phase
 
@@ -95,8 +95,12 @@ class Poller:
         while not self.stopping.is_set():
             self._woken.clear()
             found = 0
-            with suppress(Outage):
+            try:
                 found = await self.collect()
+            except StatementTimedOut:
+                await wait_for(self.stopping, QUICK)  # let the other queues have the connection
+            except Outage:
+                pass
             if found:
                 self._backoff.reset()
             else:

@@ -40,6 +40,10 @@ class Outage(PostroomError):
     """The database did not do what it was asked; the connection was closed."""
 
 
+class StatementTimedOut(Outage):
+    """The database answers, but this operation took too long: it may wait for a lock."""
+
+
 class ConnectionReplaced(Outage):
     """The operation was for a connection that no longer exists, and was not begun: the database may be there."""
 
@@ -102,10 +106,18 @@ class ConnectionSet:
     reads: tuple[ReconnectingConnection, ReconnectingConnection]
 
     @classmethod
-    def full(cls, database: Database) -> ConnectionSet:
-        """Six connections: as fast as it can be."""
-        settlements, *others = (database.connect() for _ in range(5))
-        return cls(settlements, database.connect(QUICK), (others[0], others[1]), (others[2], others[3]))
+    def full(cls, database: Database, queues: int = 1) -> ConnectionSet:
+        """Six connections: as fast as it can be.
+
+        If several queues share them, a read that waits for a lock in one queue ends soon: those of the others wait too.
+        """
+        reads = TIME_LIMIT if queues == 1 else QUICK
+        return cls(
+            database.connect(),
+            database.connect(QUICK),
+            (database.connect(), database.connect()),
+            (database.connect(reads), database.connect(reads)),
+        )
 
     @classmethod
     def small(cls, database: Database) -> ConnectionSet:
@@ -190,14 +202,14 @@ class ReconnectingConnection:
             raise
 
     async def _report(self, error: Exception) -> None:
-        """Report that the database is away, if that is what the error means."""
+        """Report that the database is away, if that is what the error means. Raises `StatementTimedOut`."""
         database = self._database
         if isinstance(error, PrivilegeMissing):
             database.note_denial(error)
         elif not is_of_database(error):
             database.note_flaw(error)
         elif isinstance(error, TimeoutError) and await self._answers_quickly():
-            pass  # it was the statement: it may have waited for a lock
+            raise StatementTimedOut(str(error)) from error
         elif self._outages == database.outages:
             database.report(reason(error))
 
