@@ -93,7 +93,7 @@ class Scenario:
         self._settled("unlucky", "unknown")
         answered = self._order("unlucky", HTTPStatus.SERVICE_UNAVAILABLE)
         print("The exchange fails until all attempts are used up. Did it carry the order out at one of them? Unknown.")
-        print(f"Who orders again is told: {answered}")
+        print(f"A repeated order is answered: {answered}")
         self._system.set_mood(Mood.NORMAL)
         requeue = [sys.executable, "-m", "postroom", "dead", "requeue", "--code", "HTTP_503", "--yes"]
         with signals_deferred():

@@ -67,7 +67,7 @@ class Order(BaseModel):
     quantity: Annotated[int, Field(gt=0, le=1_000_000)]
 
 
-class Asked(NamedTuple):
+class KeyedOrder(NamedTuple):
     """An order request: its tenant and key."""
 
     tenant: str
@@ -85,15 +85,15 @@ class Asked(NamedTuple):
         return scope_of(self.tenant, "POST /do/order")
 
 
-def take(connection: Connection, asked: Asked, order: Order) -> Response:
+def take(connection: Connection, keyed: KeyedOrder, order: Order) -> Response:
     """Handle a POST in one transaction: key, order and message are all recorded, or none is."""
-    decision = ledger.begin(connection, asked.key, asked.digest, scope=asked.scope)
+    decision = ledger.begin(connection, keyed.key, keyed.digest, scope=keyed.scope)
     match decision:
         case Run(entry):
             message = outbox.message(
-                TOPIC, order, type="OrderPlaced", idempotency_key=scope_of(asked.tenant, asked.key), ledger=entry
+                TOPIC, order, type="OrderPlaced", idempotency_key=scope_of(keyed.tenant, keyed.key), ledger=entry
             )
-            row = {**asked._asdict(), **order.model_dump(), "message": str(message.id)}
+            row = {**keyed._asdict(), **order.model_dump(), "message": str(message.id)}
             try:
                 connection.execute(INSERT, row)
             except IntegrityError:  # the ledger has forgotten the key, but we have not
@@ -102,9 +102,9 @@ def take(connection: Connection, asked: Asked, order: Order) -> Response:
                 ) from None
             outbox.add_many(connection, [message])
             ledger.hand_over(connection, entry)
-            return accepted(asked)
+            return accepted(keyed)
         case InProgress():
-            return accepted(asked)
+            return accepted(keyed)
         case Replay(response):
             return Response(response.body, response.status, dict(response.headers))
         case Conflict():
@@ -113,10 +113,10 @@ def take(connection: Connection, asked: Asked, order: Order) -> Response:
             assert_never(decision)
 
 
-def accepted(asked: Asked) -> Response:
+def accepted(keyed: KeyedOrder) -> Response:
     """The order is accepted, and not executed yet."""
-    body = {"key": asked.key, "status": "pending"}
-    return JSONResponse(body, HTTPStatus.ACCEPTED, {"location": asked.place, "retry-after": "1"})
+    body = {"key": keyed.key, "status": "pending"}
+    return JSONResponse(body, HTTPStatus.ACCEPTED, {"location": keyed.place, "retry-after": "1"})
 
 
 def outcome(connection: Connection, tenant: str, key: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def outcome(connection: Connection, tenant: str, key: str) -> dict[str, Any]:
     if found is None:
         raise Problem(HTTPStatus.NOT_FOUND, "no-order", "There is no order with this key.")
     order = {"key": key, "message": found.message_id}
-    recorded = ledger.look(connection, key, scope=Asked(tenant, key, found.digest).scope)
+    recorded = ledger.look(connection, key, scope=KeyedOrder(tenant, key, found.digest).scope)
     if recorded is not None and recorded.status is Status.IN_PROGRESS:
         return {**order, "status": "pending"}
     if recorded is None or recorded.expired or recorded.response is None:
@@ -184,9 +184,9 @@ def post_order(
     tenant: Tenant = "demo",
 ) -> Response:
     """Accept an order, once for each key."""
-    asked = Asked(tenant, key, digest_of("POST", request.url.path, request.url.query, body))
+    keyed = KeyedOrder(tenant, key, digest_of("POST", request.url.path, request.url.query, body))
     with request.app.state.engine.begin() as connection:
-        return take(connection, asked, order)
+        return take(connection, keyed, order)
 
 
 @app.get("/do/order/{key:path}")

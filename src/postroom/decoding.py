@@ -66,11 +66,11 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
             pydantics.append(_pydantics(kind))
             return pydantics[0](payload)
         except msgspec.DecodeError as error:
-            raise PayloadNotDecodable(f"the payload is no {_named(kind)}: {_without_values(str(error))}") from None
+            raise PayloadNotDecodable(f"the payload is not {_named(kind)}: {_without_values(str(error))}") from None
         except RecursionError:
-            raise PayloadNotDecodable(f"the payload is no {_named(kind)}: it is nested too deeply") from None
+            raise PayloadNotDecodable(f"the payload is not {_named(kind)}: it is nested too deeply") from None
         except UnicodeDecodeError:
-            raise PayloadNotDecodable(f"the payload is no {_named(kind)}: it is not UTF-8") from None
+            raise PayloadNotDecodable(f"the payload is not {_named(kind)}: it is not UTF-8") from None
 
     return decoded
 
@@ -87,7 +87,7 @@ def _pydantics(kind: Any) -> Callable[[bytes], Any]:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
             named = "; ".join(_fault(one["loc"], one["type"], one["msg"]) for one in faults[:MOST_NAMED])
             more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
-            raise PayloadNotDecodable(f"the payload is no {_named(kind)}: {named}{more}") from None
+            raise PayloadNotDecodable(f"the payload is not {_named(kind)}: {named}{more}") from None
 
     return decoded
 
@@ -123,5 +123,5 @@ def _fault(place: tuple[int | str, ...], kind: str, text: str) -> str:
 
 def _named(kind: Any) -> str:
     if kind is Any:
-        return "JSON"
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+        return "valid JSON"
+    return f"a valid {kind.__name__ if isinstance(kind, type) and not get_args(kind) else kind}"

@@ -75,7 +75,7 @@ def _json(payload: object) -> tuple[bytes, bytes]:
         ) from None
     if changed:
         raise PayloadNotEncodable(
-            "the payload holds a float that is NaN or infinite, which JSON does not know: use None or a string"
+            "the payload holds a float that is NaN or infinite, which JSON cannot express: use None or a string"
         )
     return body, canonical
 

@@ -114,7 +114,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
         if message.deliver_at and message.expires_at and message.expires_at <= message.deliver_at:
             raise InvalidMessage(
-                f"expires_at {message.expires_at} is not after deliver_at {message.deliver_at}: it could never leave"
+                f"expires_at {message.expires_at} is not after deliver_at {message.deliver_at}: it could never be sent"
             )
         return msgspec.structs.replace(message, digest=message._digest(encoded.canonical))
 
@@ -159,7 +159,7 @@ def _text(name: str, value: object, *, control_characters: bool = False) -> str:
     if not isinstance(value, str):
         raise InvalidMessage(f"{name} must be a str, not {type(value).__name__}")
     if not value:
-        raise InvalidMessage(f"{name} is empty: give it at least one character, or leave it out where it is optional")
+        raise InvalidMessage(f"{name} is empty: give it at least one character, or omit it if it is optional")
     if len(value) > MAX_TEXT:
         raise InvalidMessage(f"{name} has {len(value)} characters ({value[:20]!r}…): at most {MAX_TEXT} are allowed")
     return _storable(name, value, control_characters=control_characters)

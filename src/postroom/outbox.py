@@ -165,7 +165,7 @@ class Outbox:
                     f"add_many takes messages made with Message.new(topic, payload, …), not {type(message).__name__}"
                 )
             if message.digest is None:
-                raise InvalidMessage(f"{message!r} was not made with Message.new, which validates: use that")
+                raise InvalidMessage(f"{message!r} was not made with Message.new, which validates it: use Message.new")
             if self._problem_of is not None and (problem := self._problem_of(message.topic)):
                 raise InvalidMessage(f"topic {message.topic!r} {problem}")
             if message.size > limit:
@@ -200,7 +200,7 @@ def _topic_rules(settings: Settings) -> Callable[[str], str | None] | None:
 def _without_brokers(patterns: Collection[str] | None) -> dict[str, str] | None:
     """The patterns in the form of the settings; an outbox ignores the URLs."""
     if isinstance(patterns, str):
-        raise InvalidSetting(f"brokers = {patterns!r} is a text: give a list of patterns, as in [{patterns!r}]")
+        raise InvalidSetting(f"brokers = {patterns!r} is a str: give a list of patterns, as in [{patterns!r}]")
     return None if patterns is None else dict.fromkeys(patterns, "")
 
 

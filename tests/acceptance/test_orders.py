@@ -20,7 +20,7 @@ import pytest
 from examples.orders.exchange import Mood
 from examples.orders.processes import OrderSystem, kill
 from examples.orders.run import ORDERS, audit
-from examples.orders.service import FIND, Asked, engine_of
+from examples.orders.service import FIND, KeyedOrder, engine_of
 from examples.shutdown import end
 from examples.waiting import wait_until
 from postroom.cli import main
@@ -210,7 +210,7 @@ def confirm_by_hand(system: OrderSystem, key: str) -> None:
     """Write into the ledger what a worker writes that dies before it gets to the outbox."""
     engine = engine_of(system.database)
     with engine.connect() as connection:
-        asked = Asked("demo", key, connection.execute(FIND, {"tenant": "demo", "key": key}).one().digest)
+        asked = KeyedOrder("demo", key, connection.execute(FIND, {"tenant": "demo", "key": key}).one().digest)
     engine.dispose()
     response = Response(200, body=b'{"exchange_id": "by telephone"}')
     with closing(Store(system.database)) as store:

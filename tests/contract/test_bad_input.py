@@ -96,7 +96,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "the end of time": ({"expires_at": datetime.max.replace(tzinfo=UTC)}, "outside the years 1000 to 9998"),
     "expiry before delivery": (
         {"deliver_at": NOW + timedelta(hours=2), "expires_at": NOW + timedelta(hours=1)},
-        "expires_at .* is not after deliver_at .*: it could never leave",
+        "expires_at .* is not after deliver_at .*: it could never be sent",
     ),
     "line break in the content type": ({"content_type": "a/b\nc"}, r"content_type holds the character '\\n'"),
 }

@@ -120,22 +120,26 @@ def test_pydantic_models_have_json_s_types_also_where_they_are_strict_and_below_
 @pytest.mark.parametrize(
     ("kind", "payload", "said"),
     [
-        (Line, '{"count":1}', "the payload is no Line: Object missing required field `article`"),
-        (Line, '{"article":"x","count":"s3cr3t"}', "the payload is no Line: Expected `int`, got `str`, at $.count"),
-        (Line, '{"article":"s3cr3t","count":0}', "the payload is no Line: the class refuses it"),
-        (LineStruct, "[]", "the payload is no LineStruct: Expected `object`, got `array`"),
-        (Colour, '"s3cr3t"', "the payload is no Colour: Invalid enum value"),
+        (Line, '{"count":1}', "the payload is not a valid Line: Object missing required field `article`"),
+        (
+            Line,
+            '{"article":"x","count":"s3cr3t"}',
+            "the payload is not a valid Line: Expected `int`, got `str`, at $.count",
+        ),
+        (Line, '{"article":"s3cr3t","count":0}', "the payload is not a valid Line: the class refuses it"),
+        (LineStruct, "[]", "the payload is not a valid LineStruct: Expected `object`, got `array`"),
+        (Colour, '"s3cr3t"', "the payload is not a valid Colour: Invalid enum value"),
         (list[Literal["a"]], '["s3cr3t"]', "Invalid enum value, at $[0]"),
-        (Line, "s3cr3t", "the payload is no Line: JSON is malformed"),
-        (Any, "s3cr3t", "the payload is no JSON: JSON is malformed"),
-        (LineModel, "{}", "the payload is no LineModel: Field required, at $.article"),
+        (Line, "s3cr3t", "the payload is not a valid Line: JSON is malformed"),
+        (Any, "s3cr3t", "the payload is not valid JSON: JSON is malformed"),
+        (LineModel, "{}", "the payload is not a valid LineModel: Field required, at $.article"),
         (LineModel, '{"article":1,"count":"s3cr3t"}', "at $.article; Input should be a valid integer"),
-        (LineModel, '{"article":"no s3cr3t"}', "the payload is no LineModel: value_error, at $.article"),
+        (LineModel, '{"article":"no s3cr3t"}', "the payload is not a valid LineModel: value_error, at $.article"),
         (LineModel, '{"article":"x","count":-1}', "greater_than_equal, at $.count"),
         (LinePydantic, '{"article":"x","count":-1}', "greater_than_equal, at $.count"),
         (list[LineModel], '[{"article":"x"},{}]', "Field required, at $[1].article"),
-        (LineModel, "s3cr3t", "the payload is no LineModel: Invalid JSON"),
-        (Basket, '{"lines":[{}]}', "the payload is no Basket: Field required, at $.lines[0].article"),
+        (LineModel, "s3cr3t", "the payload is not a valid LineModel: Invalid JSON"),
+        (Basket, '{"lines":[{}]}', "the payload is not a valid Basket: Field required, at $.lines[0].article"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place_and_without_values(kind: Any, payload: str, said: str) -> None:
@@ -163,9 +167,9 @@ def test_a_class_that_nothing_can_become_is_a_mistake_of_the_program(kind: Any) 
 
 
 def test_json_that_is_none_says_so() -> None:
-    with pytest.raises(PayloadNotDecodable, match="the payload is no JSON"):
+    with pytest.raises(PayloadNotDecodable, match="the payload is not valid JSON"):
         received(b"not JSON").json()
-    with pytest.raises(PayloadNotDecodable, match="the payload is no JSON"):
+    with pytest.raises(PayloadNotDecodable, match="the payload is not valid JSON"):
         Message.new("orders", b"not JSON").json()
     assert received(None).json() is None
 

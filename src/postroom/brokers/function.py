@@ -217,7 +217,7 @@ def takes_a_batch(function: Function) -> bool:
     """
     name = getattr(function, "__qualname__", repr(function))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidSetting(f"{name} is a generator: a call would not run it, so nothing would be sent; use no yield")
+        raise InvalidSetting(f"{name} is a generator: a call would not run it, so nothing would be sent: use no yield")
     try:
         signature = inspect.signature(function)
     except ValueError:  # some builtin functions have no signature

@@ -39,7 +39,7 @@ _CLUSTER_ERRORS = _CONNECTION_LOST | {
     KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-TOO_LARGE = Refused(Reason.MESSAGE_TOO_LARGE, "the bytes of the message are more than the topic's max.message.bytes")
+TOO_LARGE = Refused(Reason.MESSAGE_TOO_LARGE, "the message is larger than the topic's max.message.bytes")
 """The server refuses a whole request: any of its messages may be the one."""
 
 client_log = logging.getLogger("postroom.brokers.kafka")

@@ -65,7 +65,7 @@ class NatsBroker:
                 "nats: to declare a stream, give its name and its subjects too: ?stream=NAME&subjects=SUBJECTS"
             )
         if self.options.credentials and not Path(self.options.credentials).is_file():
-            raise InvalidSetting(f"nats: the file of the option credentials, {self.options.credentials}, is not there")
+            raise InvalidSetting(f"nats: the credentials file {self.options.credentials} does not exist")
         self.name = self.url.name
         self._tls = self.options.tls() if self.url.scheme == "nats+tls" else None
         self._envelope = self.options.envelope(NATS)

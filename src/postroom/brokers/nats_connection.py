@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 VERSION = "NATS/1.0\r\n"
 AROUND = len(VERSION) + len("\r\n")
-NO_STREAM = TargetUnavailable("no stream takes this subject; ?declare=true&stream=NAME&subjects=SUBJECTS makes one")
+NO_STREAM = TargetUnavailable("no stream accepts this subject; ?declare=true&stream=NAME&subjects=SUBJECTS creates one")
 NOT_JETSTREAM = TargetUnavailable(
-    "no stream has taken it, and what answers on this subject is not JetStream; "
-    "?declare=true&stream=NAME&subjects=SUBJECTS makes a stream"
+    "no stream has accepted it, and it is not JetStream that answers on this subject; "
+    "?declare=true&stream=NAME&subjects=SUBJECTS creates a stream"
 )
 _FORBIDDEN = re.compile(r'permissions violation for publish to "(.*)"', re.DOTALL)
 

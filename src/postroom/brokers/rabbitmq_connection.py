@@ -96,7 +96,7 @@ class RabbitConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.unroutable: Outcome = TargetUnavailable("there is no queue of this name; ?declare=true makes it")
+        self.unroutable: Outcome = TargetUnavailable("there is no queue of this name; ?declare=true creates it")
         """The outcome of messages that the server returns."""
         self._answer: asyncio.Future[Frame] | None = None
         self._tag = 0
@@ -241,7 +241,7 @@ class RabbitConnection:
             case header.ContentHeader():  # of a returned message, whose confirmation follows
                 self._returned(found.properties.message_id)
             case commands.Connection.Blocked():
-                self.blocked = f"it takes no messages for now: {found.reason}"
+                self.blocked = f"it accepts no messages for now: {found.reason}"
             case commands.Connection.Unblocked():
                 self.blocked = None
             case commands.Connection.Close():

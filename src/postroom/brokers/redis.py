@@ -66,7 +66,7 @@ class RedisBroker:
         if len(parsed.hosts) > 1:
             raise InvalidSetting(f"{parsed.name}: give one host; clusters are not supported")
         if parsed.path and not parsed.path.isdecimal():
-            raise InvalidSetting(f"{parsed.name}: after the slash comes the number of a database")
+            raise InvalidSetting(f"{parsed.name}: write the number of a database after the slash")
         self.name = parsed.name
         self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self.options.max_bytes)
         self._envelope = self.options.envelope(REDIS)
@@ -144,9 +144,9 @@ def _outcome(answer: object, *, short: bool) -> Outcome:
                 return Unreached("too few replicas have it")
             return Accepted(answer.decode() if isinstance(answer, bytes) else answer)
         case None:
-            return TargetUnavailable("there is no such stream; ?declare=true makes it")
+            return TargetUnavailable("there is no such stream; ?declare=true creates it")
         case ResponseError():
             text = str(answer)
             return TargetUnavailable(text) if STREAM_ERROR.search(text) else Unreached(text)
         case _:
-            return Unreached(f"the answer is not that of Redis: {type(answer).__name__}")
+            return Unreached(f"this is not an answer of Redis: {type(answer).__name__}")

@@ -26,7 +26,7 @@ def invalid_header(problem: str) -> Refused:
 
 def too_large(size: int, limit: int) -> Refused:
     """The message is larger than the broker accepts: no retry can help."""
-    problem = f"{size} bytes with headers; the broker takes {limit}"
+    problem = f"{size} bytes with headers; the broker accepts {limit}"
     return Refused(Reason.MESSAGE_TOO_LARGE, problem, Failure.PERMANENT)
 
 

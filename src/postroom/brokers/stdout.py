@@ -32,7 +32,7 @@ class StdoutBroker:
         """Write one line for each message. Raises `BrokerUnavailable` when the output cannot be written."""
         del timeout
         if self._stream is None:
-            raise BrokerUnavailable("standard output cannot be written: it was closed before the program began")
+            raise BrokerUnavailable("standard output cannot be written: it was closed before the program started")
         lines: list[str] = []
         rest: list[Outcome] = []
         for message in messages:

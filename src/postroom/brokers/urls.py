@@ -43,7 +43,7 @@ class UrlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         try:
             return ssl.create_default_context(cafile=self.ca)
         except OSError as error:
-            raise InvalidSetting(f"the file of the option ca, {self.ca}, cannot be read: {error}") from None
+            raise InvalidSetting(f"the ca file {self.ca} cannot be read: {error}") from None
 
 
 O = TypeVar("O", bound=UrlOptions)  # noqa: E741 - an options class
@@ -99,7 +99,7 @@ def _host(scheme: str, place: str, default_port: int) -> tuple[str, int]:
     found = _HOST.fullmatch(place)
     port = int(found["port"] or default_port) if found else 0
     if found is None or not 0 < port <= _LAST_PORT:
-        raise InvalidSetting(f"the {scheme} broker's URL has no proper host and port: write {scheme}://host:port")
+        raise InvalidSetting(f"the {scheme} broker's URL has no valid host and port: write {scheme}://host:port")
     return found["host"], port
 
 
@@ -108,7 +108,7 @@ def _options(scheme: str, query: str, kind: type[O]) -> O:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in kind.__struct_fields__:
             known = ", ".join(sorted(kind.__struct_fields__))
-            raise InvalidSetting(f"the {scheme} broker's URL: there is no option {name!r}; known are {known}")
+            raise InvalidSetting(f"the {scheme} broker's URL: unknown option {name!r}; known options: {known}")
         if name in given:
             raise InvalidSetting(f"the {scheme} broker's URL has the option {name!r} twice")
         given[name] = value

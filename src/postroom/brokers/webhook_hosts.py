@@ -23,9 +23,9 @@ async def lookup(host: str, port: int, timeout: float, *, private: bool) -> Sequ
         async with asyncio.timeout(timeout):
             found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except TimeoutError:
-        raise BrokerUnavailable(f"the name of {host} is not found within {timeout:g} s") from None
+        raise BrokerUnavailable(f"the host name {host} cannot be resolved within {timeout:g} s") from None
     except (OSError, UnicodeError) as error:
-        raise BrokerUnavailable(f"the name of {host} is not found: {error}") from error
+        raise BrokerUnavailable(f"the host name {host} cannot be resolved: {error}") from error
     addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
     if not private and not all(map(is_public, addresses)):
         raise BrokerUnavailable(f"{host} is not on the public internet: ?postroom.private=true permits that")

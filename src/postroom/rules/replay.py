@@ -111,38 +111,38 @@ class InProgress:
 Decision = Run | Replay | Conflict | InProgress
 
 
-def decide(recorded: Recorded | None, wanted: Entry, *, replay_failures: bool = False) -> Decision:
-    """Decide what to do with a request, given what the ledger holds for its key. `wanted` is its entry if it runs.
+def decide(recorded: Recorded | None, entry: Entry, *, replay_failures: bool = False) -> Decision:
+    """Decide what to do with a request, given what the ledger holds for its key. `entry` is its entry if it runs.
 
     A recorded response is replayed, even one that reports an error or work that others will do. After an exception
     the work runs again or, with `replay_failures`, its failure is replayed.
     """
     if recorded is None:
-        return Run(wanted)
+        return Run(entry)
     if recorded.expired and recorded.lease_left <= 0:
-        return Run(wanted, Start.EXPIRED)
-    if recorded.digest != wanted.digest:
+        return Run(entry, Start.EXPIRED)
+    if recorded.digest != entry.digest:
         return Conflict()
     match recorded.status:
         case Status.SUCCEEDED:
             return Replay(recorded.response or OK)
         case Status.FAILED:
-            return _after_failure(recorded.response, wanted, replay_failures=replay_failures)
+            return _after_failure(recorded.response, entry, replay_failures=replay_failures)
         case Status.IN_PROGRESS:
-            return _while_in_progress(recorded, wanted)
+            return _while_in_progress(recorded, entry)
         case _ as never:
             assert_never(never)
 
 
-def _after_failure(response: Response | None, wanted: Entry, *, replay_failures: bool) -> Decision:
+def _after_failure(response: Response | None, entry: Entry, *, replay_failures: bool) -> Decision:
     if response is None and not replay_failures:
-        return Run(wanted, Start.FAILED)
+        return Run(entry, Start.FAILED)
     return Replay(response or UNANSWERED, failed=True)
 
 
-def _while_in_progress(recorded: Recorded, wanted: Entry) -> Decision:
+def _while_in_progress(recorded: Recorded, entry: Entry) -> Decision:
     if recorded.lease_left <= 0:
-        return Run(wanted, Start.ABANDONED)
+        return Run(entry, Start.ABANDONED)
     if recorded.response is not None:
         return Replay(recorded.response)
     left = ceil(round(recorded.lease_left, 3))  # databases round their clocks differently

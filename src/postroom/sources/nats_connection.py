@@ -190,4 +190,4 @@ def _trouble(raw: bytes) -> str | None:
         return "the server's answer cannot be read"
     if status in (NO_MESSAGES, EXPIRED) or description == COMPLETED:
         return None
-    return "there is no such consumer any more" if status == NO_RESPONDERS else description or f"status {status}"
+    return "the consumer no longer exists" if status == NO_RESPONDERS else description or f"status {status}"

@@ -37,7 +37,7 @@ def filters_of(topics: Iterable[str]) -> list[str]:
 
 def _subject(topic: str) -> str:
     if not _TOPIC.fullmatch(topic):
-        raise InvalidSetting(f"nats: topic {topic!r} is not a subject: no spaces and no >; a star for any, as orders.*")
+        raise InvalidSetting(f"nats: topic {topic!r} is not a subject: use no spaces and no >; * is a wildcard")
     words = patterns.whole_words("nats", topic)
     return ".".join([*words[:-1], ALL if words[-1] == patterns.STAR else words[-1]])
 
@@ -67,7 +67,7 @@ async def find_stream(jetstream: JetStreamContext, filters: Sequence[str]) -> st
             found[await jetstream.find_stream_name_by_subject(subject)] = subject
         except nats.js.errors.NotFoundError:
             raise BrokerUnavailable(
-                f"no stream has the subject {subject}; ?declare=true&stream=NAME&subjects=SUBJECTS makes one"
+                f"no stream has the subject {subject}; ?declare=true&stream=NAME&subjects=SUBJECTS creates one"
             ) from None
     if len(found) > 1:
         raise BrokerUnavailable(
@@ -87,7 +87,7 @@ async def ensure_consumer(
         await _stream_there(jetstream, stream)
         return await _make(jetstream, stream, _new(durable, options), filters)
     if config.deliver_subject:
-        raise BrokerUnavailable(f"the consumer {durable} of the stream {stream} pushes: it must be one that is pulled")
+        raise BrokerUnavailable(f"the consumer {durable} of the stream {stream} is a push consumer: use a pull one")
     if config.ack_policy != AckPolicy.EXPLICIT:
         raise BrokerUnavailable(
             f"the consumer {durable} of the stream {stream} has the ack policy {config.ack_policy}: it must be explicit"

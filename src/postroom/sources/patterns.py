@@ -36,7 +36,7 @@ def whole_words(broker: str, topic: str) -> list[str]:
     words = topic.split(".")
     if any(STAR in word and word != STAR for word in words):
         raise InvalidSetting(
-            f"{broker}: topic {topic!r}: here a star stands for whole words between dots: write orders.*, or *"
+            f"{broker}: topic {topic!r}: a star must stand for whole words between dots: write orders.* or *"
         )
     return words
 
@@ -44,4 +44,4 @@ def whole_words(broker: str, topic: str) -> list[str]:
 def no_pattern(broker: str, topic: str, remedy: str) -> None:
     """Raise `InvalidSetting` if the topic has a star, which this broker does not support."""
     if is_pattern(topic):
-        raise InvalidSetting(f"{broker}: topic {topic!r}: there are no patterns here: {remedy}")
+        raise InvalidSetting(f"{broker}: topic {topic!r}: patterns are not supported: {remedy}")

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from postroom.sources.port import Source
 
 _WEBHOOKS = (
-    "{}: webhooks come to a web application by themselves: serve postroom.web.Receiver(consumer, secret=…) there, "
+    "{}: webhooks are pushed to a web application: serve postroom.web.Receiver(consumer, secret=…) there, "
     "with a consumer that has no broker"
 )
 _NOT_RECEIVABLE = {
     "http": _WEBHOOKS,
     "https": _WEBHOOKS,
     "stdout": "{}: nothing can be received from standard output: it is for looking at what a relay sends",
-    "python": "{}: a function is handed its messages by the relay itself: there is nothing to receive",
-    "memory": "{}: is of one process: give the MemoryBroker itself, the one that the relay publishes to",
+    "python": "{}: the relay itself calls the function: there is nothing to receive",
+    "memory": "{}: exists in one process only: give the MemoryBroker that the relay publishes to",
 }
 _KNOWN = "use amqp://host, kafka://host, nats://host or redis://host"
 

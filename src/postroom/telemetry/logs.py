@@ -128,10 +128,10 @@ def with_tracebacks(hook: Hook | None, wanted: bool | None) -> Hook | None:  # n
     ``wanted`` None: if standard error is a terminal, unless the hook includes one of `structured`, which has its own
     setting.
     """
-    asked = [one.writes_tracebacks for one in listeners(hook) if isinstance(one, _Structured)] if hook else []
+    chosen = [one.writes_tracebacks for one in listeners(hook) if isinstance(one, _Structured)] if hook else []
     if wanted is None:
-        wanted = not asked and sys.stderr is not None and sys.stderr.isatty()
-    return all_of(hook, _to_pythons_log) if wanted and not any(asked) else hook
+        wanted = not chosen and sys.stderr is not None and sys.stderr.isatty()
+    return all_of(hook, _to_pythons_log) if wanted and not any(chosen) else hook
 
 
 def _to_pythons_log(event: Event) -> None:

@@ -113,7 +113,7 @@ async def test_a_full_stream_and_another_stream_burn_no_attempt(server: Nats, je
     assert isinstance(large, Refused)
     assert large.code == Reason.MESSAGE_TOO_LARGE
     assert await published(f"{url}?stream=OTHER", Message.new("full", "d")) == [
-        TargetUnavailable("another stream than OTHER, which the broker's URL demands, takes this subject")
+        TargetUnavailable("another stream than OTHER has this subject, but the URL requires OTHER")
     ]
 
 

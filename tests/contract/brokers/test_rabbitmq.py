@@ -76,7 +76,7 @@ async def test_a_missing_exchange_burns_no_attempt(place: str) -> None:
 
 async def test_without_an_exchange_a_missing_queue_burns_no_attempt(place: str) -> None:
     assert await published(f"amqp://{place}", Message.new("no-such-queue", "a")) == [
-        TargetUnavailable("there is no queue of this name; ?declare=true makes it")
+        TargetUnavailable("there is no queue of this name; ?declare=true creates it")
     ]
 
 

@@ -158,7 +158,7 @@ def test_a_file_that_is_none_is_refused_when_receiving_too(scheme: str) -> None:
 
 
 def test_credentials_that_are_not_there_are_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"/nowhere\.creds, is not there"):
+    with pytest.raises(InvalidSetting, match=r"/nowhere\.creds does not exist"):
         open_source("nats://127.0.0.1?credentials=/nowhere.creds", "shop", ["orders"])
 
 

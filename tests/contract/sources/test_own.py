@@ -76,7 +76,11 @@ async def test_nats_says_what_is_wrong_with_a_durable_and_widens_it_if_told(topi
     await jetstream.add_consumer(topic, ConsumerConfig(durable_name="all", ack_policy=AckPolicy.ALL))
     await jetstream.add_consumer(topic, ConsumerConfig(durable_name="pushed", deliver_subject=f"p{topic}"))
     await jetstream.add_consumer(topic, ConsumerConfig(durable_name="narrow", filter_subject=f"{topic}.a"))
-    for durable, problem in [("all", "must be explicit"), ("pushed", "pulled"), ("narrow", "?declare=true widens it")]:
+    for durable, problem in [
+        ("all", "must be explicit"),
+        ("pushed", "use a pull one"),
+        ("narrow", "?declare=true widens it"),
+    ]:
         source = opened(stack, source_rig.source("c", f"{topic}.b", durable=durable))
         with pytest.raises(BrokerUnavailable, match=problem.replace("?", r"\?")):
             await source.receive(1, GLANCE)

@@ -121,7 +121,7 @@ def error(code: int, number: int | None, description: str = "no") -> bytes:
         (
             error(400, 10_060),
             "S",
-            TargetUnavailable("another stream than S, which the broker's URL demands, takes this subject"),
+            TargetUnavailable("another stream than S has this subject, but the URL requires S"),
         ),
         (error(400, 10_054), None, Refused(Reason.MESSAGE_TOO_LARGE, "no", Failure.PERMANENT)),
         (error(400, 10_097), None, Refused(Reason.MESSAGE_TOO_LARGE, "no", Failure.PERMANENT)),

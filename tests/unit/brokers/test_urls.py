@@ -33,16 +33,16 @@ def test_what_is_left_out_has_its_usual_value() -> None:
 @pytest.mark.parametrize(
     ("rest", "problem"),
     [
-        ("host?bogus=hidden", "there is no option 'bogus'; known are ca, declare, limit, mode, secret, source"),
+        ("host?bogus=hidden", "unknown option 'bogus'; known options: ca, declare, limit, mode, secret, source"),
         ("host?limit=hidden", "option limit is not valid"),
         ("host?limit=0", "option limit is not valid"),
         ("host?mode=loud", "option mode is not valid"),
         ("host?declare=perhaps", "option declare is not valid"),
         ("host?limit=1&limit=2", "'limit' twice"),
-        ("host:99999", "no proper host and port"),
-        ("host:hidden", "no proper host and port"),
-        ("", "no proper host and port"),
-        ("a,,b", "no proper host and port"),
+        ("host:99999", "no valid host and port"),
+        ("host:hidden", "no valid host and port"),
+        ("", "no valid host and port"),
+        ("a,,b", "no valid host and port"),
         ("host#hidden", "cannot be read"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_missing_client_names_the_extra() -> None:
 
 @pytest.mark.parametrize("scheme", urls.ENCRYPTED)
 def test_a_file_of_certificate_authorities_that_is_none_is_an_error(scheme: str) -> None:
-    with pytest.raises(InvalidSetting, match="the option ca, /nonexistent, cannot be read"):
+    with pytest.raises(InvalidSetting, match="the ca file /nonexistent cannot be read"):
         urls.parse(f"{scheme}://host?ca=/nonexistent", {scheme: 1}, urls.UrlOptions)
 
 

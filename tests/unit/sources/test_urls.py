@@ -47,12 +47,12 @@ except DriverMissing as error:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("https://hidden@host/hook", "webhooks come to a web application by themselves"),
+        ("https://hidden@host/hook", "webhooks are pushed to a web application"),
         ("stdout:", "nothing can be received from standard output"),
-        ("python:module:function", "handed its messages by the relay itself"),
-        ("memory:", "give the MemoryBroker itself"),
+        ("python:module:function", "the relay itself calls the function"),
+        ("memory:", "give the MemoryBroker"),
         ("carrier-pigeon://hidden@host", "carrier-pigeon: is not a broker that Postroom can receive from"),
-        ("nats://host?bogus=1", "there is no option 'bogus'"),
+        ("nats://host?bogus=1", "unknown option 'bogus'"),
         ("nats://host?ack_wait=0", "option ack_wait is not valid"),
         ("redis://host?claim_idle_ms=soon", "option claim_idle_ms is not valid"),
         ("kafka://host?session_timeout_ms=1", "option session_timeout_ms is not valid"),
