@@ -1,4 +1,4 @@
-"""Confirmations: record in the ledger how the work of a keyed request ended, by whoever did that work."""
+"""Confirmations: record in the ledger how the work of a keyed request ended."""
 
 from __future__ import annotations
 

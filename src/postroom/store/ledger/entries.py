@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 UNTIL_CONFIRMED = 36_500 * 24 * 3600.0
-"""Seconds for which a handed-over entry is held: whoever does the work says how it ended, however late."""
+"""Seconds for which a handed-over entry is held: its new holder records the outcome, however late."""
 
 
 class Terms(NamedTuple):
@@ -158,9 +158,9 @@ class LedgerEntries:
         return {text(key) for [key] in result.rows}
 
     def _glance(self, entry: Entry) -> Steps[LedgerRow | None]:
-        """What is there already, read without locks. Here the INSERT itself looks.
+        """The existing row, read without a lock. Not read here: the INSERT itself looks.
 
-        On SQLite, a transaction that reads first could not write any more once another has written.
+        On SQLite, a transaction that reads first cannot write once another has written.
         """
         del entry
         yield from ()
@@ -170,7 +170,7 @@ class LedgerEntries:
         return (yield from self.select(entry.scope, [entry.key], lock)).get(entry.key)
 
     def _is_free(self, entry: Entry, token: int, status: Status) -> Steps[bool]:
-        """Whether the row still has the token and the status, and no other transaction holds it."""
+        """Whether the row still has the token and the status, and no other transaction has locked it."""
         result = yield Query(
             f"SELECT token FROM {self.table} WHERE {_PLACE}{self.dialect.skip_locked}",
             {**_identity(entry), "old_token": token, "old_status": status.value},
@@ -178,7 +178,7 @@ class LedgerEntries:
         return bool(result.rows)
 
     def _is_locked(self, entry: Entry, found: LedgerRow) -> Steps[bool]:
-        """Whether another transaction holds the row that was found, and has not ended yet."""
+        """Whether another open transaction has locked the row that was found."""
         status = found.recorded.status
         if not self.dialect.skip_locked or (yield from self._is_free(entry, found.token, status)):
             return False
@@ -186,7 +186,7 @@ class LedgerEntries:
         return now is not None and (now.token, now.recorded.status) == (found.token, status)
 
     def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
-        """Make the entry, unless there is one. One that is there and about to change is not waited for."""
+        """Create the entry, unless one exists. Does not wait for one that is about to change."""
         values = "CAST(:scope AS text), CAST(:key AS text), CAST(:digest AS text), CAST(:token AS bigint)"
         there = (
             f"SELECT 1 FROM {self.table} WHERE scope = CAST(:scope AS text) AND idempotency_key = CAST(:key AS text)"
@@ -237,7 +237,7 @@ class MySQLLedgerEntries(LedgerEntries):
     body_in = "unhex({})"  # drivers differ in how they write bytes into a statement
 
     def insert(self, columns: str, rows: str, params: dict[str, Any], keys: Iterable[str]) -> Steps[set[str]]:
-        """How many rows were written tells nothing: drivers count differently. The token does."""
+        """Drivers count written rows differently, so the token shows which rows are new."""
         yield Query(
             f"INSERT INTO {self.table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE token = token",
             params,

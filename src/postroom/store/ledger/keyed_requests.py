@@ -23,7 +23,7 @@ T = TypeVar("T")
 class KeyedRequests:
     """Begins and ends keyed requests where there is no transaction of the application's to do it in.
 
-    With ``in_transaction`` no transaction is begun here: whoever runs an operation gives it one.
+    With ``in_transaction`` it begins no transaction: the caller has one open, or commits each statement.
     """
 
     def __init__(self, names: Names, terms: Terms, *, replay_failures: bool, in_transaction: bool = False) -> None:

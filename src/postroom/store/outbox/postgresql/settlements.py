@@ -60,9 +60,9 @@ class PostgreSQLSettlementWriter(SettlementWriter):
         return lost
 
     def _settle_receipts(self, receipts: Sequence[Any]) -> Steps[set[Lease]]:
-        """Receipts of one kind. Should one be there already, which nothing but a repair by hand explains, replace it.
+        """Write receipts of one kind. Replace one that exists, which only a repair by hand can explain.
 
-        Not at once, because looking for a conflict costs every receipt.
+        Only at the second try, because looking for a conflict costs every receipt.
         """
         claimed = [one.claimed for one in receipts]
         outcome, _, _ = receipt_fields(receipts[0])
