@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from postroom import Admin, AsyncAdmin, Message
-from postroom.admin import Filter, QueueStatus, Refusal, Refused, as_json
+from postroom.admin import ALL, Filter, QueueStatus, Refusal, Refused, as_json
 from postroom.errors import InvalidSetting, SchemaMissing
 from postroom.store.outbox.leases import Dead, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane
@@ -58,6 +58,7 @@ def test_status_counts_by_queue_too(room: Room) -> None:
 def test_workers_and_targets_are_told_alone_as_in_the_status(room: Room) -> None:
     admin = room.admin()
     assert admin.workers() == admin.status().workers == ()
+    assert as_json(admin.workers()) == as_json(admin.held_targets()) == []
     assert admin.held_targets() == admin.status().targets == ()
 
 
@@ -89,6 +90,24 @@ def test_pages_follow_each_other_until_there_is_none(room: Room) -> None:
             page = listed(limit=2, before=page.next)
         assert [*seen, *(one.position for one in page)] == added[::-1]
         assert abs((datetime.now(UTC) - page.as_of).total_seconds()) < 30
+
+
+def test_a_last_page_that_is_full_has_no_next(room: Room) -> None:
+    bury(room, 2)
+    admin = room.admin()
+    assert (len(admin.messages(limit=2)), admin.messages(limit=2).next) == (2, None)
+    assert (len(admin.dead_letters(limit=2)), admin.dead_letters(limit=2).next) == (2, None)
+    admin.requeue(ALL, actor="ada")
+    assert (len(admin.audit(limit=2)), admin.audit(limit=2).next) == (2, None)
+
+
+@pytest.mark.parametrize("key", [7, UUID(int=7)], ids=["int", "UUID"])
+def test_a_key_is_given_as_it_was_added(room: Room, key: int | UUID) -> None:
+    [added] = room.add(key=str(key))
+    room.add(key="8")
+    admin = room.admin()
+    assert [one.position for one in admin.messages(key=key)] == [added]
+    assert admin.count_unsent(Filter(key=key)).total == 1
 
 
 def test_dead_letters_are_listed_by_their_ids(room: Room) -> None:
@@ -196,6 +215,13 @@ WRONG: dict[str, Callable[[Admin], object]] = {
     "limit of dead letters": lambda admin: admin.dead_letters(limit=0),
     "limit of the audit": lambda admin: admin.audit(limit=-1),
     "id in the audit": lambda admin: admin.audit(message="seven"),
+    "action in the audit": lambda admin: admin.audit(action="requeu"),
+    "one id": lambda _: Filter(ids=str(uuid4())),
+    "one UUID": lambda _: Filter(ids=uuid4()),  # type: ignore[arg-type]  # that is the mistake
+    "older than a number": lambda _: Filter(older_than=3),  # type: ignore[arg-type]  # that is the mistake
+    "older than what comes": lambda _: Filter(older_than=timedelta(days=-3)),
+    "settled in the future": lambda admin: admin.cleanup(days=-1),
+    "marked in the future": lambda admin: admin.cleanup(inbox_days=-1),
 }
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from postroom.admin.details import MessageDetails
     from postroom.admin.results import ActResult, Page
+    from postroom.message import Key
     from postroom.rules.lifecycle import State
     from postroom.store.admin.audit import AuditEntry
     from postroom.store.admin.dead_letters import DeadLetter
@@ -69,7 +70,7 @@ class Admin:
         status: State | str | None = None,
         queue: str | None = None,
         topic: str | None = None,
-        key: str | None = None,
+        key: Key | None = None,
         limit: int = 50,
         before: int | None = None,
     ) -> Page[ListedMessage]:

@@ -27,7 +27,7 @@ class Delivery:
     attempts: int
     """Failed sends."""
     claims: int
-    """How often a worker has taken it."""
+    """Claims since it was last settled; of a message with a key, only those after a worker was interrupted."""
     lane: int | None
     """The lane of its key; None without a key."""
     due: datetime | None

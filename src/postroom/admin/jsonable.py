@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from postroom.store.admin.audit import AuditEntry
 
 
-def as_json(result: DataclassInstance, *, payload: bool = False) -> Any:
-    """A result of `Admin` in the form that `--json` prints: a dict, or a list for a page.
+def as_json(result: DataclassInstance | Sequence[DataclassInstance], *, payload: bool = False) -> Any:
+    """A result of `Admin` in the form that `--json` prints: a dict, or a list for a page or a tuple.
 
     `payload` adds a message's payload: as text, or in base64 where it is not text.
     """
-    if isinstance(result, Page):
+    if isinstance(result, Page | Sequence):
         return [as_json(item) for item in result]
     if isinstance(result, MessageDetails):
         return {**_message(result), **(_payload(result) if payload else {})}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from postroom.admin.details import MessageDetails, details_of
@@ -10,7 +11,7 @@ from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.errors import InvalidSetting, MessageNotFound
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
-from postroom.store.admin.audit import AuditEntry, AuditTrail, Note
+from postroom.store.admin.audit import ACTIONS, AuditEntry, AuditTrail, Note
 from postroom.store.admin.cancellation import Cancellation
 from postroom.store.admin.dead_letters import DeadLetter, DeadLetters
 from postroom.store.admin.expired_leases import ExpiredLeases, Released
@@ -21,9 +22,11 @@ from postroom.store.admin.selection import Acted, Count, Filter, Progress, messa
 from postroom.store.admin.status import Status, StatusReader, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
+    from datetime import datetime
     from uuid import UUID
 
+    from postroom.message import Key
     from postroom.settings import Settings
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.names import Names
@@ -59,16 +62,16 @@ class AdminSteps:
         status: State | str | None,
         queue: str | None,
         topic: str | None,
-        key: str | None,
+        key: Key | None,
         limit: int,
         before: int | None,
     ) -> Steps[Page[ListedMessage]]:
         as_of = yield from self._dead.clock()
         state = None if status is None else _state(status)
         rows = yield from MessageList(self._names).listed(
-            state, queue=queue, topic=topic, key=key, limit=_checked(limit), before=before
+            state, queue=queue, topic=topic, key=key, limit=_one_more(limit), before=before
         )
-        return Page(tuple(rows), rows[-1].position if len(rows) == limit else None, as_of)
+        return _page(rows, limit, as_of, attrgetter("position"))
 
     def message(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
         wanted = message_id(identifier)
@@ -93,8 +96,8 @@ class AdminSteps:
 
     def dead_letters(self, which: Filter, limit: int, before: int | None) -> Steps[Page[DeadLetter]]:
         as_of = yield from self._dead.clock()
-        rows = yield from self._dead.listed(which, _checked(limit), before)
-        return Page(tuple(rows), rows[-1].position if len(rows) == limit else None, as_of)
+        rows = yield from self._dead.listed(which, _one_more(limit), before)
+        return _page(rows, limit, as_of, attrgetter("position"))
 
     def dead_letter(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
         found = yield from self.message(identifier, payload=payload)
@@ -117,8 +120,8 @@ class AdminSteps:
         return (yield from self._result("discard", which, acted))
 
     def cleanup(self, days: float | None, inbox_days: float | None, progress: Progress | None) -> Steps[Cleaned]:
-        kept = self._settings.retention_days if days is None else days
-        marks_kept = self._settings.inbox_retention_days if inbox_days is None else inbox_days
+        kept = self._settings.retention_days if days is None else _days("days", days)
+        marks_kept = self._settings.inbox_retention_days if inbox_days is None else _days("inbox_days", inbox_days)
         return (yield from clean(self._names, days=kept, inbox_days=marks_kept, progress=progress))
 
     def audit(
@@ -131,8 +134,10 @@ class AdminSteps:
     ) -> Steps[Page[AuditEntry]]:
         as_of = yield from self._dead.clock()
         wanted = None if message is None else str(message_id(message))
-        rows = yield from AuditTrail(self._names).listed(action, actor, wanted, _checked(limit), before)
-        return Page(tuple(rows), rows[-1].id if len(rows) == limit else None, as_of)
+        if action is not None and action not in ACTIONS:
+            raise InvalidSetting(f"action = {action!r} is not valid: use {', '.join(ACTIONS)}")
+        rows = yield from AuditTrail(self._names).listed(action, actor, wanted, _one_more(limit), before)
+        return _page(rows, limit, as_of, attrgetter("id"))
 
     def _marks_kept(self) -> float:
         return self._settings.inbox_retention_days * DAY
@@ -167,7 +172,19 @@ def _state(status: State | str) -> State:
         raise InvalidSetting(f"status = {status!r} is not valid: use {', '.join(State)}") from None
 
 
-def _checked(limit: int) -> int:
+def _one_more(limit: int) -> int:
+    """What to read for a page: one row more than it has tells whether another page follows."""
     if limit < 1:
         raise InvalidSetting(f"limit = {limit!r} is not valid: give 1 or more")
-    return limit
+    return limit + 1
+
+
+def _page(rows: Sequence[T], limit: int, as_of: datetime, cursor: Callable[[T], int]) -> Page[T]:
+    items = tuple(rows[:limit])
+    return Page(items, cursor(items[-1]) if len(rows) > limit else None, as_of)
+
+
+def _days(name: str, days: float) -> float:
+    if not days >= 0:
+        raise InvalidSetting(f"{name} = {days!r} is not valid: give 0 or more")
+    return days

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
 
 ACTOR_LENGTH = 255
+ACTIONS = ("requeue", "discard", "cancel", "conflict")
+"""What the audit log tells of."""
 
 Entry = tuple[int, str | None, dict[str, Any]]
 """A message's position, its id, and what there is to say."""

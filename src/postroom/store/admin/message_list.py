@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from postroom.message import Key
+
 
 @dataclass(frozen=True, slots=True)
 class ListedMessage:
@@ -52,7 +54,7 @@ class MessageList(Operations):
         *,
         queue: str | None = None,
         topic: str | None = None,
-        key: str | None = None,
+        key: Key | None = None,
         limit: int = 50,
         before: int | None = None,
     ) -> Steps[list[ListedMessage]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from uuid import UUID
 
@@ -15,8 +16,9 @@ from postroom.store.sql.states import in_state, in_states
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
+    from postroom.message import Key
     from postroom.rules.lifecycle import Stored
 
 Progress = Callable[[int], None]
@@ -27,15 +29,16 @@ Progress = Callable[[int], None]
 class Filter:
     """Which messages: those that match every given field; all of them if none is given.
 
-    `older_than` and `as_of` look at when a dead letter failed, and at when an unsent message was added. Raises
-    `InvalidSetting` if an id is not a UUID, or if `as_of` has no time zone.
+    `older_than` and `as_of` look at when a dead letter failed, and at when an unsent message was added.
+
+    Raises `InvalidSetting` if an id is not a UUID, `older_than` is negative, or `as_of` has no time zone.
     """
 
     ids: Collection[UUID | str] | None = None
     queue: str | None = None
     topic: str | None = None
-    key: str | None = None
-    """The ordering key."""
+    key: Key | None = None
+    """The ordering key, as `Outbox.add` takes it."""
     code: str | None = None
     """The reason code of the last failure."""
     older_than: timedelta | None = None
@@ -44,14 +47,24 @@ class Filter:
     """Only what had failed, or was added, by then. Take it from a page or a count to act on what it showed."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.ids, str | UUID):
+            raise InvalidSetting(f"ids = {str(self.ids)!r} is one id: give a list of them")
         if self.ids is not None:
             object.__setattr__(self, "ids", tuple(map(message_id, self.ids)))
+        if self.key is not None and not isinstance(self.key, str):
+            object.__setattr__(self, "key", str(self.key))
+        if not _is_age(self.older_than):
+            raise InvalidSetting(f"older_than = {self.older_than} is not valid: give a timedelta that is not negative")
         if self.as_of is not None and self.as_of.tzinfo is None:
             raise InvalidSetting(f"as_of = {self.as_of} has no time zone: give it one, such as datetime.UTC")
 
 
 ALL = Filter()
 """Every message."""
+
+
+def _is_age(value: object) -> bool:
+    return value is None or (isinstance(value, timedelta) and value >= timedelta(0))
 
 
 def message_id(value: UUID | str) -> UUID:
