@@ -25,6 +25,10 @@ Progress = Callable[[int], None]
 """Receives how many messages a batch has treated, after each batch."""
 
 
+def _is_age(value: object) -> bool:
+    return value is None or (isinstance(value, timedelta) and value >= timedelta(0))
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which messages: those that match every given field; all of them if none is given.
@@ -61,10 +65,6 @@ class Filter:
 
 ALL = Filter()
 """Every message."""
-
-
-def _is_age(value: object) -> bool:
-    return value is None or (isinstance(value, timedelta) and value >= timedelta(0))
 
 
 def message_id(value: UUID | str) -> UUID:
