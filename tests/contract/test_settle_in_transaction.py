@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import pytest
 
 from postroom import Message, Outbox
 from postroom.idempotency import InProgress, Ledger, Replay, Run, digest_of
+from postroom.rules.ordering import key_hash, lane_of
 from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Rerouted, Retry, Sent, Settlement
 from postroom.store.outbox.queue_store import QueueStore
@@ -35,6 +37,8 @@ each_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) fo
 on_each_database = pytest.mark.parametrize(
     "kind", [pytest.param(BY_NAME[name], id=name) for name in ("sqlite3", "psycopg", "asyncpg", "PyMySQL", "aiomysql")]
 )
+KEYS = sorted({lane_of(key_hash(str(n))): str(n) for n in range(500)}.values())
+"""A key for each lane."""
 keyed_or_not = pytest.mark.parametrize("key", [None, "customer 7"], ids=["row", "lane"])
 
 
@@ -218,6 +222,39 @@ def test_nobody_claims_what_is_settled_before_the_transaction_ends_even_if_the_l
     assert worker.store.run(later.rows.claim("another", 100, 30)).messages == []
     caller.commit()
     assert outcomes(database, claimed) == ["sent"]
+
+
+@pytest.mark.parametrize("kind", [pytest.param(BY_NAME[name], id=name) for name in ("psycopg", "PyMySQL")])
+@pytest.mark.parametrize("others", [2, 5, 15])
+@pytest.mark.parametrize("is_keyed", [False, True], ids=["rows", "lanes"])
+def test_what_is_settled_in_an_open_transaction_stops_no_other_delivery(
+    worker: Worker, caller: Caller, database: Database, *, others: int, is_keyed: bool
+) -> None:
+    """MySQL, left to itself, reads a small queue as a whole, and waits for the one row that is locked."""
+    worker.add(*(message(KEYS[n] if is_keyed else None) for n in range(others + 1)))
+    lanes = worker.store.run(worker.protocol.lanes.take("worker", 30))
+    read = worker.store.run(worker.protocol.lanes.read(lanes, 100, 30)).messages
+    claimed = [*read, *worker.store.run(worker.protocol.rows.claim("worker", 100, 30)).messages]
+    hung, *free = sorted(claimed, key=lambda one: one.lane if is_keyed else -one.position)
+    assert worker.settle(Sent(hung)) == NOTHING_LOST
+    free_lanes = [lane for lane in lanes if lane.number != hung.lane]
+    retried, sent = free[: others // 2], free[others // 2 :]
+    with ThreadPoolExecutor() as threads:
+        settle = worker.protocol.settlements.settle
+
+        def work() -> None:
+            assert worker.store.run(settle([Retry(one, 60, "TIMEOUT", "late") for one in retried])) == []
+            assert worker.store.run(settle([Sent(one) for one in sent])) == []
+            worker.store.run(worker.protocol.lanes.read(free_lanes, 100, 30))
+            worker.store.run(worker.protocol.sql.transaction(worker.protocol.sql.reread_lanes, "default", numbers))
+
+        numbers = [lane.number for lane in free_lanes]
+        done = threads.submit(work)
+        try:
+            done.result(timeout=10)
+        finally:
+            caller.commit()
+    assert outcomes(database, sent) == ["sent"] * len(sent)
 
 
 def a_minute_later(names: Names) -> QueueStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.store.sql.dialect import whole_numbers
+from postroom.store.sql.operations import chunks
 from postroom.store.sql.states import ready
 from postroom.store.sql.steps import Query, Steps
 
@@ -25,12 +26,15 @@ class HeldLeases:
         """Lock the lanes, then the rows; returns the leases that are still ours, a row's own or its lane's."""
         sql = self._sql
         lanes = yield from self.lanes(sorted({one.lane for one in claimed if one.ordered}))
-        found = yield Query(
-            f"SELECT position, token, leased_until > {sql.now} FROM {sql.delivery} "
-            f"WHERE {ready()} AND queue = :queue AND {sql.places(claimed)}{sql.dialect.for_update}",
-            {"queue": sql.queue},
-        )
-        rows = {position: (token, bool(live)) for position, token, live in found.rows}
+        rows: dict[int, tuple[int, bool]] = {}
+        for some in chunks(claimed):
+            source, these = sql.only_deliveries(some)
+            found = yield Query(
+                f"SELECT d.position, d.token, d.leased_until > {sql.now} FROM {source} "
+                f"WHERE {ready('d')} AND d.queue = :queue AND {these}{sql.dialect.for_update}",
+                {"queue": sql.queue},
+            )
+            rows |= {position: (token, bool(live)) for position, token, live in found.rows}
         return {
             one.lease
             for one in claimed
@@ -43,9 +47,11 @@ class HeldLeases:
         if not numbers:
             return {}
         sql = self._sql
+        source, these = sql.dialect.only_lanes(sql.lane, numbers)
+        locking = sql.dialect.for_update if lock else ""
         found = yield Query(
-            f"SELECT lane, token, read_to FROM {sql.lane} WHERE queue = :queue AND lane IN ({whole_numbers(numbers)}) "
-            f"AND leased_until > {sql.now} ORDER BY lane{sql.dialect.for_update if lock else ''}",
+            f"SELECT l.lane, l.token, l.read_to FROM {source} WHERE l.queue = :queue AND {these} "
+            f"AND l.leased_until > {sql.now} ORDER BY l.lane{locking}",
             {"queue": sql.queue},
         )
         return {(lane, token): read_to for lane, token, read_to in found.rows}

@@ -145,9 +145,9 @@ class SettlementWriter:
             f"{sql.dialect.replace_receipt}",
             params,
         )
+        source, these = sql.only_deliveries(receipt.claimed for receipt in receipts)
         yield Query(
-            f"DELETE FROM {sql.delivery} WHERE {ready()} AND queue = :queue "
-            f"AND {sql.places(receipt.claimed for receipt in receipts)}",
+            f"{sql.dialect.delete} FROM {source} WHERE {ready('d')} AND d.queue = :queue AND {these}",
             {"queue": sql.queue},
         )
 

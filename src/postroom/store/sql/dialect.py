@@ -29,6 +29,8 @@ class Dialect:
     begin: ClassVar[str] = "BEGIN"
     for_update: ClassVar[str] = " FOR UPDATE"
     skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"
+    delete: ClassVar[str] = "DELETE"
+    """What stands before FROM in a DELETE of deliveries called `d`."""
     replace_receipt: ClassVar[str] = (
         "ON CONFLICT (position) DO UPDATE SET sent_at = excluded.sent_at, outcome = excluded.outcome, "
         "attempts = excluded.attempts, answer = excluded.answer, dedup = excluded.dedup"
@@ -47,6 +49,14 @@ class Dialect:
         """A condition that finds deliveries by primary key, next to state and queue. `lanes`: positions by lane."""
         each = (f"(lane = {lane} AND position IN ({whole_numbers(lanes[lane])}))" for lane in sorted(lanes))
         return f"({' OR '.join(each)})"
+
+    def only_deliveries(self, table: str, lanes: Mapping[int, Sequence[int]]) -> tuple[str, str]:
+        """A FROM clause and a condition, next to state and queue, that lock only these deliveries, called `d`."""
+        return f"{table} AS d", self.places(lanes)
+
+    def only_lanes(self, table: str, numbers: Sequence[int]) -> tuple[str, str]:
+        """A FROM clause and a condition, next to the queue, that lock only these lanes, called `l`, in this order."""
+        return f"{table} AS l", f"l.lane IN ({whole_numbers(numbers)})"
 
     def for_update_of(self, table: str) -> str:
         """Lock the rows of one table of a join; of all tables, where the database knows no difference."""
@@ -115,6 +125,7 @@ class MySQL(Dialect):
     now = "utc_timestamp(6)"
     never = f"'{_NEVER_YEAR}-01-01 00:00:00'"  # MySQL has no minus infinity
     begin = "START TRANSACTION"
+    delete = "DELETE d"
     replace_receipt = (
         "ON DUPLICATE KEY UPDATE sent_at = VALUES(sent_at), outcome = VALUES(outcome), attempts = VALUES(attempts), "
         "answer = VALUES(answer), dedup = VALUES(dedup)"
@@ -123,6 +134,17 @@ class MySQL(Dialect):
     def insert_missing(self, table: str, columns: str, rows: str) -> str:
         column = columns.partition(",")[0]  # IGNORE would have drivers warn of each that is there
         return f"INSERT INTO {table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE {column} = {column}"
+
+    # Given a list of keys, it may read the whole queue if that is small, whatever the index, and then waits for every
+    # row that some transaction has locked. In a join, it looks up each row by its whole key.
+
+    def only_deliveries(self, table: str, lanes: Mapping[int, Sequence[int]]) -> tuple[str, str]:
+        keys = [f"{lane}, {position}" for lane in sorted(lanes) for position in lanes[lane]]
+        source = _looked_up(table, "d", "0 AS lane, 0 AS position", keys)
+        return source, "d.lane = these.lane AND d.position = these.position"
+
+    def only_lanes(self, table: str, numbers: Sequence[int]) -> tuple[str, str]:
+        return _looked_up(table, "l", "0 AS lane", [str(number) for number in numbers]), "l.lane = these.lane"
 
     def later(self, seconds: str) -> str:
         return f"utc_timestamp(6) + INTERVAL {seconds} SECOND"
@@ -179,6 +201,12 @@ DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (Post
 
 def _utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _looked_up(table: str, alias: str, columns: str, keys: Sequence[str]) -> str:
+    rows = "".join(f" UNION ALL SELECT {key}" for key in keys)
+    these = f"(SELECT {columns} FROM dual WHERE 1 = 0{rows}) AS these"
+    return f"{these} STRAIGHT_JOIN {table} AS {alias} FORCE INDEX (PRIMARY)"
 
 
 def whole_numbers(values: Sequence[int]) -> str:

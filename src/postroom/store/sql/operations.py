@@ -76,17 +76,20 @@ class Operations:
         a lane before what is in it. How far a lane was read is kept, as a number below zero.
         """
         these = f"queue = :queue AND lane IN ({whole_numbers(sorted(lanes))})"
+        source, only = self.dialect.only_lanes(self.lane, sorted(lanes))
         yield Query(
-            f"SELECT lane FROM {self.lane} WHERE {these} ORDER BY lane{self.dialect.for_update}", {"queue": queue}
+            f"SELECT l.lane FROM {source} WHERE l.queue = :queue AND {only} ORDER BY l.lane{self.dialect.for_update}",
+            {"queue": queue},
         )
         yield Query(f"UPDATE {self.lane} SET read_to = -1 - read_to WHERE {these} AND read_to >= 0", {"queue": queue})
 
     def places(self, deliveries: Iterable[HasPlace]) -> str:
         """A condition that finds these deliveries by primary key, next to state and queue."""
-        lanes: dict[int, list[int]] = {}
-        for one in deliveries:
-            lanes.setdefault(one.lane, []).append(one.position)
-        return self.dialect.places({lane: sorted(positions) for lane, positions in lanes.items()})
+        return self.dialect.places(_by_lane(deliveries))
+
+    def only_deliveries(self, deliveries: Iterable[HasPlace]) -> tuple[str, str]:
+        """A FROM clause and a condition, next to state and queue, that lock only these deliveries, called `d`."""
+        return self.dialect.only_deliveries(self.delivery, _by_lane(deliveries))
 
     def message(self, row: Row) -> Message:
         """The message of a row; `Reader` says which columns it has."""
@@ -103,6 +106,13 @@ class Operations:
     def tries(self) -> str:
         """The columns for attempts and claims of delivery `d`."""
         return f"{self.dialect.whole('d.attempts')}, {self.dialect.whole('d.claims')}"
+
+
+def _by_lane(deliveries: Iterable[HasPlace]) -> dict[int, list[int]]:
+    lanes: dict[int, set[int]] = {}
+    for one in deliveries:
+        lanes.setdefault(one.lane, set()).add(one.position)
+    return {lane: sorted(positions) for lane, positions in lanes.items()}
 
 
 def _single(query: Query) -> Steps[Sequence[Row]]:
