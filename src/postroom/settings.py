@@ -242,7 +242,7 @@ def _warn_of(variable: str) -> None:
     meant = {name.removeprefix(PREFIX): names[0] for names in ENVIRONMENT.values() for name in names}
     near = get_close_matches(variable.removeprefix(PREFIX).removesuffix("_FILE"), meant, 1)
     hint = f"did you mean {meant[near[0]]}?" if near else f"settings are {PREFIX} and a name of docs/guide/settings.md"
-    logging.getLogger("postroom.settings").warning("environment variable %s is no setting: %s", variable, hint)
+    logging.getLogger("postroom.settings").warning("environment variable %s is not a setting: %s", variable, hint)
 
 
 def _value(name: str, value: Any) -> Any:

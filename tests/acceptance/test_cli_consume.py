@@ -185,6 +185,7 @@ async def test_R_8_once_handles_what_is_there_and_reports(shop: Shop) -> None:
     ("address", "problem"),
     [
         ("application", "write module:object"),
+        ("no_such_module:consumer", "'no_such_module', neither in the working directory nor installed\n"),
         ("no_such_module:consumer", "cannot be loaded: ModuleNotFoundError"),
         ("application:no_such", "cannot be loaded: AttributeError"),
         ("application:nothing", "is a int: give a Consumer, or a list of them"),

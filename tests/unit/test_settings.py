@@ -110,7 +110,7 @@ def test_R_1_a_variable_that_is_no_setting_is_warned_of_once(
     for _ in range(2):
         Settings.load()
     [warning] = caplog.messages
-    assert warning.startswith(f"environment variable {variable} is no setting: {hint}")
+    assert warning.startswith(f"environment variable {variable} is not a setting: {hint}")
     assert SECRET not in warning
 
 

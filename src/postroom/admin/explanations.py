@@ -88,7 +88,7 @@ def _no_relay(found: FoundMessage, _holder: Holder) -> str:
 
 
 def _next(found: FoundMessage, _holder: Holder) -> str:
-    return f"nothing keeps it: a {'consumer' if is_parked(found.queue) else 'relay'} takes it next"
+    return f"nothing holds it back: a {'consumer' if is_parked(found.queue) else 'relay'} takes it next"
 
 
 def _no_delivery(found: FoundMessage, _holder: Holder) -> str:

@@ -138,7 +138,7 @@ def _refusal(error: _Error, expected: str | None) -> Outcome | None:
     if error.err_code in TOO_LARGE:
         return Refused(Reason.MESSAGE_TOO_LARGE, error.description, Failure.PERMANENT)
     if error.err_code == NOT_THE_EXPECTED_STREAM:
-        return TargetUnavailable(f"another stream than {expected} has this subject, but the URL requires {expected}")
+        return TargetUnavailable(f"the subject belongs to a stream other than {expected}, which the URL names")
     if error.code == UNAVAILABLE:
         return TargetUnavailable(error.description)
     return Refused(f"NATS_{error.err_code}", error.description)

@@ -102,8 +102,8 @@ def _load(address: str) -> Sequence[Consumer]:
     for one in consumers:
         if not one.has_broker:
             raise InvalidSetting(
-                f"the consumer {one.name!r} has no broker: give it one, or set POSTROOM_BROKER; http: is for one that "
-                "receives webhooks elsewhere, and retries here what is parked"
+                f"the consumer {one.name!r} has no broker: pass one, use --broker or set POSTROOM_BROKER. For one "
+                "behind a webhook Receiver pass http:, and this command retries what it has parked"
             )
     return consumers
 

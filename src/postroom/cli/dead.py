@@ -31,11 +31,11 @@ COLUMNS = {
     "attempts": "tries",
     "failed_at": "failed (UTC)",
     "error_code": "error",
-    "error_message": "it said",
+    "error_message": "error message",
     "id": "id",
 }
 """What people are shown of a dead letter → its title."""
-SPARE = ("queue", "tries", "failed (UTC)", "it said", "key", "topic", "error")
+SPARE = ("queue", "tries", "failed (UTC)", "error message", "key", "topic", "error")
 """What a narrow terminal does without. Never the id, which `requeue` and `discard` want."""
 
 

@@ -150,7 +150,7 @@ def _fail_if_down(report: Report, reasons: dict[str, str], *, several: bool) -> 
         raise BrokerUnavailable(f"the broker cannot be reached{which}: {why}; what is left waits for the next run")
     if report.targets_down:
         why = "; ".join(f"{topic}: {reason}" for topic, reason in sorted(report.targets_down.items()))
-        raise BrokerUnavailable(f"some topics take no messages: {why}; `postroom status` tells how many wait for them")
+        raise BrokerUnavailable(f"some topics take no messages: {why}; `postroom status` shows how many messages wait")
 
 
 def _ports(settings: Settings, processes: int) -> range | None:

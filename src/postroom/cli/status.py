@@ -18,7 +18,7 @@ MEANINGS = {
     "waiting": "for its time, or for its next try",
     "dead": "given up, kept for an operator",
     "sent": "the broker has it, or a consumer's handler is done",
-    "expired": "its time was over before it was sent",
+    "expired": "not sent before its expiry",
     "held": "of the pending: behind a failed or dead one of their key",
 }
 TARGETS = {"topic": "topic", "waiting": "waiting", "since": "since", "reason": "why it takes no messages"}

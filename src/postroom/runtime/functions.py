@@ -29,9 +29,15 @@ def load_object(address: str, shown: str, expected: str) -> Any:
         for name in path.split("."):
             found = getattr(found, name)
     except Exception as error:
-        reason = with_place(f"{type(error).__name__}: {error}".removesuffix(": "), raised_at(error))
-        raise InvalidSetting(f"{shown} cannot be loaded: {reason}") from error
+        raise InvalidSetting(f"{shown} cannot be loaded: {_problem(module, error)}") from error
     return found
+
+
+def _problem(module: str, error: Exception) -> str:
+    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+        return f"{said}, neither in the working directory nor installed"
+    return with_place(said, raised_at(error))
 
 
 def is_async(function: Any) -> bool:

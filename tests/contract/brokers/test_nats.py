@@ -113,7 +113,7 @@ async def test_a_full_stream_and_another_stream_burn_no_attempt(server: Nats, je
     assert isinstance(large, Refused)
     assert large.code == Reason.MESSAGE_TOO_LARGE
     assert await published(f"{url}?stream=OTHER", Message.new("full", "d")) == [
-        TargetUnavailable("another stream than OTHER has this subject, but the URL requires OTHER")
+        TargetUnavailable("the subject belongs to a stream other than OTHER, which the URL names")
     ]
 
 

@@ -121,7 +121,7 @@ def error(code: int, number: int | None, description: str = "no") -> bytes:
         (
             error(400, 10_060),
             "S",
-            TargetUnavailable("another stream than S has this subject, but the URL requires S"),
+            TargetUnavailable("the subject belongs to a stream other than S, which the URL names"),
         ),
         (error(400, 10_054), None, Refused(Reason.MESSAGE_TOO_LARGE, "no", Failure.PERMANENT)),
         (error(400, 10_097), None, Refused(Reason.MESSAGE_TOO_LARGE, "no", Failure.PERMANENT)),

@@ -206,7 +206,7 @@ def _typed_well(message: Message, expires_at: object, created_at: object, texts:
 
 def _check_moment(name: str, stored: object, read: datetime | None) -> None:
     if stored and read is None:
-        raise InvalidMessage(f"{name} {shown(stored)!r} is no moment: write it like 2030-01-02 03:04:05.678")
+        raise InvalidMessage(f"{name} {shown(stored)!r} is not a time: write it like 2030-01-02 03:04:05.678")
 
 
 def _problem(stored: dict[str, Any], error: Exception) -> str:

@@ -47,9 +47,9 @@ def sender_unknown() -> Response:
     return problem(
         HTTPStatus.BAD_REQUEST,
         "sender-unknown",
-        "The Idempotency-Key cannot be used: the request has no credential that tells whose it is.",
-        detail="Send the request with its credentials, such as an Authorization header. If the application knows its "
-        "clients by something else, it has to tell the idempotency middleware, by the option scope.",
+        "The Idempotency-Key cannot be used: the request has no credential that says whose it is.",
+        detail="Send the request with its credentials, such as an Authorization header. If the application identifies "
+        "its clients in another way, it must set the idempotency middleware's option scope.",
     )
 
 

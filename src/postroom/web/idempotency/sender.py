@@ -47,9 +47,9 @@ def _credentials(request: Request) -> list[tuple[str, str]]:
 def _warn_of_nobody() -> None:
     """Once in a process."""
     _log.warning(
-        "a request with an Idempotency-Key was refused, since it has no credential that tells whose it is: give the "
-        "idempotency middleware a function `scope` that tells, or that returns one text if all clients may share their "
-        "responses"
+        "a request with an Idempotency-Key was refused, because it has no credential that says whose it is: give the "
+        "idempotency middleware a function `scope` that returns the client, or a constant if all clients may share "
+        "their responses"
     )
 
 
@@ -57,7 +57,7 @@ def _warn_of_nobody() -> None:
 def _warn_of_cookies() -> None:
     """Once in a process."""
     _log.warning(
-        "a request with an Idempotency-Key has cookies, but no other credential that tells whose it is: if one of them "
+        "a request with an Idempotency-Key has cookies, but no other credential that says whose it is: if one of them "
         "changes between two attempts, both will run, so give the idempotency middleware a function `scope`"
     )
 
