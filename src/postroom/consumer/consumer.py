@@ -262,7 +262,6 @@ class Consumer(Runnable[ConsumerRun]):
         queue = Queue(
             name=self._queue,
             destination=destination,
-            settles=True,
             timeout=max(handler.timeout for handler in self._handlers) + 1 + GRACE,
             policy=destination.policy_for,
             classifier=self._classifier,

@@ -47,6 +47,7 @@ class HandlerDestination:
 
     name = HANDLERS
     capabilities = Capabilities()
+    settles_itself = True
 
     def __init__(
         self, attempts: HandlerAttempts, settlements: SettlementWriter, parking: Parking, concurrency: int
@@ -57,8 +58,8 @@ class HandlerDestination:
         self._concurrency = concurrency
         self._turns = asyncio.Semaphore(concurrency)
         self._settles_in_transactions = True
-        self._settled_apart: set[int] = set()
-        """Positions of messages that one of their transactions could not settle."""
+        self._left_to_engine: set[int] = set()
+        """Positions of messages whose last transaction could not settle them: the engine does it the next time."""
 
     async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ARG002, ASYNC109 - the port's; handlers have timeouts of their own
         """Call the handler of each message."""
@@ -106,8 +107,9 @@ class HandlerDestination:
 
     async def _attempt(self, one: Claimed, handler: Handler, received: Incoming) -> Outcome:
         settlement = None
-        if self._settles_in_transactions and one.position not in self._settled_apart:
+        if self._settles_in_transactions and one.position not in self._left_to_engine:
             settlement = DeliverySettlement(one, self._settlements, self._parking)
+        self._left_to_engine.discard(one.position)
         try:
             attempted = await self._attempts.make(handler, [received], settlement)
         except Outage as outage:
@@ -115,12 +117,13 @@ class HandlerDestination:
         except LeaseNotHeld:
             return LEASE_LOST
         except NotSettledHere as refused:
-            self._settles_in_transactions = refused.ever
-            self._settled_apart.add(one.position)
+            if refused.only_this_time:
+                self._left_to_engine.add(one.position)
+            else:
+                self._settles_in_transactions = False
             return NOT_SENT
         match attempted:
             case Committed():
-                self._settled_apart.discard(one.position)
                 return ACCEPTED if settlement is None else ALREADY_SETTLED
             case AttemptFailed():
                 return Refused(attempted.code, attempted.text)

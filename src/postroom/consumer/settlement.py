@@ -28,10 +28,10 @@ class LeaseNotHeld(Exception):
 class NotSettledHere(Exception):
     """The handler's transaction cannot carry the settlement, and must be rolled back."""
 
-    def __init__(self, *, ever: bool) -> None:
-        """`ever`: another transaction could. None can, if handlers write to another database or lack a privilege."""
+    def __init__(self, *, only_this_time: bool) -> None:
+        """`only_this_time`: the next can. None can, if handlers write to another database or lack a privilege."""
         super().__init__("the handler's transaction cannot settle the delivery")
-        self.ever = ever
+        self.only_this_time = only_this_time
 
 
 class DeliverySettlement:
@@ -63,10 +63,10 @@ class DeliverySettlement:
 
     def _steps(self, dialect: str) -> Steps[bool]:
         if dialect != self._settlements.sql.names.dialect:
-            raise NotSettledHere(ever=False)
+            raise NotSettledHere(only_this_time=False)
         written = yield from self._settlements.in_transaction([Sent(self._claimed)])
         if written.lost and not (yield from self._parking.is_parked(self._claimed.message.id)):
-            raise NotSettledHere(ever=False)  # another database: not even the message is there
+            raise NotSettledHere(only_this_time=False)  # another database: not even the message is there
         return not written.lost
 
 
@@ -76,7 +76,7 @@ def _explaining() -> Iterator[None]:
         yield
     except Exception as error:
         if is_undone(error):  # above READ COMMITTED, PostgreSQL does that whenever a heartbeat came in between
-            raise NotSettledHere(ever=True) from error
+            raise NotSettledHere(only_this_time=True) from error
         if is_denied(error) or is_missing_table(error):
-            raise NotSettledHere(ever=False) from error
+            raise NotSettledHere(only_this_time=False) from error
         raise

@@ -111,7 +111,7 @@ def test_each_message_is_retried_as_its_handler_says() -> None:
 
 
 async def test_a_message_whose_transaction_was_undone_is_next_settled_by_the_engine() -> None:
-    attempts = Scripted(NotSettledHere(ever=True), COMMITTED, COMMITTED)
+    attempts = Scripted(NotSettledHere(only_this_time=True), COMMITTED, COMMITTED)
     here = destination(attempts)
     assert await here.deliver([claimed(1)], 30) == [NOT_SENT]
     assert await here.deliver([replace(claimed(1), token=8)], 30) == [ACCEPTED]
@@ -119,11 +119,17 @@ async def test_a_message_whose_transaction_was_undone_is_next_settled_by_the_eng
 
 
 async def test_handlers_that_write_elsewhere_settle_nothing_any_more() -> None:
-    attempts = Scripted(NotSettledHere(ever=False))
+    attempts = Scripted(NotSettledHere(only_this_time=False))
     here = destination(attempts)
     assert await here.deliver([claimed(1)], 30) == [NOT_SENT]
     assert await here.deliver([claimed(1), claimed(2)], 30) == [ACCEPTED, ACCEPTED]
     assert attempts.settled_with[1:] == [None, None]
+
+
+async def test_an_undone_transaction_does_not_hide_that_handlers_write_elsewhere() -> None:
+    here = destination(Scripted(NotSettledHere(only_this_time=False), NotSettledHere(only_this_time=True)))
+    assert await here.deliver([claimed(1), claimed(2)], 30) == [NOT_SENT, NOT_SENT]
+    assert await here.deliver([claimed(3)], 30) == [ACCEPTED]
 
 
 async def test_those_whose_turn_does_not_come_are_not_attempted(monkeypatch: pytest.MonkeyPatch) -> None:
