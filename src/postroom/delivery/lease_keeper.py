@@ -99,11 +99,13 @@ class LeaseKeeper:
         self.in_flight.lanes.extend(renewal.lanes, started + options.lane_lease)
         if rows and not passed_over:
             self._renewed_at = started
-        lost = [one for one in renewal.lost if one in self.in_flight and not self.in_flight.is_at_destination(one)]
+        lost = [one for one in renewal.lost if one in self.in_flight]
         for lane in renewal.lost_lanes:
             if self.in_flight.lanes.has(lane):
                 self.in_flight.lanes.drop(lane.number)
                 lost += self.in_flight.of_lane(lane)
+        # A destination that has one may have just settled it, and reports what it found.
+        lost = [one for one in lost if not self.in_flight.is_at_destination(one)]
         self.pending.lose(lost, len(renewal.lost_lanes))
 
     async def _share_lanes(self, alive: int) -> None:

@@ -11,7 +11,7 @@ from postroom.delivery.queue_worker import QueueWorker
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
 from postroom.store.connections.reconnecting import ConnectionSet
-from postroom.store.outbox.leases import Claimed, Renewal
+from postroom.store.outbox.leases import Claimed, Lane, Renewal
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names
@@ -63,13 +63,16 @@ async def test_no_beat_begins_after_the_last() -> None:
     await asyncio.wait({beating})
 
 
+LANE = 5
+
+
 class Gone:
     """A connection to a database that has none of these leases any more, and then fails."""
 
     connections = 1
 
-    def __init__(self, lost: list[Claimed]) -> None:
-        self._answers: list[Any] = [Renewal(set(), set(), lost, [])]
+    def __init__(self, lost: list[Claimed], lost_lanes: list[Lane]) -> None:
+        self._answers: list[Any] = [Renewal(set(), set(), lost, lost_lanes)]
 
     async def attempt(self, steps: Any, _on: int | None = None) -> Any:
         steps.close()
@@ -78,11 +81,13 @@ class Gone:
 
 async def test_what_the_destination_may_have_settled_itself_is_not_reported_as_lost() -> None:
     """Whether its lease was lost, or the destination has just settled it, only the destination can tell."""
+    lane = Lane(LANE, 8)
     settled, lost = (Claimed(n, NO_LANE, 7, 0, 1, Message.new("t", n)) for n in (1, 2))
-    connection: Any = Gone([settled, lost])
+    settled_in_lane, lost_in_lane = (Claimed(n, LANE, 8, 0, 1, Message.new("t", n, key="k")) for n in (3, 4))
+    connection: Any = Gone([settled, lost], [lane])
     names = Names.of("sqlite", None, None)
     worker = QueueWorker(
-        queue=Queue(name="default", destination=PublishToBroker(MemoryBroker()), settles=True),
+        queue=Queue(name="default", destination=PublishToBroker(MemoryBroker())),
         options=EngineOptions(worker="w", lease=0.0),
         store=QueueStore(names),
         workers=Workers(names),
@@ -90,8 +95,9 @@ async def test_what_the_destination_may_have_settled_itself_is_not_reported_as_l
         stopping=asyncio.Event(),
         moved_to=lambda _: None,
     )
-    worker.in_flight.take([settled, lost], 1e9)
-    with worker.in_flight.at_destination([settled]):
+    worker.in_flight.lanes.hold(lane, 1e9)
+    worker.in_flight.take([settled, lost, settled_in_lane, lost_in_lane], 1e9)
+    with worker.in_flight.at_destination([settled, settled_in_lane]):
         await worker.lease_keeper._renew()
-    assert worker.pending.take_conflicts() == [lost]
-    assert worker.in_flight.remaining([settled, lost]) == [settled]
+    assert worker.pending.take_conflicts() == [lost, lost_in_lane]
+    assert worker.in_flight.remaining([settled, lost, settled_in_lane]) == [settled, settled_in_lane]
