@@ -59,6 +59,7 @@ class Handlers:
 
     name = "handlers"
     capabilities = Capabilities()
+    settles_itself = True
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -91,6 +92,7 @@ class Hanging:
 
     name = "hanging"
     capabilities = Capabilities()
+    settles_itself = False
 
     async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         del claimed, timeout

@@ -166,7 +166,7 @@ def _status(found: FoundMessage) -> State | None:
 def _why(found: FoundMessage) -> Why:
     lease = _lease(found)
     down = tuple(worker for worker in found.workers if worker.broker_down)
-    where = why_not_sent(
+    reason = why_not_sent(
         Facts(
             outcome=found.receipt.outcome if found.receipt else None,
             stored=Stored(found.delivery.state) if found.delivery else None,
@@ -181,4 +181,4 @@ def _why(found: FoundMessage) -> Why:
         )
     )
     owner = (lease.owner, lease.until) if lease else None
-    return Why(where, explanation_of(where, found, owner), found.blocker, down)
+    return Why(reason, explanation_of(reason, found, owner), found.blocker, down)

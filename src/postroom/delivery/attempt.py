@@ -163,7 +163,9 @@ class Attempt:
     async def _deliver(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Call the destination, and return an outcome for each delivery whatever happens."""
         timeout, classifier = self.queue.timeout, self.queue.classifier
-        at_destination = self.in_flight.at_destination(batch) if self.queue.settles else nullcontext()
+        at_destination = (
+            self.in_flight.at_destination(batch) if self.queue.destination.settles_itself else nullcontext()
+        )
         try:
             with at_destination:
                 async with asyncio.timeout(timeout + GRACE):

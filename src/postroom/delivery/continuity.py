@@ -20,7 +20,9 @@ class Continuity:
     A standby that lagged when it was promoted, or a restored backup, lacks the newest messages and assigns their
     positions again. But it has the lanes' leases, and messages in lanes are settled by position: a receipt would be
     written for a message that was never sent. So if anything in a lane is not what was claimed, the whole lane is
-    abandoned.
+    abandoned. Messages without a key need no check: their lease is in their own row, and settles nothing elsewhere.
+
+    Settler and lane readers ask `on` before every operation that relies on what is in flight.
     """
 
     def __init__(self, store: QueueStore, in_flight: InFlight, pending: PendingSettlements) -> None:

@@ -40,6 +40,8 @@ class Destination(Protocol):
     `deliver` returns within the timeout, plus a grace period of a second. An exception counts as a failed attempt of
     every delivery, except `BrokerUnavailable`: then none counts as attempted. Deliveries of one key come in order, and
     only one at a time unless `capabilities.ordered_prefix` says that the destination keeps the order itself.
+
+    To settle in your own transaction, see `SettlementWriter.in_transaction`; `postroom.consumer.settlement` does it.
     """
 
     @property
@@ -50,6 +52,11 @@ class Destination(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What it guarantees about order."""
+        ...
+
+    @property
+    def settles_itself(self) -> bool:
+        """Whether it may return `AlreadySettled`: while it has a delivery, only it can tell that the lease was lost."""
         ...
 
     async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the destination knows what can still be told apart when time is up
@@ -63,6 +70,8 @@ class Destination(Protocol):
 
 class PublishToBroker:
     """A broker as a destination: it sees messages, and no leases."""
+
+    settles_itself = False
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""PendingSettlements on their way from whoever decides them to the settler, who writes them."""
+"""Pending settlements: decided by an attempt, not yet written by the settler."""
 
 from __future__ import annotations
 

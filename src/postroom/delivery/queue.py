@@ -37,8 +37,6 @@ class Queue:
 
     name: str
     destination: Destination
-    settles: bool = False
-    """Whether the destination settles deliveries itself: while it has one, only it can tell that the lease was lost."""
     timeout: float = 2.5
     """Seconds for one call of the destination."""
     policy: Policy = field(default_factory=RetryPolicy.worker)

@@ -75,9 +75,9 @@ class Verdicts:
         """What becomes of the deliveries of a call, in order; without those that the destination settled, or lost."""
         if call.answered:
             self._learn(call.started, call.taken)
-        faults = [self._fault(call, one, outcome) for one, outcome in call.fates]
-        self._update_circuit(call, faults)
-        decided = [self._settlement(*fate, fault) for fate, fault in zip(call.fates, faults, strict=True)]
+        at_fault = [self._fault(call, one, outcome) for one, outcome in call.fates]
+        self._update_circuit(call, at_fault)
+        decided = [self._settlement(*fate, fault) for fate, fault in zip(call.fates, at_fault, strict=True)]
         if self._suspects:
             self._suspects.clear(
                 [one for one, outcome in call.fates if not isinstance(outcome, NotSent | Unreached | TargetUnavailable)]
@@ -115,12 +115,12 @@ class Verdicts:
             case _:
                 return None
 
-    def _update_circuit(self, call: Call, faults: Sequence[Fault | None]) -> None:
+    def _update_circuit(self, call: Call, at_fault: Sequence[Fault | None]) -> None:
         """The destination is down when nothing gets through."""
         if call.outages < self._circuit.outages:
             return
-        if Fault.BROKER in faults:
-            first, outcome = call.fates[faults.index(Fault.BROKER)]
+        if Fault.BROKER in at_fault:
+            first, outcome = call.fates[at_fault.index(Fault.BROKER)]
             self._circuit.failed(outcome.reason if isinstance(outcome, Unreached) else "", first.position)
         elif call.answered:
             self._circuit.worked()

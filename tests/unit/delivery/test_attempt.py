@@ -70,6 +70,7 @@ class Handlers:
 
     name = "handlers"
     capabilities = Capabilities()
+    settles_itself = True
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self._outcomes = outcomes

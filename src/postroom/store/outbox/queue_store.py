@@ -42,7 +42,7 @@ class _Parts(NamedTuple):
 
 _PARTS = {
     "sqlite": _Parts(),
-    "mysql": _Parts(MySQLSelections),
+    "mysql": _Parts(MySQLSelections),  # and MariaDB
     "postgresql": _Parts(
         PostgreSQLSelections, PostgreSQLRowClaims, PostgreSQLLanes, PostgreSQLSettlementWriter, PostgreSQLRenewals
     ),

@@ -79,9 +79,10 @@ class SettlementWriter:
         """Settle deliveries of this queue in the transaction that is open on the caller's connection.
 
         The settlements commit or roll back with the caller's own writes; nothing is begun, committed or retried here.
-        A delivery is settled only while its lease, or its lane's, is held by its token: of one that is `lost` nothing
-        is written: another worker has it, or will, and the caller should roll back. A delivery that belongs to a ledger
-        entry also records its outcome there, unless the ledger has a better one: `instead` says what was written.
+        Run these steps with `run` or `arun` of `store.sql.steps`. A delivery is settled only while its token holds its
+        lease, or its lane's. If it is `lost`, nothing is written for it: another worker has it, or will, and the caller
+        should roll back. A delivery that belongs to a ledger entry also records its outcome there, unless the ledger
+        has a better one: `instead` says what was written.
 
         Until the transaction ends, nobody else can claim these deliveries or take their lanes, even if the lease ends
         meanwhile; workers in those lanes wait, so settle last, then commit. If it raises, the database has refused a
