@@ -26,7 +26,8 @@ def open_store(settings: Settings, *, create: bool = False, limits: Limits | Non
     """
     if settings.database is None:
         raise InvalidSetting(
-            "no database is given: use --database URL or set POSTROOM_DATABASE, for example to sqlite:///app.db"
+            "no database is given: pass its URL, use --database URL or set POSTROOM_DATABASE, for example to "
+            "sqlite:///app.db"
         )
     from postroom.store.connections import stores, urls  # which load SQLAlchemy: not for `--help`
 
