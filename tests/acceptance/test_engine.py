@@ -19,7 +19,8 @@ from postroom.delivery.queue import EngineOptions, Queue
 from postroom.rules.lifecycle import OutcomeCode
 from postroom.settings import Settings
 from postroom.store.connections.kinds import sync_kind
-from postroom.store.connections.reconnecting import ConnectionSet, Database
+from postroom.store.connections.reconnecting import Database
+from postroom.store.connections.shared import ConnectionSet
 from postroom.store.outbox.leases import Sent
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.schema.purposes import Purpose

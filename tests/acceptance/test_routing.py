@@ -273,19 +273,57 @@ async def test_a_relay_of_another_queue_does_not_sort(service: Service) -> None:
     assert queues(service) == {"default": 5}
 
 
-@pytest.mark.parametrize("kind", ["postgresql"])
-async def test_a_lock_on_lanes_of_one_queue_does_not_stop_reads_of_the_others(service: Service) -> None:
-    """They share connections: a read that waits for the lock gives up soon, and lets the others go first."""
-    others, lock = Broker(), f"SELECT 1 FROM {service.table('lane')} WHERE queue = '{PAYMENTS}' FOR UPDATE"
-    async with Relay(service.url, others, brokers={"payments.*": Broker()}, lane_lease_sec=120):
-        service.commit(Message.new("orders.created", {}, key="k"))
-        await holds(lambda: others.messages)
-        with service.engine.begin() as connection:
-            connection.execute(text(lock))
-            await holds(lambda: service.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
-            service.commit(*(Message.new("orders.created", {}, key=str(n)) for n in range(50)))
-            async with asyncio.timeout(20):
-                await holds(lambda: len(others.messages) == 51)
+class TestLocks:
+    """All queues share connections: one whose statements wait for locks steps aside after a few seconds."""
+
+    @pytest.mark.parametrize("kind", ["postgresql"])
+    async def test_a_lock_on_lanes_of_one_queue_does_not_stop_reads_of_the_others(self, service: Service) -> None:
+        others, lock = Broker(), f"SELECT 1 FROM {service.table('lane')} WHERE queue = '{PAYMENTS}' FOR UPDATE"
+        async with Relay(service.url, others, brokers={"payments.*": Broker()}, lane_lease_sec=120):
+            service.commit(Message.new("orders.created", {}, key="k"))
+            await holds(lambda: others.messages)
+            with service.engine.begin() as connection:
+                connection.execute(text(lock))
+                await holds(lambda: waits_for_a_lock(service))
+                service.commit(*(Message.new("orders.created", {}, key=str(n)) for n in range(50)))
+                async with asyncio.timeout(20):
+                    await holds(lambda: len(others.messages) == 51)
+
+    @pytest.mark.parametrize("kind", ["postgresql"])
+    async def test_a_lock_on_deliveries_of_one_queue_delays_settlements_of_the_others_once(
+        self, service: Service
+    ) -> None:
+        """Before, each settlement of the others waited for 30 s."""
+        go_on, begun = asyncio.Event(), list[Message]()
+
+        async def payments(messages: list[Message]) -> None:
+            begun.extend(messages)
+            await go_on.wait()
+
+        lock = f"SELECT 1 FROM {service.table('delivery')} WHERE queue = '{PAYMENTS}' FOR UPDATE"
+        relay = Relay(
+            service.url, Broker(), brokers={"payments.*": payments}, broker_timeout_ms=20_000, poll_interval_sec=0.05
+        )
+        async with relay:
+            service.commit(*(Message.new("payments.made", {}, key=str(n) if n % 2 else None) for n in range(10)))
+            await holds(lambda: len(begun) == 10)
+            with service.engine.begin() as connection:
+                connection.execute(text(lock))
+                go_on.set()
+                await holds(lambda: waits_for_a_lock(service))
+                service.commit(*mixed(10, "orders.created"))
+                async with asyncio.timeout(15):
+                    await holds(lambda: relay.report.sent == 10)
+                service.commit(*mixed(10, "orders.created"))
+                async with asyncio.timeout(4):
+                    await holds(lambda: relay.report.sent == 20)
+            async with asyncio.timeout(15):
+                await holds(lambda: relay.report.sent == 30)
+        assert (relay.report.conflicts, relay.report.broker_down) == (0, False)
+
+
+def waits_for_a_lock(service: Service) -> bool:
+    return bool(service.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])

@@ -28,7 +28,8 @@ from postroom.rules.ordering import Order
 from postroom.store.admin.cancellation import Cancellation
 from postroom.store.admin.dead_letters import DeadLetters
 from postroom.store.admin.selection import Filter
-from postroom.store.connections.reconnecting import ConnectionSet, Database, Outage
+from postroom.store.connections.reconnecting import Database, Outage
+from postroom.store.connections.shared import ConnectionSet
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from tests.contract.store_drivers import Room, keys_of_lane, moment, only_on

@@ -30,7 +30,8 @@ from postroom.rules.routing import place_of_source, queue_of_consumer
 from postroom.runtime.runnable import Runnable
 from postroom.runtime.workers import worker_name
 from postroom.settings import Settings, SettingsOverrides
-from postroom.store.connections.reconnecting import ConnectionSet, Database
+from postroom.store.connections.reconnecting import Database
+from postroom.store.connections.shared import ConnectionSet
 from postroom.store.outbox.parking import Parking
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from uuid import UUID
 
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.parking import Parked, Parking
 
 ASKED_AGAIN = 100
@@ -42,9 +42,7 @@ _OURS = frozenset({LEDGER, _ID, _DEDUP_ID, _SOURCE, _POSITION, _CREATED, _EXPIRE
 class ParkedMessages:
     """Parks messages, and knows which keys have one parked: others of those keys must be parked too."""
 
-    def __init__(
-        self, consumer: str, connection: ReconnectingConnection, parking: Parking, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, consumer: str, connection: Connection, parking: Parking, wake: Callable[[], None]) -> None:
         """`wake` is called after a message was parked that will be retried."""
         self._consumer = consumer
         self._connection = connection

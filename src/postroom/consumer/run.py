@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from postroom.consumer.intake import Intake
     from postroom.consumer.runner import HandlerRunner
     from postroom.delivery.engine import Engine
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.workers import Workers
     from postroom.telemetry.events import Hook
 
@@ -114,7 +114,7 @@ class ConsumerRun:
 class Announcement:
     """The row that shows a consumer in `postroom status`, and why it receives nothing."""
 
-    def __init__(self, workers: Workers, connection: ReconnectingConnection, worker: str) -> None:
+    def __init__(self, workers: Workers, connection: Connection, worker: str) -> None:
         self._workers = workers
         self._connection = connection
         self._worker = worker

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import Queue
     from postroom.delivery.verdicts import Health, Verdicts
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.queue_store import QueueStore
 
 GRACE = 1.0
@@ -59,7 +59,7 @@ class Attempt:
 
     queue: Queue
     store: QueueStore
-    connection: ReconnectingConnection
+    connection: Connection
     in_flight: InFlight
     failed_keys: FailedKeys
     health: Health

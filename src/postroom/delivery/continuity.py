@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from postroom.delivery.in_flight import InFlight
     from postroom.delivery.pending import PendingSettlements
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.queue_store import QueueStore
 
 FIRST = 1
@@ -30,9 +30,9 @@ class Continuity:
         self._in_flight = in_flight
         self._lanes = in_flight.lanes
         self._pending = pending
-        self._checked: dict[ReconnectingConnection, int] = {}
+        self._checked: dict[Connection, int] = {}
 
-    async def on(self, connection: ReconnectingConnection) -> int:
+    async def on(self, connection: Connection) -> int:
         """The number of the connection that is open, on which what is in flight can be trusted. Raises `Outage`."""
         number = connection.connections
         if self._checked.get(connection, FIRST) != number:
@@ -40,7 +40,7 @@ class Continuity:
             self._checked[connection] = number
         return number
 
-    async def _check(self, connection: ReconnectingConnection, number: int) -> None:
+    async def _check(self, connection: Connection, number: int) -> None:
         ordered = self._in_flight.ordered
         if not ordered:
             return

@@ -12,7 +12,8 @@ from postroom.delivery.queue_router import QueueRouter
 from postroom.delivery.queue_worker import LEAVING, QueueWorker
 from postroom.errors import PostroomError
 from postroom.runtime.waiting import wait_for
-from postroom.store.connections.reconnecting import ConnectionSet, Outage
+from postroom.store.connections.reconnecting import Outage
+from postroom.store.connections.shared import ConnectionSet
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import channel
@@ -61,7 +62,7 @@ class Engine:
                 options=options,
                 store=QueueStore(database.store.names, queue.name, queue.order, queue.claim_limits, queue.ledger_keep),
                 workers=Workers(names, queue.name),
-                connections=connections,
+                connections=connections.for_queue(),
                 stopping=self._stopping,
                 moved_to=self._moved_to,
             )

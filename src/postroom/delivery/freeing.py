@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from postroom.delivery.signals import Signals
     from postroom.delivery.targets import Targets
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.held_targets import HeldTargets
     from postroom.store.sql.operations import Place
 
@@ -36,9 +36,7 @@ NEVER = float("inf")
 class Freeing:
     """Works beside the attempts, batch by batch, so that a million messages hold up nothing."""
 
-    def __init__(
-        self, connection: ReconnectingConnection, holding: HeldTargets, targets: Targets, signals: Signals
-    ) -> None:
+    def __init__(self, connection: Connection, holding: HeldTargets, targets: Targets, signals: Signals) -> None:
         self._connection = connection
         self._holding = holding
         self._targets = targets

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import EngineOptions, Queue
     from postroom.delivery.work_source import Handover
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.queue_store import QueueStore
     from postroom.store.sql.steps import Steps
 
@@ -54,7 +54,7 @@ class LaneReader:
     queue: Queue
     options: EngineOptions
     store: QueueStore
-    connection: ReconnectingConnection
+    connection: Connection
     continuity: Continuity
     in_flight: InFlight
     failed_keys: FailedKeys

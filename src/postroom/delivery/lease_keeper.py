@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from postroom.delivery.queue import EngineOptions, Queue
     from postroom.delivery.signals import Signals
     from postroom.delivery.verdicts import Health
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.queue_store import QueueStore
     from postroom.store.outbox.workers import Workers
 
@@ -31,7 +31,7 @@ class LeaseKeeper:
     options: EngineOptions
     store: QueueStore
     workers: Workers
-    connection: ReconnectingConnection
+    connection: Connection
     in_flight: InFlight
     health: Health
     pending: PendingSettlements

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from postroom.delivery.queue import EngineOptions
     from postroom.rules.routing import Routing
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.rerouting import Cursors
     from postroom.store.outbox.workers import Workers
     from postroom.store.sql.names import Names
@@ -45,7 +45,7 @@ class QueueRouter:
     names: Names
     workers: Workers
     """Those of the default queue."""
-    connection: ReconnectingConnection
+    connection: Connection
     routing: Routing | None
     queues: Collection[str]
     moved_to: Callable[[str], None]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from postroom.delivery.attempt import Batches
     from postroom.delivery.queue import EngineOptions, Queue
     from postroom.delivery.work_source import WorkSource
-    from postroom.store.connections.reconnecting import ConnectionSet
+    from postroom.store.connections.shared import ConnectionSet
     from postroom.store.outbox.queue_store import QueueStore
     from postroom.store.outbox.workers import Workers
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from postroom.delivery.queue import EngineOptions, Queue
     from postroom.delivery.signals import Signals
     from postroom.delivery.work_source import Collected, Handover
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.leases import Claimed
     from postroom.store.outbox.queue_store import QueueStore
 
@@ -35,7 +35,7 @@ class RowClaimer:
     queue: Queue
     options: EngineOptions
     store: QueueStore
-    connection: ReconnectingConnection
+    connection: Connection
     circuit: Circuit
     signals: Signals
     handover: Handover

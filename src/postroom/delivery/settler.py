@@ -12,6 +12,7 @@ from postroom.rules.lifecycle import OutcomeCode
 from postroom.runtime.backoff import Backoff
 from postroom.store.admin.conflicts import Conflicts
 from postroom.store.connections.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Outage
+from postroom.store.connections.shared import SteppedAside
 from postroom.store.outbox.leases import (
     Claimed,
     Dead,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import Queue
     from postroom.delivery.signals import Signals
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.queue_store import QueueStore
 
 MOST = 5000
@@ -55,7 +56,7 @@ class Settler:
     queue: Queue
     worker: str
     store: QueueStore
-    connection: ReconnectingConnection
+    connection: Connection
     pending: PendingSettlements
     in_flight: InFlight
     failed_keys: FailedKeys
@@ -97,6 +98,8 @@ class Settler:
             try:
                 await self._write(settlements, rest)
                 return
+            except SteppedAside:
+                continue
             except Outage as outage:
                 if await self.connection.answers():
                     if len(settlements) > 1:  # it is the statement: find out which settlement is at fault

@@ -11,7 +11,7 @@ from postroom.delivery.sweeps import Sweeps
 from postroom.rules.ordering import NO_LANE
 from postroom.runtime.backoff import Backoff
 from postroom.runtime.waiting import wait_for
-from postroom.store.connections.reconnecting import QUICK, ConnectionReplaced, Outage, StatementTimedOut
+from postroom.store.connections.reconnecting import ConnectionReplaced, Outage
 from postroom.store.outbox.leases import Rerouted
 from postroom.telemetry.events import Phase
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from postroom.delivery.settler import Settler
     from postroom.delivery.signals import Signals
     from postroom.delivery.targets import Targets
-    from postroom.store.connections.reconnecting import ReconnectingConnection
+    from postroom.store.connections.shared import Connection
     from postroom.store.outbox.leases import Claim, Claimed
     from postroom.store.outbox.queue_store import QueueStore
 
@@ -95,12 +95,8 @@ class Poller:
         while not self.stopping.is_set():
             self._woken.clear()
             found = 0
-            try:
+            with suppress(Outage):
                 found = await self.collect()
-            except StatementTimedOut:
-                await wait_for(self.stopping, QUICK)  # let the other queues have the connection
-            except Outage:
-                pass
             if found:
                 self._backoff.reset()
             else:
@@ -180,7 +176,7 @@ class Handover:
         claim: Claim,
         started: float,
         deadline: float,
-        connection: ReconnectingConnection,
+        connection: Connection,
         dispatch: Callable[[list[Claimed]], None],
         on: int | None = None,
     ) -> Collected:
@@ -225,7 +221,7 @@ class Handover:
         return [one for one in messages if one.position not in gone]
 
     async def _deduplicated(
-        self, messages: Sequence[Claimed], connection: ReconnectingConnection, on: int | None
+        self, messages: Sequence[Claimed], connection: Connection, on: int | None
     ) -> tuple[list[Claimed], int]:
         """What is left to deliver, and how many wait for a twin that is in flight."""
         deduplicate = self.store.deduplication.deduplicate(messages, self.in_flight.contents())

@@ -10,7 +10,7 @@ from postroom.delivery.queue import EngineOptions, Queue
 from postroom.delivery.queue_worker import QueueWorker
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
-from postroom.store.connections.reconnecting import ConnectionSet
+from postroom.store.connections.shared import ConnectionSet
 from postroom.store.outbox.leases import Claimed, Lane, Renewal
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers

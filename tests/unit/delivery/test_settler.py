@@ -12,7 +12,8 @@ from postroom.delivery.queue import EngineOptions, Queue
 from postroom.delivery.queue_worker import QueueWorker
 from postroom.message import Message
 from postroom.rules.lifecycle import OutcomeCode
-from postroom.store.connections.reconnecting import ConnectionSet, Outage
+from postroom.store.connections.reconnecting import Outage
+from postroom.store.connections.shared import ConnectionSet, SteppedAside
 from postroom.store.outbox.leases import Claimed, GivenBack, Lane, Retry
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.settlements import Written
@@ -74,6 +75,27 @@ async def test_L_16_a_key_is_not_trusted_while_a_failure_on_it_waits_to_be_writt
     connection.meanwhile = lambda: None
     await worker.settler.flush()
     assert not failed_keys.must_drop("k", 2, failed_keys.next_read())
+
+
+async def test_what_stepped_aside_is_written_whole_on_the_spare_connection() -> None:
+    """Bisected, each part would wait for the lock in its turn, and a lease could end meanwhile."""
+    connection = Settling()
+    worker = worker_on(connection, [])
+    worker.in_flight.lanes.hold(Lane(3, 7), 1e9)
+    both = [claimed(1), claimed(2)]
+    worker.in_flight.take(both, 1e9)
+    writes = 0
+
+    def step_aside_once() -> None:
+        nonlocal writes
+        writes += 1
+        if writes == 1:
+            raise SteppedAside("it waits for a lock")
+
+    connection.meanwhile = step_aside_once
+    worker.pending.add([Retry(one, 0.0, "NO", "no") for one in both])
+    await worker.settler.flush()
+    assert (writes, len(worker.in_flight)) == (2, 0)
 
 
 class Refusing:

@@ -17,7 +17,8 @@ from postroom.delivery.queue_worker import QueueWorker
 from postroom.runtime import time_limits as limits
 from postroom.runtime.time_limits import within
 from postroom.store.connections import reconnecting
-from postroom.store.connections.reconnecting import ConnectionSet, Database, Outage
+from postroom.store.connections.reconnecting import Database, Outage
+from postroom.store.connections.shared import ConnectionSet
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names

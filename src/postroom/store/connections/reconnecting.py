@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from postroom.errors import PostroomError, PrivilegeMissing, SchemaError
@@ -16,7 +15,7 @@ from postroom.store.sql.steps import Query
 from postroom.telemetry.events import DATABASE, Denied, Reachability
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from postroom.store.connections.stores import ConnectionFactory, RunSteps
     from postroom.store.sql.steps import Steps
@@ -41,7 +40,7 @@ class Outage(PostroomError):
 
 
 class StatementTimedOut(Outage):
-    """The database answers, but this operation took too long: it may wait for a lock."""
+    """The database answers, but this operation took too long: it may have waited for a lock."""
 
 
 class ConnectionReplaced(Outage):
@@ -94,36 +93,6 @@ class Database:
         if name not in self._flaws:
             self._flaws.add(name)
             logging.getLogger("postroom").error("an operation on the database has failed with %s", name)
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionSet:
-    """The connections that all queues of an engine share. Some may be the same: each does one thing at a time."""
-
-    settlements: ReconnectingConnection
-    heartbeats: ReconnectingConnection
-    claims: tuple[ReconnectingConnection, ReconnectingConnection]
-    reads: tuple[ReconnectingConnection, ReconnectingConnection]
-
-    @classmethod
-    def full(cls, database: Database, queues: int = 1) -> ConnectionSet:
-        """Six connections: as fast as it can be.
-
-        If several queues share them, a read that waits for a lock in one queue ends soon: those of the others wait too.
-        """
-        reads = TIME_LIMIT if queues == 1 else QUICK
-        return cls(
-            database.connect(),
-            database.connect(QUICK),
-            (database.connect(), database.connect()),
-            (database.connect(reads), database.connect(reads)),
-        )
-
-    @classmethod
-    def small(cls, database: Database) -> ConnectionSet:
-        """Three connections, for queues with little to do: to find work, to settle, and for heartbeats."""
-        work = database.connect()
-        return cls(database.connect(), database.connect(QUICK), (work, work), (work, work))
 
 
 class OpenConnection:
@@ -228,12 +197,7 @@ class ReconnectingConnection:
 
     async def run(self, operation: Callable[[], Steps[T]]) -> T:
         """Run an operation until the database has done it."""
-        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
-        while True:
-            try:
-                return await self.attempt(operation())
-            except Outage:
-                await asyncio.sleep(backoff.next())
+        return await until_done(self.attempt, operation)
 
     async def answers(self) -> bool:
         """Whether the database answers at all."""
@@ -254,6 +218,16 @@ class ReconnectingConnection:
         connection, self._connection = self._connection, OpenConnection(self._database.store)
         self.connections += 1
         return connection
+
+
+async def until_done(attempt: Callable[[Steps[T]], Awaitable[T]], operation: Callable[[], Steps[T]]) -> T:
+    """Attempt an operation until the database has done it."""
+    backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+    while True:
+        try:
+            return await attempt(operation())
+        except Outage:
+            await asyncio.sleep(backoff.next())
 
 
 def _nothing() -> Steps[None]:

@@ -1,0 +1,140 @@
+"""The connections that all queues of an engine share, so that a lock in one queue does not hold up the others."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from postroom.store.connections.reconnecting import QUICK, TIME_LIMIT, ConnectionReplaced, StatementTimedOut, until_done
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postroom.store.connections.reconnecting import Database
+    from postroom.store.sql.steps import Steps
+
+T = TypeVar("T")
+
+ASIDE = 60.0
+"""Seconds for which a queue uses the spare connection, from the last time that an operation of it took too long."""
+
+
+class SteppedAside(StatementTimedOut):
+    """The operation took too long for a connection that several queues share: the next one may take longer."""
+
+
+class Connection(Protocol):
+    """A connection as one part of a queue's work sees it: its own, or one that several queues share."""
+
+    @property
+    def connections(self) -> int:
+        """The number of the connection that is open, or the next to be opened."""
+        ...
+
+    async def attempt(self, steps: Steps[T], on: int | None = None) -> T:
+        """Run an operation once, only `on` this connection if one is given. Raises `Outage`: it may have been done."""
+        ...
+
+    async def run(self, operation: Callable[[], Steps[T]]) -> T:
+        """Run an operation until the database has done it."""
+        ...
+
+    async def answers(self) -> bool:
+        """Whether the database answers at all."""
+        ...
+
+
+class SharedConnection:
+    """One queue's access to a connection that several queues share.
+
+    An operation that takes too long, because it waits for a lock, has held up the other queues: those that follow it
+    in this queue use the spare connection, where they may wait for longer.
+    """
+
+    def __init__(self, shared: Connection, spare: Connection, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shared = shared
+        self._spare = spare
+        self._clock = clock
+        self._aside_until = 0.0
+
+    @property
+    def connections(self) -> int:
+        """The number of the connection that is used now: negative if it is the spare one."""
+        return -self._spare.connections if self._is_aside else self._shared.connections
+
+    async def attempt(self, steps: Steps[T], on: int | None = None) -> T:
+        """Run an operation once, only `on` this connection if one is given. Raises `Outage`: it may have been done."""
+        is_aside = self._is_aside
+        if on is not None and (on < 0) != is_aside:
+            raise ConnectionReplaced("its connection is not used now")
+        connection = self._spare if is_aside else self._shared
+        try:
+            return await connection.attempt(steps, None if on is None else abs(on))
+        except StatementTimedOut as error:
+            self._aside_until = self._clock() + ASIDE
+            if is_aside:
+                raise
+            raise SteppedAside(str(error)) from error.__cause__
+
+    async def run(self, operation: Callable[[], Steps[T]]) -> T:
+        """Run an operation until the database has done it."""
+        return await until_done(self.attempt, operation)
+
+    async def answers(self) -> bool:
+        """Whether the database answers at all."""
+        return await (self._spare if self._is_aside else self._shared).answers()
+
+    @property
+    def _is_aside(self) -> bool:
+        return self._clock() < self._aside_until
+
+
+@dataclass(frozen=True, slots=True)
+class Spares:
+    """What operations that take too long are moved to: heartbeats, and all others."""
+
+    heartbeats: Connection
+    others: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSet:
+    """The connections that all queues of an engine share. Some may be the same: each does one thing at a time."""
+
+    settlements: Connection
+    heartbeats: Connection
+    claims: tuple[Connection, Connection]
+    reads: tuple[Connection, Connection]
+    spares: Spares | None = None
+
+    @classmethod
+    def full(cls, database: Database, queues: int = 1) -> ConnectionSet:
+        """Six connections: as fast as it can be. Two more if several queues share them."""
+        several = queues > 1
+        limit = QUICK if several else TIME_LIMIT
+        return cls(
+            database.connect(limit),
+            database.connect(QUICK),
+            (database.connect(limit), database.connect(limit)),
+            (database.connect(limit), database.connect(limit)),
+            Spares(database.connect(QUICK), database.connect()) if several else None,
+        )
+
+    @classmethod
+    def small(cls, database: Database) -> ConnectionSet:
+        """Three connections, for queues with little to do: to find work, to settle, and for heartbeats."""
+        work = database.connect()
+        return cls(database.connect(), database.connect(QUICK), (work, work), (work, work))
+
+    def for_queue(self) -> ConnectionSet:
+        """The connections as one of the queues uses them."""
+        if self.spares is None:
+            return self
+        spare = self.spares.others
+        return ConnectionSet(
+            SharedConnection(self.settlements, spare),
+            SharedConnection(self.heartbeats, self.spares.heartbeats),
+            (SharedConnection(self.claims[0], spare), SharedConnection(self.claims[1], spare)),
+            (SharedConnection(self.reads[0], spare), SharedConnection(self.reads[1], spare)),
+        )
