@@ -59,7 +59,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "line break in the topic": ({"topic": "a\nb"}, r"topic holds the character '\\n'"),
     "surrogate in the topic": ({"topic": "a\ud800"}, r"topic holds the character '\\ud800'"),
     "no topic": ({"topic": None}, "neither topic nor type is given"),
-    "empty key": ({"key": ""}, "key is empty.*or leave it out"),
+    "empty key": ({"key": ""}, "key is empty.*or omit it"),
     "long key": ({"key": "é" * 256}, "key has 256 characters"),
     "NUL in the key": ({"key": "a\0"}, r"key holds the character '\\x00'"),
     "surrogate in the key": ({"key": "\udfff"}, r"key holds the character '\\udfff'"),
