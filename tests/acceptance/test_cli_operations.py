@@ -279,7 +279,7 @@ def test_V_5_leases_that_have_ended_are_freed(desk: Desk) -> None:
     assert desk.json("messages", "release", "--expired") == {"messages": 0, "lanes": 0}
     clock.advance(desk.store, 31)
     desk.store.run(protocol.rows.claim("alive", 1, 30, after=1, due=False))
-    assert desk("messages", "release", "--expired") == "freed 1 leases on messages and 2 on lanes\n"
+    assert desk("messages", "release", "--expired") == "freed 1 lease on messages and 2 on lanes\n"
     assert desk.json("status")["sending"] == 1
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import typer
 
 from postroom.cli.options import Code, Database, Json, Key, MessageIds, Schema, TablePrefix, Topic
-from postroom.cli.output import can_answer, print_json, print_text, progress, warn
+from postroom.cli.output import can_answer, counted, print_json, print_text, progress, warn
 from postroom.errors import InvalidSetting, PostroomError
 from postroom.settings import Settings
 
@@ -47,7 +47,7 @@ class Act:
 
     def counted(self, count: int) -> str:
         """So many of them."""
-        return f"{count:,} {self.noun}{'' if count == 1 else 's'}"
+        return counted(count, self.noun)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix, days
-from postroom.cli.output import print_json, print_text, progress
+from postroom.cli.output import counted, print_json, print_text, progress
 from postroom.settings import Settings
 
 Days = Annotated[
@@ -39,7 +39,7 @@ def cleanup(
         print_json(jsonable(cleaned))
         return
     print_text(
-        f"removed {cleaned.messages:,} messages settled more than {kept.retention_days} days ago, "
-        f"{cleaned.marks:,} inbox marks older than {kept.inbox_retention_days} days, "
-        f"and {cleaned.entries:,} expired idempotency keys"
+        f"removed {counted(cleaned.messages, 'message')} settled more than {counted(kept.retention_days, 'day')} ago, "
+        f"{counted(cleaned.marks, 'inbox mark')} older than {counted(kept.inbox_retention_days, 'day')}, "
+        f"and {counted(cleaned.entries, 'expired idempotency key')}"
     )

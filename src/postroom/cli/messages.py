@@ -8,7 +8,7 @@ import typer
 
 from postroom.cli.acting import Act, command
 from postroom.cli.options import AddedDaysAgo, Before, Database, Json, Limit, MessageId, Schema, TablePrefix
-from postroom.cli.output import on_terminal, print_json, print_table, print_text, progress, shown
+from postroom.cli.output import counted, on_terminal, print_json, print_table, print_text, progress, shown
 from postroom.errors import InvalidSetting
 from postroom.rules.lifecycle import State
 
@@ -139,4 +139,4 @@ def release(
     if as_json:
         print_json(jsonable(released))
     else:
-        print_text(f"freed {released.messages:,} leases on messages and {released.lanes:,} on lanes")
+        print_text(f"freed {counted(released.messages, 'lease')} on messages and {released.lanes:,} on lanes")

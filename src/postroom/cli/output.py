@@ -86,6 +86,11 @@ def print_table(
         _print_plain(columns, right)
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of them: ``1 message``, ``2,000 messages``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def shown(value: object) -> str:
     """A value for people. Control characters are escaped, so that a terminal does not obey them."""
     match value:

@@ -31,6 +31,11 @@ def test_a_value_for_people_holds_nothing_that_a_terminal_obeys(value: object, s
     assert output.shown(value) == shown
 
 
+@pytest.mark.parametrize(("count", "told"), [(0, "0 marks"), (1, "1 mark"), (2000, "2,000 marks")])
+def test_one_is_not_told_as_many(count: int, told: str) -> None:
+    assert output.counted(count, "mark") == told
+
+
 def test_without_a_terminal_a_table_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(
         ("number", "name", ""), [(7, "seven", None), (1000, "", "much")], right=("number",), spare=("name",)
