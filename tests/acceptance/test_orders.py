@@ -177,7 +177,7 @@ def test_W_103_what_a_killed_relay_held_another_sends_when_the_lease_has_ended(o
 def test_W_104_attempts_used_up_are_the_end_until_an_operator_queues_it_again(operator: Operator) -> None:
     operator.system.set_mood(Mood.FAILING)
     message = operator.order("W-104")
-    operator.relay("relay", OUTBOX_MAX_ATTEMPTS="2")
+    operator.relay("relay", OUTBOX_MAX_ATTEMPTS="2", BROKER_TIMEOUT_MS=PATIENT)
     operator.wait_for_status(message, "dead")
     shown, told, again = operator.shown(message), operator.system.outcome("W-104"), operator.system.order("W-104")
     assert (shown["attempts"], shown["error_code"]) == (2, "HTTP_503")
