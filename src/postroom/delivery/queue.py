@@ -82,6 +82,7 @@ class EngineOptions:
     lease: float = 120.0
     """Seconds, of a message without a key."""
     lane_lease: float = 15.0
+    """Seconds. When it has passed, other workers take over the lanes of one that was killed."""
     poll_interval: float = 0.5
 
     @property
@@ -91,5 +92,8 @@ class EngineOptions:
 
     @property
     def silent(self) -> float:
-        """Seconds without a heartbeat after which another worker's lanes are shared out: well within a lease."""
+        """Seconds without a heartbeat after which another worker no longer counts when lanes are shared out.
+
+        Its lanes come free when their leases end.
+        """
         return 3.5 * self.heartbeat

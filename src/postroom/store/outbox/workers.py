@@ -22,7 +22,8 @@ class Workers(Operations):
     ) -> Steps[int]:
         """Record that this worker is alive, and why its broker is not; returns how many are alive, this one included.
 
-        A worker that has been silent for this many seconds, at most `ALIVE_SECONDS`, and holds no lane counts as gone.
+        A worker counts as gone when it has been silent for this many seconds and holds no lane, and after
+        `ALIVE_SECONDS` in any case.
         """
         silent = min(silent or ALIVE_SECONDS, ALIVE_SECONDS)
         return (yield from self.transaction(self._beat, worker, lanes, in_flight, cut(broker_down), silent))
@@ -61,7 +62,7 @@ class Workers(Operations):
                 f"DELETE FROM {table} WHERE seen_at < {self.dialect.later(':forgotten')}",
                 {"forgotten": -FORGOTTEN_SECONDS},
             )
-        # Another relay's heartbeats may be further apart than ours: as long as it holds lanes, it is alive.
+        # Another relay's heartbeats may be further apart than ours: while it holds lanes, it has longer to beat.
         holding = (
             f"EXISTS (SELECT 1 FROM {self.lane} l WHERE l.queue = w.queue AND l.owner = w.worker "
             f"AND l.leased_until > {self.now})"

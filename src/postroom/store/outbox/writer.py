@@ -149,7 +149,7 @@ class Writer:
         return (yield from self._select(columns, "idempotency_key", keys, self.current))
 
     def undo(self, messages: Sequence[Message], conflict: Exception) -> Steps[None]:
-        """`take_back`. A database user without the right to delete gets the conflict, and has to roll back."""
+        """Delete what was just inserted. A user without the right to delete gets the conflict, and has to roll back."""
         try:
             yield from self.take_back(messages)
         except Exception as error:
