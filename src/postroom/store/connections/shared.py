@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ASIDE = 60.0
+ASIDE = 10.0
 """Seconds for which a queue uses the spare connection, from the last time that an operation of it took too long."""
 
 
