@@ -177,7 +177,7 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the engine
             return [Refused(failures.reason_code(error, classifier), str(error) or type(error).__name__)] * len(batch)
         if len(outcomes) != len(batch):
-            problem = f"the broker gave {len(outcomes)} outcomes for {len(batch)} messages"
+            problem = f"{self.queue.destination.name} gave {len(outcomes)} outcomes for {len(batch)} messages"
             return [Refused(failures.Reason.INTERNAL_ERROR, problem)] * len(batch)
         return outcomes
 
