@@ -144,9 +144,9 @@ def _warn_of_old(counted: Count) -> None:
     if counted.older_than_inbox:
         window = Settings.load().inbox_retention_days
         warn(
-            f"{counted.older_than_inbox:,} of {counted.total:,} were recorded more than {window} days ago, for which "
-            "inboxes keep their marks (INBOX_RETENTION_DAYS): a receiver that has got one of them after all will take "
-            "it for new"
+            f"{counted.older_than_inbox:,} of {counted.total:,} were recorded more than {window} days ago, longer than "
+            "inboxes keep their marks (INBOX_RETENTION_DAYS): a receiver that already has one of them will handle it "
+            "again"
         )
 
 

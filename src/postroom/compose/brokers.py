@@ -77,7 +77,7 @@ def check_broker(given: object, name: str = "broker") -> None:
     """Raise `InvalidSetting` unless it is a URL, a broker, a function or None."""
     is_broker = hasattr(given, "publish") and hasattr(given, "capabilities")
     if given is not None and not isinstance(given, str) and not is_broker and not callable(given):
-        raise InvalidSetting(f"{name} = {given!r} is not one: give a URL, a broker or a function")
+        raise InvalidSetting(f"{name} = {given!r} is not a broker: give a URL, a function or a broker object")
 
 
 def check_brokers(given: object) -> Mapping[str, str] | None:
@@ -108,7 +108,9 @@ def check_default(broker: object, settings: Settings) -> None:
 def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER) -> Broker:
     """The broker of the settings' URL. Raises `InvalidSetting` or `DriverMissing`; does not connect yet."""
     if settings.broker is None:
-        raise InvalidSetting("no broker is given: use --broker URL or set POSTROOM_BROKER, for example to stdout:")
+        raise InvalidSetting(
+            "no broker is given: pass one, use --broker URL or set POSTROOM_BROKER, for example to stdout:"
+        )
     return broker_at(settings.broker, settings, classifier)
 
 

@@ -122,11 +122,11 @@ class Consumer(Runnable[ConsumerRun]):
         """
         if not isinstance(topic, str):
             raise InvalidSetting(
-                f"the handler's topic is {topic!r}: write @consumer.handler(topic) with one topic, or a pattern as "
-                "orders.*; for several, repeat the line"
+                f"the handler's topic is {topic!r}: write @consumer.handler(topic) with one topic, or a pattern "
+                "such as orders.*; for several, repeat the line"
             )
         if not topic:
-            raise InvalidSetting("the handler's topic is empty: give a topic, or a pattern as orders.* or *")
+            raise InvalidSetting("the handler's topic is empty: give a topic, or a pattern such as orders.* or *")
         try:
             tries = policy or RetryPolicy.table(delays, max_attempts=attempts)
         except ValueError as error:

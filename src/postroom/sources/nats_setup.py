@@ -108,7 +108,7 @@ async def _stream_there(jetstream: JetStreamContext, stream: str) -> None:
     try:
         await jetstream.stream_info(stream)
     except nats.js.errors.NotFoundError:
-        raise BrokerUnavailable(f"there is no stream {stream}") from None
+        raise BrokerUnavailable(f"there is no stream {stream}; ?declare=true&subjects=SUBJECTS creates it") from None
 
 
 def _new(durable: str, options: NatsOptions) -> ConsumerConfig:

@@ -35,8 +35,8 @@ EVENT_ID = "ce-id"
 message again under another id, as another source's, or to another path."""
 UNSIGNED = "the event's attributes are not signed: send webhook-attributes-signature, or the event in structured mode"
 NO_EVENT = (
-    "this is no event, and its path, which would be its topic, is not signed: send a CloudEvent, or have the receiver "
-    "take it with unsigned_attributes=True"
+    "this is not a CloudEvent, and its path, which would be its topic, is not signed: send a CloudEvent, or have "
+    "the receiver take it with unsigned_attributes=True"
 )
 OTHER_ID = (
     "webhook-id is not the event's id: send the same one, or have the receiver take it with unsigned_attributes=True"

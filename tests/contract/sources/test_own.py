@@ -102,6 +102,12 @@ async def test_nats_refuses_topics_of_several_streams(topic: str, stack: AsyncEx
         await source.receive(1, GLANCE)
 
 
+async def test_nats_says_how_to_create_a_stream_that_is_not_there(topic: str, stack: AsyncExitStack) -> None:
+    source = opened(stack, NatsSourceRig().source("c", topic, stream=topic))
+    with pytest.raises(BrokerUnavailable, match=rf"no stream {topic}; \?declare=true&subjects=SUBJECTS creates it"):
+        await source.receive(1, GLANCE)
+
+
 async def test_redis_receives_from_many_streams_and_leaves_nothing_behind(topic: str, stack: AsyncExitStack) -> None:
     source_rig = RedisSourceRig()
     source = opened(stack, source_rig.source("c", "a", "b", prefix=f"{topic}:", group="g"))

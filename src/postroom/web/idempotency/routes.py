@@ -86,7 +86,7 @@ def _pattern(text: str) -> Matcher:
         raise InvalidSetting(f"{text!r} is not a pattern: write POST, /orders/{{id}} or POST /orders/{{id}}")
     method, path = parts[1], parts[2] and without_trailing_slash(parts[2])
     if method is not None and method not in METHODS:
-        raise InvalidSetting(f"{text!r} is not a pattern, as {method} is no method of HTTP: use a function for others")
+        raise InvalidSetting(f"{text!r} is not a pattern: {method} is not an HTTP method; for others use a function")
     expression = None if path is None else re.compile(_expression(text, path), re.DOTALL | re.IGNORECASE)
     is_template = path is not None and not path.endswith("*")
 
