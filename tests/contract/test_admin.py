@@ -11,7 +11,7 @@ import pytest
 
 from postroom import Admin, AsyncAdmin, Message
 from postroom.admin import ALL, Filter, QueueStatus, Refusal, Refused, as_json
-from postroom.errors import InvalidSetting, SchemaMissing
+from postroom.errors import InvalidSetting, SchemaMissing, UnusableConnection
 from postroom.store.outbox.leases import Dead, Retry, Sent
 from tests.contract.store_drivers import Room, key_of_lane
 
@@ -229,6 +229,15 @@ WRONG: dict[str, Callable[[Admin], object]] = {
 def test_what_makes_no_sense_is_refused(room: Room, call: Callable[[Admin], object]) -> None:
     with pytest.raises(InvalidSetting):
         call(room.admin())
+
+
+def test_one_that_is_closed_says_so(room: Room) -> None:
+    admin = room.admin()
+    admin.status()
+    admin.close()
+    admin.close()
+    with pytest.raises(UnusableConnection, match="is closed: create another one"):
+        admin.status()
 
 
 @pytest.mark.parametrize("kind", [Admin, AsyncAdmin])

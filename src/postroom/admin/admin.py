@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_store
+from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
 from postroom.store.admin.selection import ALL, Filter
@@ -48,6 +49,7 @@ class Admin:
         self._store = open_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
         self._checked = False
+        self._closed = False
 
     def status(self) -> Status:
         """How many messages are in each state, in all and by queue; who is alive; which topics take no messages.
@@ -172,8 +174,10 @@ class Admin:
         return self._run(self._steps.audit(action, actor, message, limit, before))
 
     def close(self) -> None:
-        """Close its connections."""
-        self._store.close()
+        """Close its connections. Methods called later raise `UnusableConnection`."""
+        if not self._closed:
+            self._closed = True
+            self._store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -186,6 +190,8 @@ class Admin:
     def _run(self, steps: Steps[T]) -> T:
         from postroom.store.schema.migrations import check
 
+        if self._closed:
+            raise UnusableConnection("this Admin is closed: create another one")
         if not self._checked:
             self._store.call(lambda connection: check(connection, self._store.names))
             self._checked = True

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_async_store
+from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
 from postroom.store.admin.selection import ALL, Filter
@@ -42,6 +43,7 @@ class AsyncAdmin:
         self._store = open_async_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
         self._checked = False
+        self._closed = False
 
     async def status(self) -> Status:
         """`Admin.status`."""
@@ -131,8 +133,10 @@ class AsyncAdmin:
         return await self._run(self._steps.audit(action, actor, message, limit, before))
 
     async def close(self) -> None:
-        """Close its connections."""
-        await self._store.close()
+        """`Admin.close`."""
+        if not self._closed:
+            self._closed = True
+            await self._store.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -145,6 +149,8 @@ class AsyncAdmin:
     async def _run(self, steps: Steps[T]) -> T:
         from postroom.store.schema.migrations import check
 
+        if self._closed:
+            raise UnusableConnection("this AsyncAdmin is closed: create another one")
         if not self._checked:
             await self._store.call(lambda connection: check(connection, self._store.names))
             self._checked = True
