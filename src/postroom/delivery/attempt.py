@@ -211,6 +211,9 @@ class Attempt:
         self.in_flight.land([one for one, outcome in call.fates if isinstance(outcome, AlreadySettled)])
         lost = [one for one, outcome in call.fates if isinstance(outcome, LeaseLost)]
         self._keep_back(lost)
+        for one in lost:
+            # If it was not the lane that was lost, this one still comes first on its key.
+            self.in_flight.lanes.read_again(one.lane, one.position)
         self.pending.lose(self.in_flight.remaining(lost))
 
     def _without_turn(self, call: Call) -> Sequence[Claimed]:

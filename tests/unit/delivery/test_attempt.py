@@ -105,6 +105,21 @@ async def test_what_a_destination_settled_itself_lands_and_is_not_written() -> N
     assert [event for event in events if isinstance(event, LeasesLost)] == [LeasesLost(1, 0)]
 
 
+async def test_L_16_a_lane_is_read_again_from_a_delivery_on_whose_lease_was_lost() -> None:
+    """If only that delivery was lost, and not its lane, what comes behind it on its key would overtake it."""
+    worker = worker_for(Handlers([ALREADY_SETTLED, LEASE_LOST]), [])
+    worker.in_flight.lanes.hold(Lane(3, 7), FUTURE)
+    [held] = worker.in_flight.lanes
+    batch = [claimed(1, key="a"), claimed(2, key="b")]
+    read = worker._failed_keys.next_read()
+    held.begin_read()
+    held.end_read(2, safe=2)
+    worker.in_flight.take(batch, FUTURE)
+    await worker.attempt.run(Batch(read, batch))
+    assert held.cursor == 1
+    assert worker.pending.take_conflicts() == [batch[1]]
+
+
 @pytest.mark.parametrize("outcome", [ALREADY_SETTLED, LEASE_LOST], ids=["settled", "lost"])
 async def test_what_stands_behind_a_lost_lease_on_its_key_is_not_delivered(outcome: Outcome) -> None:
     handlers = Handlers([outcome, ALREADY_SETTLED])
