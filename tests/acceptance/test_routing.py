@@ -321,6 +321,17 @@ class TestLocks:
                 await holds(lambda: relay.report.sent == 30)
         assert (relay.report.conflicts, relay.report.broker_down) == (0, False)
 
+    @pytest.mark.parametrize("kind", ["postgresql"])
+    async def test_a_lock_on_lanes_of_one_queue_keeps_no_lane_of_the_others_at_a_stop(self, service: Service) -> None:
+        table = service.table("lane")
+        held = f"SELECT DISTINCT queue FROM {table} WHERE leased_until > now()"
+        relay = Relay(service.url, Broker(), brokers={"payments.*": Broker()}, lane_lease_sec=120)
+        with service.engine.connect() as connection:
+            async with relay:
+                await holds(lambda: len(service.rows(held)) == 2)
+                connection.execute(text(f"SELECT 1 FROM {table} WHERE queue = '{PAYMENTS}' FOR UPDATE"))
+            assert service.rows(held) == [(PAYMENTS,)]
+
 
 def waits_for_a_lock(service: Service) -> bool:
     return bool(service.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))

@@ -30,7 +30,7 @@ TIME_LIMIT = 30.0
 QUICK = 5.0
 """The same for what must not take long, such as heartbeats: they find out that a server hangs."""
 A_MOMENT = 2.0
-"""Seconds for a server that did not answer to answer at all: otherwise it is away."""
+"""Seconds for a server that did not answer to answer at all: otherwise it is away. Also for beats of many queues."""
 CLOSING = 3.0
 """Seconds for a connection to close: drivers that wait for their server at all wait for two."""
 

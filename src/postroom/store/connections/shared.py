@@ -6,7 +6,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from postroom.store.connections.reconnecting import QUICK, TIME_LIMIT, ConnectionReplaced, StatementTimedOut, until_done
+from postroom.store.connections.reconnecting import (
+    A_MOMENT,
+    QUICK,
+    TIME_LIMIT,
+    ConnectionReplaced,
+    StatementTimedOut,
+    until_done,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +122,7 @@ class ConnectionSet:
         limit = QUICK if several else TIME_LIMIT
         return cls(
             database.connect(limit),
-            database.connect(QUICK),
+            database.connect(A_MOMENT if several else QUICK),
             (database.connect(limit), database.connect(limit)),
             (database.connect(limit), database.connect(limit)),
             Spares(database.connect(QUICK), database.connect()) if several else None,
