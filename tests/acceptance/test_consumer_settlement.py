@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +185,45 @@ async def test_I_4_a_commit_whose_answer_is_lost_is_not_taken_for_a_lost_lease(
     assert (billing.calls, billing.fates()) == (2, ["parked", "duplicate"])
     assert state_of(service) == (1, 0, 1)
     assert not any(isinstance(event, LeasesLost) for event in billing.events)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+async def test_a_transaction_that_hangs_after_the_settlement_stops_no_other_lane(service: Service) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+    in_lane = {lane_of(hash_of(str(number))): str(number) for number in range(200)}
+    hung, other = in_lane[0], in_lane[2]
+    done: list[str | None] = []
+    calls: list[str | None] = []
+
+    @contextmanager
+    def transactions() -> Iterator[Connection]:
+        with service.engine.begin() as connection:
+            yield connection
+            if connection.info.pop("key", None) == hung and not hangs.is_set():
+                hangs.set()
+                goes_on.wait(30)
+
+    broker = MemoryBroker()
+    consumer = Consumer("billing", broker, database=service.url, transactions=transactions, **QUICK)
+
+    @consumer.handler("orders", delays=[0.01], attempts=50)
+    def bill(connection: Connection, message: Incoming) -> None:
+        connection.execute(INSERT)
+        calls.append(message.key)
+        if calls.count(message.key) == 1 or (message.key == other and not hangs.is_set()):
+            raise ValueError("not now")
+        connection.info["key"] = message.key
+        done.append(message.key)
+
+    await broker.publish([Message.new("orders", {}, key=key) for key in (hung, other)], 1)
+    async with consumer:
+        try:
+            await wait_for(hangs.is_set)
+            async with asyncio.timeout(8):
+                await wait_for(lambda: other in done)
+        finally:
+            goes_on.set()
+        await wait_for(lambda: state_of(service) == (2, 0, 2))
 
 
 @on_each_database

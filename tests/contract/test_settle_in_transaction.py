@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -12,7 +12,7 @@ from postroom import Message, Outbox
 from postroom.idempotency import InProgress, Ledger, Replay, Run, digest_of
 from postroom.rules.ordering import key_hash, lane_of
 from postroom.store.connections.kinds import async_kind, sync_kind
-from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Rerouted, Retry, Sent, Settlement
+from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Lane, Rerouted, Retry, Sent, Settlement
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.settlements import Written
 from postroom.store.sql.steps import arun, run
@@ -255,6 +255,40 @@ def test_what_is_settled_in_an_open_transaction_stops_no_other_delivery(
         finally:
             caller.commit()
     assert outcomes(database, sent) == ["sent"] * len(sent)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(BY_NAME[name], id=name) for name in ("psycopg", "PyMySQL")])
+def test_a_read_need_not_wait_for_the_lane_of_an_open_transaction(
+    worker: Worker, caller: Caller, database: Database
+) -> None:
+    """It reads that lane too, but does not renew it; what is due there comes later."""
+    worker.add(*(message(key) for key in KEYS), *(message(key) for key in KEYS))
+    protocol = worker.protocol
+    lanes = [Lane(one.number, one.token) for one in worker.store.run(protocol.lanes.take("worker", 30))]
+    claimed = worker.store.run(protocol.lanes.read(lanes, 100, 30)).messages
+    assert (
+        worker.store.run(protocol.settlements.settle([Retry(one, 0, "TIMEOUT", "late") for one in claimed[16:]])) == []
+    )
+    hung = claimed[0]
+    assert worker.settle(Sent(hung)) == NOTHING_LOST
+    before = lease_ends(database)
+    with ThreadPoolExecutor() as threads:
+        try:
+            promoted = threads.submit(worker.store.run, protocol.lanes.promote(lanes, wait=False)).result(timeout=10)
+            assert sorted(promoted) == [lane.number for lane in lanes if lane.number != hung.lane]
+            read = protocol.lanes.read(lanes, 100, 60, wait=False)
+            found = threads.submit(worker.store.run, read).result(timeout=10).messages
+            assert {one.position for one in found} >= {one.position for one in claimed[:16]}
+        finally:
+            caller.commit()
+    renewed = {lane for lane, until in lease_ends(database).items() if until > before[lane]}
+    assert renewed == {lane.number for lane in lanes} - {hung.lane}
+    assert list(worker.store.run(protocol.lanes.promote(lanes, wait=False))) == [hung.lane]
+
+
+def lease_ends(database: Database) -> dict[int, Any]:
+    """When the lease of each lane of the default queue ends."""
+    return dict(database.rows("SELECT lane, leased_until FROM {lane} WHERE queue = 'default'"))
 
 
 def a_minute_later(names: Names) -> QueueStore:

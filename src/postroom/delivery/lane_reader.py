@@ -78,7 +78,8 @@ class LaneReader:
         if not held:
             return Collected(0, 0)
         if due:
-            promoted = await self._ask(self.store.lanes.promote([one.lane for one in held.values()]))
+            lanes = [one.lane for one in held.values()]
+            promoted = await self._ask(self.store.lanes.promote(lanes, wait=self._waits))
             for number, position in promoted.items():
                 self.in_flight.lanes.read_again(number, position)
         for one in held.values():
@@ -90,6 +91,11 @@ class LaneReader:
             return await self._read(read, held, limit)
         finally:
             self.failed_keys.finished(read)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it waits for lanes that are locked: not for those in which a destination settles and may hang."""
+        return not self.queue.destination.settles_itself
 
     async def _ask(self, steps: Steps[T]) -> T:
         return await self.connection.attempt(steps, self._trusted)
@@ -119,6 +125,7 @@ class LaneReader:
                 in_flight=self.in_flight.behind_cursors(),
                 most_bytes=self.queue.most_bytes,
                 renew=renew,
+                wait=self._waits,
             )
         )
         for number in claim.freed:
@@ -129,6 +136,7 @@ class LaneReader:
         claim = self._still_held(held, claim)
         if renew:
             self._note_at = started + NOTED_EVERY
+        if renew and self._waits:  # otherwise some may not be renewed: the heartbeat finds out
             renewed = {(one.lane, one.token) for one in claim.messages}
             self.in_flight.lanes.extend(renewed, started + self.options.lane_lease)
         if limit == 1 and len(claim.messages) > 1:

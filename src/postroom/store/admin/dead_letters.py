@@ -116,8 +116,8 @@ class DeadLetters(SelectedDeliveries):
     def _revive(self, queue: str, letters: Sequence[DeadLetter]) -> Steps[None]:
         # Through the retry state, so that it goes before what is held behind it on its key.
         yield Query(
-            f"UPDATE {self.delivery} SET {becomes(Transition.REQUEUE)}, due = {self.dialect.never}, attempts = 0, "
-            f"claims = 0, error_code = '', error_message = '' "
+            f"UPDATE {self.delivery_by_key} SET {becomes(Transition.REQUEUE)}, due = {self.dialect.never}, "
+            f"attempts = 0, claims = 0, error_code = '', error_message = '' "
             f"WHERE {before(Transition.REQUEUE)} AND queue = :queue AND {self.places(letters)}",
             {"queue": queue},
         )

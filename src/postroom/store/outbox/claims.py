@@ -87,7 +87,7 @@ class RowClaims:
             states.setdefault(state, []).append(position)
         for state, positions in states.items():
             yield Query(
-                f"UPDATE {sql.delivery} SET {becomes(Transition.CLAIM)}, token = :token, owner = :worker, "
+                f"UPDATE {sql.delivery_by_key} SET {becomes(Transition.CLAIM)}, token = :token, owner = :worker, "
                 f"claims = claims + 1, leased_until = {sql.dialect.later(':seconds')} "
                 f"WHERE {in_state(Stored(state))} AND queue = :queue AND lane = {NO_LANE} "
                 f"AND position IN ({whole_numbers(positions)})",

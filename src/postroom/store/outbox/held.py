@@ -42,13 +42,13 @@ class HeldLeases:
             and ((one.lane, one.token) in lanes if one.ordered else rows[one.position] == (one.token, True))
         }
 
-    def lanes(self, numbers: Sequence[int], *, lock: bool = True) -> Steps[dict[Lease, int]]:
+    def lanes(self, numbers: Sequence[int], locking: str | None = None) -> Steps[dict[Lease, int]]:
         """Lock these lanes; returns the leases on them that have not ended, each with its `read_to`."""
         if not numbers:
             return {}
         sql = self._sql
         source, these = sql.dialect.only_lanes(sql.lane, numbers)
-        locking = sql.dialect.for_update if lock else ""
+        locking = sql.dialect.for_update if locking is None else locking
         found = yield Query(
             f"SELECT l.lane, l.token, l.read_to FROM {source} WHERE l.queue = :queue AND {these} "
             f"AND l.leased_until > {sql.now} ORDER BY l.lane{locking}",

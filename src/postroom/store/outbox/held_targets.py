@@ -101,9 +101,8 @@ class HeldTargets(Operations):
 
     def _waiting(self, topics: Sequence[str], lane: int, after: int, most: int) -> Steps[Sequence[Place]]:
         # By itself, MySQL takes the index of what is due, and sorts all that waits for each batch.
-        by_position = " FORCE INDEX (PRIMARY)" if self.dialect.name == "mysql" else ""
         found = yield Query(
-            f"SELECT d.lane, d.position FROM {self.delivery} d{by_position} "
+            f"SELECT d.lane, d.position FROM {self.delivery} d{self.dialect.by_primary_key} "
             f"JOIN {self.outbox} m ON m.position = d.position "
             f"WHERE {HELD_BACK} AND d.queue = :queue AND d.lane = {int(lane)} AND d.position > :after "
             f"AND d.due > {self.now} AND {_is_one_of(topics)} ORDER BY d.position LIMIT {most}",
@@ -113,7 +112,7 @@ class HeldTargets(Operations):
 
     def _make_due(self, places: Sequence[Place]) -> Steps[None]:
         yield Query(
-            f"UPDATE {self.delivery} SET due = {self.now} WHERE {in_state(Stored.RETRY)} AND queue = :queue "
+            f"UPDATE {self.delivery_by_key} SET due = {self.now} WHERE {in_state(Stored.RETRY)} AND queue = :queue "
             f"AND {self.places(places)} AND error_code = '{Reason.TARGET_UNAVAILABLE}' AND due > {self.now}",
             {"queue": self.queue},
         )

@@ -60,10 +60,12 @@ class Lanes:
         in_flight: Collection[int] = (),
         most_bytes: int = UNBOUNDED,
         renew: bool = True,
+        wait: bool = True,
     ) -> Steps[Claim]:
         """The next messages of held lanes, in order, at most `limit` of each lane; renews the leases.
 
-        Without `renew` it leaves the lanes as they are, waits for nobody, and does not record how far it read.
+        Without `renew` it leaves the lanes as they are, waits for nobody, and does not record how far it read; without
+        `wait`, it does so with the lanes that somebody has locked.
 
         Leaves out what is in flight, and what stands behind a failed or, under `hold`, dead message of its key.
         `after` starts each lane's scan behind a position. If something before it may have been `freed`, the lane is not
@@ -74,7 +76,9 @@ class Lanes:
         if not lanes:
             return Claim([], [], 0)
         token_of = {lane.number: lane.token for lane in lanes}
-        found = yield from self._read(lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes, renew)
+        found = yield from self._read(
+            lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes, renew, wait
+        )
         freed = [row[1] for row in found if row[0] == FREED]
         rows = [row for row in found if row[0] != FREED] if freed else found
         suspicious = {lane.number for lane in lanes if lane.interrupted}
@@ -108,14 +112,15 @@ class Lanes:
             return UNKNOWN_AGES
         return NO_AGES if sql.dialect.name == "sqlite" else UNKNOWN_AGES
 
-    def promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
+    def promote(self, lanes: Sequence[Lane], *, wait: bool = True) -> Steps[dict[int, int]]:
         """Make what is due in these lanes ready; returns the lowest such position of each lane, to read from there.
 
-        At most a thousand or so at a time: call it again as long as it returns any.
+        At most a thousand or so at a time: call it again as long as it returns any. Without `wait` it passes over lanes
+        that somebody has locked.
         """
         if not lanes:
             return {}
-        return (yield from self._promote(lanes))
+        return (yield from self._promote(lanes, wait))
 
     def release(self, lanes: Sequence[Lane]) -> Steps[None]:
         """End the leases of lanes that are still held by their token."""
@@ -134,7 +139,7 @@ class Lanes:
         mine = [one for one in claimed if one.lease in held]
         if mine:
             yield Query(
-                f"UPDATE {sql.delivery} SET claims = claims + 1 "
+                f"UPDATE {sql.delivery_by_key} SET claims = claims + 1 "
                 f"WHERE {ready()} AND queue = :queue AND {sql.places(mine)}",
                 {"queue": sql.queue},
             )
@@ -168,10 +173,11 @@ class Lanes:
         in_flight: Sequence[int],
         most_bytes: int,
         renew: bool,  # noqa: FBT001 - as in `read`
+        wait: bool,  # noqa: FBT001
     ) -> Steps[Sequence[Row]]:
         return (
             yield from self.sql.transaction(
-                self._renew_and_read, lanes, limit, seconds, after, in_flight, most_bytes, renew
+                self._renew_and_read, lanes, limit, seconds, after, in_flight, most_bytes, renew, wait
             )
         )
 
@@ -184,9 +190,14 @@ class Lanes:
         in_flight: Sequence[int],
         most_bytes: int,
         renew: bool,  # noqa: FBT001 - as in `read`
+        wait: bool,  # noqa: FBT001
     ) -> Steps[Sequence[Row]]:
         sql = self.sql
-        live = yield from self._held.lanes([lane.number for lane in lanes], lock=renew)
+        numbers = [lane.number for lane in lanes]
+        locked = (yield from self._held.lanes(numbers, self._locking(wait))) if renew else {}
+        live = locked
+        if not (renew and wait):
+            live = locked | (yield from self._held.lanes(sorted({*numbers} - {number for number, _ in locked}), ""))
         freed = {lane.number for lane in lanes if live.get(lane.lease, 0) < 0}
         told: list[Row] = [(FREED, number) for number in freed]
         held = [lane.number for lane in lanes if lane.lease in live]
@@ -199,17 +210,21 @@ class Lanes:
         )
         found = yield Query(each, {"queue": sql.queue, "limit": limit})
         rows = list(fitting_in(sorted(found.rows, key=itemgetter(0)), 4, most_bytes))
-        if not renew:
+        renewed = [number for number in held if number in {number for number, _ in locked}]
+        if not renewed:
             return [*told, *rows]
         furthest = {row[1]: row[0] for row in rows if row[1] not in freed}
         further = "".join(f"WHEN lane = {lane} AND read_to < {to} THEN {to} " for lane, to in furthest.items())
         read_to = f"CASE {further}ELSE read_to END" if further else "read_to"
         yield Query(
             f"UPDATE {sql.lane} SET leased_until = {sql.dialect.later(':seconds')}, read_to = {read_to} "
-            f"WHERE queue = :queue AND lane IN ({whole_numbers(held)})",
+            f"WHERE queue = :queue AND lane IN ({whole_numbers(renewed)})",
             {"queue": sql.queue, "seconds": seconds},
         )
         return [*told, *rows]
+
+    def _locking(self, wait: bool) -> str:  # noqa: FBT001 - as in `read`
+        return self.sql.dialect.for_update if wait else self.sql.dialect.skip_locked
 
     def _lane_select(self, lane: int, after: int, busy: str) -> str:
         sql = self.sql
@@ -222,12 +237,12 @@ class Lanes:
             f"ORDER BY d.position LIMIT :limit"
         )
 
-    def _promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
-        return (yield from self.sql.transaction(self._make_ready, lanes))
+    def _promote(self, lanes: Sequence[Lane], wait: bool) -> Steps[dict[int, int]]:  # noqa: FBT001 - as in `promote`
+        return (yield from self.sql.transaction(self._make_ready, lanes, wait))
 
-    def _make_ready(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
+    def _make_ready(self, lanes: Sequence[Lane], wait: bool) -> Steps[dict[int, int]]:  # noqa: FBT001 - as in `promote`
         sql = self.sql
-        live = yield from self._held.lanes([lane.number for lane in lanes])
+        live = yield from self._held.lanes([lane.number for lane in lanes], self._locking(wait))
         held = [lane.number for lane in lanes if lane.lease in live]
         if not held:
             return {}
@@ -236,7 +251,7 @@ class Lanes:
         for some in chunks(due):
             # By position: what has come due since is not among the returned positions, and would be passed.
             yield Query(
-                f"UPDATE {sql.delivery} SET {becomes(Transition.COME_DUE)} "
+                f"UPDATE {sql.delivery_by_key} SET {becomes(Transition.COME_DUE)} "
                 f"WHERE {before(Transition.COME_DUE)} AND queue = :queue AND {sql.places(some)}",
                 {"queue": sql.queue},
             )

@@ -59,7 +59,7 @@ class Renewals:
         if held:
             mine = [one for one in claimed if one.lease in held]
             yield Query(
-                f"UPDATE {sql.delivery} SET leased_until = {sql.dialect.later(':seconds')} "
+                f"UPDATE {sql.delivery_by_key} SET leased_until = {sql.dialect.later(':seconds')} "
                 f"WHERE {ready()} AND queue = :queue AND {sql.places(mine)}",
                 params,
             )

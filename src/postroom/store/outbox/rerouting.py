@@ -136,7 +136,8 @@ class Rerouting(Operations):
 
     def _moving(self, state: Stored, queue: str, places: Iterable[Place]) -> Query:
         return Query(
-            f"UPDATE {self.delivery} SET queue = :to, token = 0, owner = '', leased_until = {self.dialect.never} "
+            f"UPDATE {self.delivery_by_key} SET queue = :to, "
+            f"token = 0, owner = '', leased_until = {self.dialect.never} "
             f"WHERE {in_state(state)} AND queue = :queue AND {self.places(places)} AND leased_until <= {self.now}",
             {"queue": self.queue, "to": queue},
         )

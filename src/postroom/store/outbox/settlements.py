@@ -160,7 +160,7 @@ class SettlementWriter:
             alike.setdefault(failure_fields(failure), []).append(failure.claimed)
         for fields, claimed in alike.items():
             yield Query(
-                f"UPDATE {sql.delivery} SET state = :becomes, due = {sql.dialect.later(':delay')}, "
+                f"UPDATE {sql.delivery_by_key} SET state = :becomes, due = {sql.dialect.later(':delay')}, "
                 f"attempts = attempts + :attempts, claims = 0, "
                 # PostgreSQL refuses a parameter that stands for values of two types.
                 f"failed_at = {self.failed_at(str(fields.attempts), str(fields.becomes), ':same_code')}, "
@@ -181,7 +181,7 @@ class SettlementWriter:
         if claimed:
             moved = "queue = :to, " if to else ""
             yield Query(
-                f"UPDATE {sql.delivery} SET {moved}token = 0, owner = '', leased_until = {sql.dialect.never}, "
+                f"UPDATE {sql.delivery_by_key} SET {moved}token = 0, owner = '', leased_until = {sql.dialect.never}, "
                 f"claims = CASE WHEN lane = {NO_LANE} THEN claims - 1 ELSE claims END "
                 f"WHERE {ready()} AND queue = :queue AND {sql.places(claimed)}",
                 {"queue": sql.queue, "to": to},

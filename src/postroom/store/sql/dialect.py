@@ -29,6 +29,8 @@ class Dialect:
     begin: ClassVar[str] = "BEGIN"
     for_update: ClassVar[str] = " FOR UPDATE"
     skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"
+    by_primary_key: ClassVar[str] = ""
+    """Follows the name of a table, so that a statement finds its rows by primary key, and waits for no others."""
     delete: ClassVar[str] = "DELETE"
     """What stands before FROM in a DELETE of deliveries called `d`."""
     replace_receipt: ClassVar[str] = (
@@ -125,6 +127,7 @@ class MySQL(Dialect):
     now = "utc_timestamp(6)"
     never = f"'{_NEVER_YEAR}-01-01 00:00:00'"  # MySQL has no minus infinity
     begin = "START TRANSACTION"
+    by_primary_key = " FORCE INDEX (PRIMARY)"
     delete = "DELETE d"
     replace_receipt = (
         "ON DUPLICATE KEY UPDATE sent_at = VALUES(sent_at), outcome = VALUES(outcome), attempts = VALUES(attempts), "
@@ -206,7 +209,7 @@ def _utc(moment: datetime) -> datetime:
 def _looked_up(table: str, alias: str, columns: str, keys: Sequence[str]) -> str:
     rows = "".join(f" UNION ALL SELECT {key}" for key in keys)
     these = f"(SELECT {columns} FROM dual WHERE 1 = 0{rows}) AS these"
-    return f"{these} STRAIGHT_JOIN {table} AS {alias} FORCE INDEX (PRIMARY)"
+    return f"{these} STRAIGHT_JOIN {table} AS {alias}{MySQL.by_primary_key}"
 
 
 def whole_numbers(values: Sequence[int]) -> str:

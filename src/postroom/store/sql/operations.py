@@ -36,6 +36,8 @@ class Operations:
         self.outbox, self.delivery, self.receipt, self.lane = (
             self.tables[name] for name in ("outbox", "delivery", "receipt", "lane")
         )
+        self.delivery_by_key = f"{self.delivery}{self.dialect.by_primary_key}"
+        """The deliveries to UPDATE, with a condition of `places`."""
         self.now = self.dialect.now
         self.reader = Reader(self.dialect)
         self.columns = columns("m", self.dialect)

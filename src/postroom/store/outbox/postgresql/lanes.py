@@ -51,24 +51,30 @@ class PostgreSQLLanes(Lanes):
         in_flight: Sequence[int],
         most_bytes: int,
         renew: bool,  # noqa: FBT001 - as in `read`
+        wait: bool,  # noqa: FBT001
     ) -> Steps[Sequence[Row]]:
         sql = self.sql
         # Without renewal no lane is locked: a read and a settlement of the same lane would wait for each other. But
         # something is written all the same: that commit flushes what producers committed asynchronously, so that
         # nothing is published that a crash of the database could undo.
-        lock = "ORDER BY l.lane FOR NO KEY UPDATE OF l" if renew else ""
+        lock = "ORDER BY l.lane FOR NO KEY UPDATE OF l" if renew and wait else ""
+        flushed = "written AS MATERIALIZED (SELECT pg_logical_emit_message(true, 'postroom', ''))"
+        free = f"""free AS (
+                SELECT l.lane FROM {sql.lane} l JOIN given ON l.lane = given.lane AND l.token = given.token
+                WHERE l.queue = :queue AND l.leased_until > {sql.now} ORDER BY l.lane FOR NO KEY UPDATE OF l SKIP LOCKED
+            ), """
         written = (
-            f"""renewed AS (
+            f"""{"" if wait else free}renewed AS (
                 UPDATE {sql.lane} l
                 SET leased_until = {sql.dialect.later(":seconds")},
                     read_to = CASE WHEN l.read_to < 0 THEN l.read_to ELSE greatest(l.read_to, furthest.position) END
-                FROM held LEFT JOIN (
+                FROM {"held" if wait else "free"} mine LEFT JOIN (
                     SELECT lane, max(position) AS position FROM next GROUP BY lane
                 ) furthest USING (lane)
-                WHERE l.queue = :queue AND l.lane = held.lane
-            ), written AS (SELECT 1)"""
+                WHERE l.queue = :queue AND l.lane = mine.lane
+            ), {"written AS (SELECT 1)" if wait else flushed}"""
             if renew
-            else "written AS MATERIALIZED (SELECT pg_logical_emit_message(true, 'postroom', ''))"
+            else flushed
         )
         statement = f"""
             WITH given AS (
@@ -109,12 +115,12 @@ class PostgreSQLLanes(Lanes):
         }
         return (yield from sql.statement(statement, params))
 
-    def _promote(self, lanes: Sequence[Lane]) -> Steps[dict[int, int]]:
+    def _promote(self, lanes: Sequence[Lane], wait: bool) -> Steps[dict[int, int]]:  # noqa: FBT001 - as in `promote`
         sql = self.sql
         # Ordered, so that the due index is the plan whatever the statistics say: after an outage, when all was due,
         # the planner took the primary key and looked through everything scheduled, for 2 s.
         statement = f"""
-            WITH held AS ({held_lanes(sql)}), due AS (
+            WITH held AS ({held_lanes(sql)}{"" if wait else " SKIP LOCKED"}), due AS (
                 SELECT d.ctid FROM held CROSS JOIN LATERAL (
                     SELECT d.ctid FROM {sql.delivery} d
                     WHERE {before(Transition.COME_DUE, "d")} AND d.queue = :queue AND d.lane = held.lane
