@@ -9,6 +9,8 @@ from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.lifecycle import DEFAULT_CLAIM_LIMITS, ClaimLimits
 from postroom.rules.ordering import Order
+from postroom.telemetry.events import HookFailed
+from postroom.telemetry.tracebacks import raised_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,8 +66,14 @@ class Queue:
     """False where deliveries can only wait for one: `run_until_empty` does not wait with them."""
 
     def policy_for(self, message: Message) -> RetryPolicy:
-        """When a failed delivery of the message is retried."""
-        return self.policy if isinstance(self.policy, RetryPolicy) else self.policy(message)
+        """When a failed delivery of the message is retried. The default policy stands in for one that raises."""
+        if isinstance(self.policy, RetryPolicy):
+            return self.policy
+        try:
+            return self.policy(message)
+        except Exception as error:  # noqa: BLE001 - a user's function must not stop the engine
+            self.hook(HookFailed("policy", type(error).__name__, raised_at(error)))
+            return RetryPolicy.worker()
 
     @property
     def most_messages(self) -> int:
