@@ -66,6 +66,9 @@ class Shop:
     def workers(self) -> set[str]:
         return {str(worker) for [worker] in self.select("SELECT worker FROM {worker}")}
 
+    def worker_pids(self) -> set[int]:
+        return {pid for [pid] in self.select("SELECT pid FROM {worker}")}
+
     def conflicts(self) -> list[tuple[str, int, dict[str, Any]]]:
         """Audited conflicts: whose, on which position, and what was found."""
         found = self.select("SELECT actor, position, details FROM {audit} WHERE action = 'conflict' ORDER BY id")

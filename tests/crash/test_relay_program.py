@@ -86,6 +86,7 @@ def test_several_processes_deliver_are_replaced_when_they_die_and_end_together(
         wait_until(lambda: "was killed: started again" in program.log, "it is replaced")
         shop.commit(*orders(500))
         wait_until(lambda: not shop.unsent(), "all is sent")
+        wait_until(lambda: shop.worker_pids() == {one.pid for one in program.children()}, "the new one is at work")
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
         assert "Traceback" not in program.log

@@ -113,6 +113,25 @@ async def test_R_5_a_statement_that_learns_of_an_outage_late_does_not_report_it_
     assert server.told == [False, True]
 
 
+async def test_R_5_an_attempt_from_within_an_outage_does_not_report_another_one(
+    server: Server, database: Database
+) -> None:
+    quick, slow = database.connect(), database.connect()
+    server.up = False
+    assert [await fails(connection) for connection in (quick, slow)] == [True, True]
+    server.restart()
+    server.pace = asyncio.Event()
+    late = asyncio.create_task(fails(slow))  # to a server that is just starting
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    pace, server.pace = server.pace, None
+    assert not await fails(quick)
+    server.starts += 1  # and that does not answer this one
+    pace.set()
+    assert await late
+    assert server.told == [False, True]
+
+
 async def test_R_5_an_error_of_our_own_is_no_outage_and_is_logged_once(
     server: Server, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

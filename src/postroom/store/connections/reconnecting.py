@@ -150,12 +150,13 @@ class ReconnectingConnection:
             self._outages = database.outages
         if on not in {None, self.connections}:
             raise ConnectionReplaced("its connection is gone")
+        was_reachable = database.reachable
         try:
             result = await self._work(steps, time_limit)
         except SchemaError:
             raise
         except Exception as error:
-            await self._report(error)
+            await self._report(error, was_reachable=was_reachable)
             raise Outage(str(error)) from error
         self._answered()
         return result
@@ -170,7 +171,7 @@ class ReconnectingConnection:
             self._replace()
             raise
 
-    async def _report(self, error: Exception) -> None:
+    async def _report(self, error: Exception, *, was_reachable: bool) -> None:
         """Report that the database is away, if that is what the error means. Raises `StatementTimedOut`."""
         database = self._database
         if isinstance(error, PrivilegeMissing):
@@ -179,6 +180,8 @@ class ReconnectingConnection:
             database.note_flaw(error)
         elif isinstance(error, TimeoutError) and await self._answers_quickly():
             raise StatementTimedOut(str(error)) from error
+        elif database.reachable and not was_reachable:
+            pass  # it is about the outage that has just ended: another connection was answered first
         elif self._outages == database.outages:
             database.report(reason(error))
 

@@ -46,7 +46,8 @@ class Workers(Operations):
     def _beat(self, worker: str, lanes: int, in_flight: int, broker_down: str, silent: float) -> Steps[int]:
         table = self.tables["worker"]
         params = {"worker": worker, "lanes": lanes, "in_flight": in_flight, "down": broker_down, "queue": self.queue}
-        known = yield Query(f"SELECT 1 FROM {table} WHERE worker = :worker AND queue = :queue", params)
+        process = {"host": socket.gethostname()[:255], "pid": os.getpid()}
+        known = yield Query(f"SELECT pid FROM {table} WHERE worker = :worker AND queue = :queue", params)
         yield Query(
             f"UPDATE {table} SET seen_at = {self.now}, lanes = :lanes, in_flight = :in_flight, broker_down = :down "
             f"WHERE worker = :worker AND queue = :queue",
@@ -56,11 +57,17 @@ class Workers(Operations):
             yield Query(
                 f"INSERT INTO {table} (worker, queue, host, pid, lanes, in_flight, broker_down) "
                 f"VALUES (:worker, :queue, :host, :pid, :lanes, :in_flight, :down)",
-                {**params, "host": socket.gethostname()[:255], "pid": os.getpid()},
+                {**params, **process},
             )
             yield Query(
                 f"DELETE FROM {table} WHERE seen_at < {self.dialect.later(':forgotten')}",
                 {"forgotten": -FORGOTTEN_SECONDS},
+            )
+        elif known.rows[0][0] != process["pid"]:  # a process that died has been replaced under its name
+            yield Query(
+                f"UPDATE {table} SET host = :host, pid = :pid, started_at = {self.now} "
+                f"WHERE worker = :worker AND queue = :queue",
+                {**params, **process},
             )
         # Another relay's heartbeats may be further apart than ours: while it holds lanes, it has longer to beat.
         holding = (
