@@ -13,6 +13,16 @@ RESERVED = "postroom:"
 OURS = "postroom"
 """The CloudEvents source that a relay sends by default."""
 PARKED = f"{RESERVED}parked:"
+SAGA_QUEUE = "saga:"
+"""Prefix of the queues, which are also the topics, of sagas."""
+SAGA_START, SAGA_SIGNAL = "start", "signal"
+"""Types of the messages in a saga's queue."""
+SAGA_ID = f"{RESERVED_HEADERS}saga-id"
+SAGA_PLAN = f"{RESERVED_HEADERS}saga-plan"
+SAGA_EVENT = f"{RESERVED_HEADERS}saga-event"
+SAGA_TELL = f"{RESERVED_HEADERS}saga-tell"
+SAGA_FORK_OF = f"{RESERVED_HEADERS}saga-fork-of"
+"""Headers of these messages: the instance, its plan as JSON, an event's name, whom to tell of its end, its origin."""
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNSTORABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -45,6 +55,11 @@ def parked_key(consumer: str, dedup_id: str) -> str:
     rest = f"{length}:{consumer}:{dedup_id}"
     key = f"{PARKED}{rest}"
     return key if storable_id(key) == key else f"{PARKED}{_hash(rest)}"
+
+
+def saga_key(name: str, id: str) -> str:
+    """The idempotency key of the message that starts an instance of a saga."""
+    return f"{RESERVED}saga:{name}:{id}"
 
 
 def is_ledger_header(name: str) -> bool:
