@@ -7,6 +7,10 @@
     │   ├── PayloadTooLarge                   the payload exceeds the size limit
     │   └── PayloadNotEncodable               the payload cannot become JSON
     ├── PayloadNotDecodable     (ValueError)  a payload is not JSON, or not what the handler expects
+    │   └── SagaNotDecodable                  a saga's data, result or event is not what the code expects
+    ├── Refused                               raised by a saga's function: the effect will never happen
+    ├── SagaNotFound            (LookupError) there is no saga with this id
+    ├── SagaSettled                           a saga can no longer be aborted
     ├── IdempotencyConflict                   the idempotency key belongs to another message
     ├── DuplicateMessage                      a message with this id is already there
     ├── InvalidEntry            (ValueError)  a ledger entry's key, scope, digest or response is wrong
@@ -50,6 +54,36 @@ class PayloadNotEncodable(InvalidMessage):
 
 class PayloadNotDecodable(PostroomError, ValueError):
     """A message's payload is not JSON, or does not fit the expected class. No retry can help."""
+
+
+class SagaNotDecodable(PayloadNotDecodable):
+    """A saga's data, a step's result or an event does not fit the class that the code expects.
+
+    The saga waits, and continues by itself once a version of the code that can read it runs.
+    """
+
+
+class Refused(PostroomError):
+    """Raised by a function of a saga: its effect has not happened and never will, so do not retry.
+
+    The saga is undone. ``code`` is recorded as the reason, as in ``Refused("CARD_DECLINED")``; ``text`` explains it.
+    """
+
+    def __init__(self, code: str, text: str = "") -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.text}" if self.text else self.code
+
+
+class SagaNotFound(PostroomError, LookupError):
+    """There is no saga with this name and id."""
+
+
+class SagaSettled(PostroomError):
+    """The saga has ended, has passed its pivot or is being undone already: it can no longer be aborted."""
 
 
 class IdempotencyConflict(PostroomError):
