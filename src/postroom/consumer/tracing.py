@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from postroom.telemetry.traces import SCOPE, context_of, mark_failed
+from postroom.telemetry.running_spans import running, tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from opentelemetry.trace import Tracer
 
     from postroom.incoming import Incoming
 
 
-@contextmanager
-def continued(messages: Sequence[Incoming], consumer: str = "", tracer: Tracer | None = None) -> Iterator[None]:
-    """Run a handler in a span ``process <topic>``, of this tracer or of the provider in force.
+def continued(
+    messages: Sequence[Incoming], consumer: str = "", tracer: Tracer | None = None
+) -> AbstractContextManager[None]:
+    """A span ``process <topic>`` to run a handler in; see `running`. Where OpenTelemetry is not loaded, nothing."""
+    if not tracing():
+        return nullcontext()
+    from opentelemetry.trace import SpanKind
 
-    The span is a child of the one that the message names as its origin; for several messages, it has links to each
-    origin instead. If OpenTelemetry is loaded but not configured, there is no span, and the sender's context is the
-    current one. If it is not loaded, nothing happens.
-    """
-    if "opentelemetry.trace" not in sys.modules:
-        yield
-        return
-    from opentelemetry import context, trace
-
-    tracer = tracer or trace.get_tracer(SCOPE)
-    contexts = [context_of(message.headers) for message in messages]
-    alone = len(messages) == 1
-    origins = [] if alone else [trace.get_current_span(context).get_span_context() for context in contexts]
     topics = {message.topic for message in messages}
-    token = context.attach(contexts[0] if alone else context.Context())
-    try:
-        with tracer.start_as_current_span(
-            f"process {topics.pop()}" if len(topics) == 1 else "process",
-            kind=trace.SpanKind.CONSUMER,
-            attributes=_about(messages, consumer),
-            links=[trace.Link(origin) for origin in origins if origin.is_valid],
-            record_exception=False,  # its text may quote the payload
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield
-            except BaseException as error:
-                mark_failed(span, type(error).__qualname__)
-                raise
-    finally:
-        context.detach(token)
+    name = f"process {topics.pop()}" if len(topics) == 1 else "process"
+    origins = [message.headers for message in messages]
+    return running(name, origins, _about(messages, consumer), SpanKind.CONSUMER, tracer)
 
 
 def _about(messages: Sequence[Incoming], consumer: str) -> dict[str, Any]:

@@ -33,6 +33,18 @@ from postroom.telemetry.events import (
     TargetChanged,
     all_of,
 )
+from postroom.telemetry.saga_events import (
+    EndedSaga,
+    EndedStep,
+    SagaParked,
+    SagasEnded,
+    SagaSignalled,
+    SagaStranded,
+    SagaTurned,
+    SignalEnd,
+    StepEnd,
+    StepsEnded,
+)
 
 __all__ = [
     "DATABASE",
@@ -41,6 +53,8 @@ __all__ = [
     "Cleaned",
     "Counted",
     "Denied",
+    "EndedSaga",
+    "EndedStep",
     "Event",
     "Expired",
     "Handled",
@@ -55,7 +69,15 @@ __all__ = [
     "Published",
     "Raised",
     "Reachability",
+    "SagaParked",
+    "SagaSignalled",
+    "SagaStranded",
+    "SagaTurned",
+    "SagasEnded",
     "Settled",
+    "SignalEnd",
+    "StepEnd",
+    "StepsEnded",
     "TargetChanged",
     "all_of",
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import OutcomeCode
+from postroom.telemetry.saga_events import SagaEvent, SagaStranded
 from postroom.telemetry.tracebacks import raised_at
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class Counted:
     """Unsent messages were counted, by queue. Empty queues are left out."""
 
     queues: Mapping[str, Backlog]
+    sagas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Sagas that have not ended, by name and state."""
 
 
 KEYED = ("run", "taken_over", "replayed", "in_progress", "conflict", "unavailable", "unrecorded")
@@ -257,6 +260,7 @@ Event = (
     | Published
     | Raised
     | Reachability
+    | SagaEvent
     | Settled
     | TargetChanged
 )
@@ -308,9 +312,13 @@ def one_word(code: str) -> str:
 
 
 def changes_only(hook: Hook) -> Hook:
-    """Wrap a hook so that each outage and each recovery is reported once, however many parts notice it."""
+    """Wrap a hook so that each outage and each recovery is reported once, however many parts notice it.
+
+    The same for each piece of code that sagas miss, however many are stranded.
+    """
     reachable: dict[tuple[str, str], bool] = {}
     denied: set[str] = set()
+    stranded: set[tuple[str, str, str]] = set()
 
     def tell(event: Event) -> None:
         if isinstance(event, Reachability):
@@ -322,6 +330,11 @@ def changes_only(hook: Hook) -> Hook:
             if event.reason in denied:
                 return
             denied.add(event.reason)
+        if isinstance(event, SagaStranded):
+            missing = event.saga, event.step, event.code
+            if missing in stranded:
+                return
+            stranded.add(missing)
         hook(event)
 
     return tell

@@ -22,6 +22,7 @@ OLDEST = Metric(
     SECONDS,
 )
 DEAD = Metric("outbox.dead", "Dead letters.", ("queue",), "{message}")
+SAGAS = Metric("postroom.sagas", "Sagas that have not ended.", ("saga", "state"), "{saga}")
 COUNTED_AT = Metric("outbox.counted_timestamp", "When backlog and dead letters were last counted.", unit=SECONDS)
 IN_FLIGHT = Metric("outbox.in_flight", "Messages that relays of this process are sending.", ("queue",), "{message}")
 ALIVE = Metric(
@@ -32,7 +33,7 @@ ALIVE = Metric(
 BROKER = Metric("outbox.broker_up", "Whether the broker can be reached.", ("adapter", "queue"))
 TARGETS = Metric("outbox.targets_down", "Topics that take no messages, while others may.", ("queue",), "{topic}")
 DATABASE_UP = Metric("outbox.database_up", "Whether the database can be reached.")
-GAUGES = (BACKLOG, OLDEST, DEAD, COUNTED_AT, IN_FLIGHT, ALIVE, BROKER, TARGETS, DATABASE_UP)
+GAUGES = (BACKLOG, OLDEST, DEAD, SAGAS, COUNTED_AT, IN_FLIGHT, ALIVE, BROKER, TARGETS, DATABASE_UP)
 SILENT = 7.0
 """Seconds after which a heartbeat no longer counts: the time that other relays allow, too."""
 
@@ -46,6 +47,7 @@ class Gauges:
         self._brokers: dict[tuple[str, str], bool] = {}
         self._database: bool | None = None
         self._backlog: dict[str, Backlog] = {}
+        self._sagas: dict[tuple[str, str], int] = {}
         self._counted_at: float | None = None
 
     def listen(self, event: Event) -> None:
@@ -56,6 +58,9 @@ class Gauges:
             case Counted():
                 empty = dict.fromkeys(self._backlog, Backlog())
                 self._backlog = {**empty, **event.queues}
+                none = dict.fromkeys(self._sagas, 0)
+                found = {(saga, state): count for saga, by in event.sagas.items() for state, count in by.items()}
+                self._sagas = {**none, **found}
                 self._counted_at = time.time()
             case Reachability(what=what) if what == DATABASE:
                 self._database = event.reachable
@@ -94,6 +99,7 @@ class Gauges:
             read[DATABASE_UP.name].append(((), int(self._database)))
         if self._counted_at is not None:
             read[COUNTED_AT.name].append(((), self._counted_at))
+            read[SAGAS.name].extend(list(self._sagas.items()))
             for queue, backlog in list(self._backlog.items()):
                 read[BACKLOG.name].append(((queue, "pending"), backlog.pending))
                 read[BACKLOG.name].append(((queue, "waiting"), backlog.waiting))

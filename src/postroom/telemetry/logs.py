@@ -39,6 +39,8 @@ from postroom.telemetry.events import (
     listeners,
     one_word,
 )
+from postroom.telemetry.saga_events import SagaEvent, StepsEnded
+from postroom.telemetry.saga_logs import saga_lines, step_fields
 from postroom.telemetry.tracebacks import raised_at, without_credentials, written
 
 if TYPE_CHECKING:
@@ -136,11 +138,22 @@ def with_tracebacks(hook: Hook | None, wanted: bool | None) -> Hook | None:  # n
 
 def _to_pythons_log(event: Event) -> None:
     if isinstance(event, Raised):
-        fields = " ".join(f"{name}={value}" for name, value in _raised(event).items())
-        logging.getLogger("postroom").warning("%s failed: %s\n%s", event.function, fields, written(event.error))
+        _log_traceback(event.function, _raised(event), event.error)
+    if isinstance(event, StepsEnded):
+        for step in event.steps:
+            if step.error is not None:
+                _log_traceback(step.step, step_fields(event.saga, step), step.error)
+
+
+def _log_traceback(function: str, fields: dict[str, Any], error: BaseException) -> None:
+    shown = " ".join(f"{name}={value}" for name, value in fields.items())
+    logging.getLogger("postroom").warning("%s failed: %s\n%s", function, shown, written(error))
 
 
 def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR0912, FBT001 - one case for each event
+    if isinstance(event, SagaEvent):
+        yield from saga_lines(event, tracebacks)
+        return
     match event:
         case Settled(outcome=OutcomeCode.SUCCESS):
             yield _batch(event)

@@ -29,6 +29,8 @@ class Metric(NamedTuple):
     unit: str = ""
     known: tuple[str, ...] = ()
     """Values of the only label that exist from the start."""
+    buckets: tuple[float, ...] = BUCKETS
+    """Of a histogram."""
 
     @property
     def flat(self) -> str:
@@ -75,7 +77,7 @@ class PrometheusMeters:
         """A histogram."""
         from prometheus_client import Histogram
 
-        made = Histogram(metric.flat, metric.text, metric.labels, buckets=BUCKETS, registry=self._registry)
+        made = Histogram(metric.flat, metric.text, metric.labels, buckets=metric.buckets, registry=self._registry)
         for value in metric.known:
             made.labels(value)
 
@@ -136,7 +138,7 @@ class OpenTelemetryMeters:
     def histogram(self, metric: Metric) -> Count:
         """A histogram; a view of the application may change its buckets."""
         made = self._meter.create_histogram(
-            metric.name, metric.unit, metric.text, explicit_bucket_boundaries_advisory=BUCKETS
+            metric.name, metric.unit, metric.text, explicit_bucket_boundaries_advisory=metric.buckets
         )
 
         def observe(amount: float, *values: str) -> None:

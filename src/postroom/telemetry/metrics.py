@@ -11,6 +11,8 @@ from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry.events import KEYED, Expired, Handled, Keyed, LeasesLost, NotSettled, Phase, Postponed, Settled
 from postroom.telemetry.gauges import GAUGES, Gauges
 from postroom.telemetry.meters import SECONDS, Metric, OpenTelemetryMeters, PrometheusMeters
+from postroom.telemetry.saga_events import SagaEvent
+from postroom.telemetry.saga_metrics import SagaMetrics
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -118,11 +120,15 @@ class Metrics:
         self._handled = meters.counter(HANDLED)
         self._handler = meters.histogram(HANDLER)
         self._keyed = meters.counter(KEYED_REQUESTS)
+        self._sagas = SagaMetrics(meters)
         self._gauges = Gauges()
         meters.gauges(GAUGES, self._gauges.read)
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
+        if isinstance(event, SagaEvent):
+            self._sagas.count(event)
+            return
         match event:
             case Phase():
                 self._phase(event)
