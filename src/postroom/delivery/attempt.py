@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from postroom.brokers.port import Accepted, NotSent, Refused, TargetUnavailable, Unreached
-from postroom.delivery.destination import AlreadySettled, LeaseLost
+from postroom.delivery.destination import AlreadySettled, Decided, InHand, LeaseLost, LongRunning
 from postroom.delivery.verdicts import Call
 from postroom.errors import BrokerUnavailable
 from postroom.rules import failures
@@ -66,6 +65,10 @@ class Attempt:
     verdicts: Verdicts
     pending: PendingSettlements
     stopping: asyncio.Event
+    _is_long_running: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._is_long_running = isinstance(self.queue.destination, LongRunning)
 
     async def run(self, batch: Batch) -> None:
         """Attempt a batch; each delivery is handed over to be settled, or was lost."""
@@ -145,7 +148,7 @@ class Attempt:
 
     async def _deliver_and_settle(self, batch: Sequence[Claimed]) -> Sequence[Claimed]:
         """Deliver, and settle by the outcomes; returns what had no turn, and may be delivered now."""
-        if not self.health.circuit.closed_or_probing():
+        if not self.health.circuit.closed_or_probing() or (self.stopping.is_set() and self._is_long_running):
             self._give_back(batch)
             return ()
         started, outages = time.monotonic(), self.health.circuit.outages
@@ -162,14 +165,22 @@ class Attempt:
 
     async def _deliver(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Call the destination, and return an outcome for each delivery whatever happens."""
-        timeout, classifier = self.queue.timeout, self.queue.classifier
-        at_destination = (
-            self.in_flight.at_destination(batch) if self.queue.destination.settles_itself else nullcontext()
-        )
+        if not self.queue.destination.settles_itself:
+            return await self._outcomes(batch)
+        self.in_flight.lend(batch)
+        outcomes: Sequence[Outcome] = ()
         try:
-            with at_destination:
-                async with asyncio.timeout(timeout + GRACE):
-                    outcomes = list(await self.queue.destination.deliver(batch, timeout))
+            outcomes = await self._outcomes(batch)
+        finally:
+            in_hand = {one.lease for one, outcome in zip(batch, outcomes, strict=False) if isinstance(outcome, InHand)}
+            self.in_flight.take_back([one for one in batch if one.lease not in in_hand])
+        return outcomes
+
+    async def _outcomes(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
+        timeout, classifier = self.queue.timeout, self.queue.classifier
+        try:
+            async with asyncio.timeout(timeout + GRACE):
+                outcomes = list(await self.queue.destination.deliver(batch, timeout))
         except BrokerUnavailable as error:
             return [Unreached(str(error))] * len(batch)
         except TimeoutError:
@@ -180,6 +191,12 @@ class Attempt:
             problem = f"{self.queue.destination.name} gave {len(outcomes)} outcomes for {len(batch)} messages"
             return [Refused(failures.Reason.INTERNAL_ERROR, problem)] * len(batch)
         return outcomes
+
+    def land(self, one: Claimed, outcome: Outcome, seconds: float) -> None:
+        """Settle a delivery that the destination had in hand. One that is not in flight was lost, or has landed."""
+        self.in_flight.take_back([one])
+        if one in self.in_flight:
+            self._settle(Call([one], [outcome], time.monotonic() - seconds, self.health.circuit.outages), seconds)
 
     def _settle_accepted(self, batch: Sequence[Claimed], answers: Sequence[str | None]) -> None:
         """All were accepted, as nearly always: nothing needs to be decided."""
@@ -224,6 +241,8 @@ class Attempt:
         """
         if self.queue.destination.capabilities.ordered_prefix or self.stopping.is_set() or self.health.circuit.down:
             return ()
+        if self._is_long_running:  # it takes all that it can at once
+            return ()
         left = [one for one, outcome in call.fates if isinstance(outcome, NotSent) and not outcome.delay]
         return left if len(left) < len(call.fates) else ()
 
@@ -238,6 +257,8 @@ class Attempt:
                 self.failed_keys.fail(one.message.key, one.position)
 
     def _report(self, batch: Sequence[Claimed], seconds: float, reasons: dict[int, str]) -> None:
+        if self._is_long_running:  # it reports what it does
+            return
         self.queue.hook(Phase("send", len(batch), seconds))
         messages = [one.message for one in batch]
         self.queue.hook(Published(self.queue.destination.name, messages, seconds, reasons))
@@ -248,7 +269,7 @@ def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:
     reasons: dict[int, str] = {}
     for index, outcome in enumerate(outcomes):
         match outcome:
-            case Accepted() | AlreadySettled():
+            case Accepted() | AlreadySettled() | InHand() | Decided():
                 pass
             case Refused():
                 reasons[index] = outcome.code

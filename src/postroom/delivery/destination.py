@@ -1,12 +1,13 @@
-"""The destination port: where the deliveries of a queue go, be it a broker or a handler in this process."""
+"""The destination port: where the deliveries of a queue go, be it a broker or code in this process."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
 from postroom.brokers.port import Outcome as BrokerOutcome
+from postroom.store.outbox.leases import Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +30,20 @@ class LeaseLost(msgspec.Struct, frozen=True, gc=False):
     """
 
 
-Outcome = BrokerOutcome | AlreadySettled | LeaseLost
+class InHand(msgspec.Struct, frozen=True, gc=False):
+    """The destination works on the delivery, and will land it: see `LongRunning`. Until then its lease is renewed."""
+
+
+class Decided(msgspec.Struct, frozen=True, gc=False):
+    """The destination decided itself what becomes of the delivery. The engine writes the settlement and reports it."""
+
+    settlement: Settlement
+
+
+Outcome = BrokerOutcome | AlreadySettled | LeaseLost | InHand | Decided
 ALREADY_SETTLED = AlreadySettled()
 LEASE_LOST = LeaseLost()
+IN_HAND = InHand()
 
 
 class Destination(Protocol):
@@ -65,6 +77,50 @@ class Destination(Protocol):
 
     async def close(self) -> None:
         """Release connections and threads."""
+        ...
+
+
+class Landing(Protocol):
+    """What a destination tells the engine about deliveries that it has in hand. Call it on the engine's event loop."""
+
+    def land(self, claimed: Claimed, outcome: Outcome, seconds: float = 0.0) -> None:
+        """Say what became of a delivery, as if `deliver` had returned it. A delivery lands once; again does nothing.
+
+        `seconds` is how long a failed attempt took, for the report.
+        """
+        ...
+
+    def replace(self, old: Claimed, new: Claimed) -> bool:
+        """Go on with a delivery under a new token, with the same deadline. Returns whether it was in flight."""
+        ...
+
+    def look_again(self) -> None:
+        """Look at what is due now: something was made due before its time."""
+        ...
+
+
+@runtime_checkable
+class LongRunning(Destination, Protocol):
+    """A destination that may return `InHand` from `deliver`, at once, and land the delivery whenever it is done.
+
+    It is for deliveries without a key, and has `settles_itself`. As many come as the queue's `most_messages` allows.
+    After a lease has ended, the same position may come again under a newer one while the older is still in hand.
+    """
+
+    @property
+    def patience(self) -> float:
+        """Seconds that what is running may take to end, after `stop`."""
+        ...
+
+    def begin(self, landing: Landing) -> None:
+        """Learn where to land deliveries. Called once for each run, before the first delivery comes."""
+        ...
+
+    def stop(self) -> None:
+        """Finish what is running, and land the rest as `NotSent`, soon. No delivery comes after this.
+
+        May be called more than once.
+        """
         ...
 
 

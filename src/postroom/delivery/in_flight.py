@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from postroom.rules.ordering import NO_LANE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from postroom.delivery.held_lanes import HeldLanes
     from postroom.store.outbox.leases import Claimed, Lane, Lease
@@ -19,7 +18,8 @@ class InFlight:
     """Claims in flight, bounded in number and in bytes. There is one at most for each position.
 
     A claim that is taken counts until it lands: because it was settled, given back, lost, or claimed again under a
-    newer lease. Landing a claim that is not in flight does nothing, so it cannot land twice.
+    newer lease. Landing a claim that is not in flight does nothing, so it cannot land twice. A destination may replace
+    a claim by one with another token: that one lands in its stead.
 
     Leases are checked by this process's own clock: a deadline counts from before the statement that made or renewed
     the lease, so that it ends here no later than in the database. A message with a key is held by its lane's lease;
@@ -81,19 +81,31 @@ class InFlight:
         lane, token = lease
         return self._deadlines.get(token, 0.0) > now if lane == NO_LANE else self.lanes.holds(lease, now)
 
-    @contextmanager
-    def at_destination(self, claimed: Sequence[Claimed]) -> Iterator[None]:
-        """In this block the destination has these claims, and may settle them at any moment."""
-        leases = {one.lease for one in claimed}
-        self._at_destination |= leases
-        try:
-            yield
-        finally:
-            self._at_destination -= leases
+    def lend(self, claimed: Iterable[Claimed]) -> None:
+        """Note that the destination has these claims, and may settle them at any moment."""
+        self._at_destination.update([one.lease for one in claimed])
+
+    def take_back(self, claimed: Iterable[Claimed]) -> None:
+        """Note that the destination no longer has these claims."""
+        self._at_destination.difference_update([one.lease for one in claimed])
 
     def is_at_destination(self, one: Claimed) -> bool:
         """Whether the destination may settle the claim at any moment, so that its lease may be gone without a loss."""
         return one.lease in self._at_destination
+
+    def replace(self, old: Claimed, new: Claimed) -> bool:
+        """Put a claim without a key in the place of one that is at the destination; returns whether that was in flight.
+
+        It is the same position under another token, and the deadline stays.
+        """
+        self.take_back([old])
+        if self._claims.get(old.position) is not old:
+            return False
+        self._claims[new.position] = new
+        self.bytes += new.size - old.size
+        self._deadlines[new.token] = self._deadlines.get(old.token, 0.0)
+        self.lend([new])
+        return True
 
     def extend(self, tokens: Iterable[int], deadline: float) -> None:
         """Note that leases of messages without a key were renewed."""

@@ -93,8 +93,10 @@ class LeaseKeeper:
             return
         renew = self.store.renewals.renew(rows, lanes, options.lease, options.lane_lease)
         renewal = await self.connection.attempt(renew)
-        # What somebody works on at this moment was passed over, and is neither renewed nor lost: it comes next time.
-        passed_over = {one.token for one in rows if one.lease not in renewal.leases and one in self.in_flight}
+        # What somebody works on at this moment was passed over, and is neither renewed nor lost: it comes next time,
+        # as does what has had another token meanwhile.
+        positions, known = {one.position for one in rows}, renewal.leases | {one.lease for one in renewal.lost}
+        passed_over = {one.token for one in self.in_flight.rows if one.position in positions and one.lease not in known}
         self.in_flight.extend({one.token for one in rows} - passed_over, started + options.lease)
         self.in_flight.lanes.extend(renewal.lanes, started + options.lane_lease)
         if rows and not passed_over:

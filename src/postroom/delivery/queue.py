@@ -50,6 +50,8 @@ class Queue:
     batch: int = 1000
     concurrency: int = 4
     """How many batches with keys are delivered at a time, and how many without."""
+    most_in_flight: int | None = None
+    """How many messages are in flight at most; by default four batches."""
     most_bytes: int = 32 * 1024 * 1024
     """Payload and headers in flight."""
     dedup: bool = False
@@ -78,7 +80,7 @@ class Queue:
     @property
     def most_messages(self) -> int:
         """How many messages are in flight at most."""
-        return BATCHES_IN_FLIGHT * self.batch
+        return self.most_in_flight or BATCHES_IN_FLIGHT * self.batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,12 @@ from postroom.delivery.admission import Admission
 from postroom.delivery.attempt import GRACE, Attempt
 from postroom.delivery.circuit import Circuit
 from postroom.delivery.continuity import Continuity
+from postroom.delivery.destination import LongRunning
 from postroom.delivery.failed_keys import FailedKeys
 from postroom.delivery.freeing import Freeing
 from postroom.delivery.held_lanes import HeldLanes
 from postroom.delivery.in_flight import InFlight
+from postroom.delivery.landing import QueueLanding
 from postroom.delivery.lane_reader import LaneReader
 from postroom.delivery.lease_keeper import LeaseKeeper
 from postroom.delivery.pending import PendingSettlements
@@ -65,6 +67,9 @@ class QueueWorker:
         moved_to: Callable[[str], None],
     ) -> None:
         self.queue = queue
+        self._long_running = queue.destination if isinstance(queue.destination, LongRunning) else None
+        if self._long_running is not None and queue.keyed:
+            raise ValueError(f"{queue.name}: a destination that has deliveries in hand cannot keep keys in order")
         self._store = store
         self._connections = connections
         self._stopping = stopping
@@ -179,10 +184,13 @@ class QueueWorker:
     @property
     def patience(self) -> float:
         """Seconds for what is in flight to be delivered and settled."""
-        return self.queue.timeout + 2 * GRACE
+        longest = self.queue.timeout if self._long_running is None else self._long_running.patience
+        return longest + 2 * GRACE
 
     async def begin(self) -> None:
         """Learn which topics wait, say that this worker is alive, and take lanes."""
+        if self._long_running is not None:
+            self._long_running.begin(QueueLanding(self.attempt, self.in_flight, self.signals))
         with suppress(Outage):
             await self._freeing.look()
             await self.lease_keeper.beat()
@@ -213,9 +221,13 @@ class QueueWorker:
         """Claim no more."""
         self.in_flight.stop_waiting()
         self.signals.wake()
+        if self._long_running is not None:
+            self._long_running.stop()
 
     async def finish(self) -> None:
         """Give back what no attempt has begun with, and wait for the rest to be settled."""
+        self._stopping.set()
+        self.stop()
         for batches in (self.unordered, *self.ordered):
             while not batches.empty():
                 self.pending.give_back(batches.get_nowait().claimed)

@@ -59,6 +59,7 @@ class RowClaimer:
         """Claim messages and hand them over. Raises `Outage`."""
         await self._release_unresolved()
         sweep = self.signals.take_rows_behind() or sweep
+        due = self.signals.take_rows_due() or due
         probing = self.circuit.down is not None
         if probing:
             self.signals.rows_behind()  # a probe passes by what stands before it

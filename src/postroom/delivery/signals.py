@@ -11,6 +11,7 @@ class Signals:
     def __init__(self) -> None:
         self._events: dict[str, list[asyncio.Event]] = {}
         self._rows_behind = False
+        self._rows_due = False
 
     def subscribe(self, kind: str) -> asyncio.Event:
         """An event that is set when there may be work of this kind."""
@@ -31,3 +32,12 @@ class Signals:
         """Whether the claim that comes now must start at the beginning. Asked once for each claim."""
         behind, self._rows_behind = self._rows_behind, False
         return behind
+
+    def rows_due(self) -> None:
+        """Messages without a key were made due before their time: the next claim must look at what is due."""
+        self._rows_due = True
+
+    def take_rows_due(self) -> bool:
+        """Whether the claim that comes now must look at what is due. Asked once for each claim."""
+        due, self._rows_due = self._rows_due, False
+        return due

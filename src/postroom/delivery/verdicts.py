@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from postroom.brokers.port import Accepted, NotSent, Refused, TargetUnavailable, Unreached
-from postroom.delivery.destination import AlreadySettled, LeaseLost
+from postroom.delivery.destination import AlreadySettled, Decided, InHand, LeaseLost
 from postroom.rules import failures, faults
 from postroom.rules.backoff import no_sooner
 from postroom.rules.failures import Reason
@@ -42,7 +42,8 @@ class Call:
             one.message.topic for one, outcome in self.fates if isinstance(outcome, Accepted | AlreadySettled)
         }
         self.alone = sum(not isinstance(outcome, NotSent) for outcome in outcomes) == 1
-        self.answered = any(not isinstance(outcome, NotSent | Unreached) for outcome in outcomes)
+        self.answered = any(not isinstance(outcome, NotSent | Unreached | InHand) for outcome in outcomes)
+        self.is_in_hand = any(isinstance(outcome, InHand) for outcome in outcomes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +73,15 @@ class Verdicts:
             self._suspects.clear(batch)
 
     def settlements(self, call: Call) -> dict[Lease, Settlement]:
-        """What becomes of the deliveries of a call, in order; without those that the destination settled, or lost."""
+        """What becomes of the deliveries of a call, in order. Leaves out what the destination settled, lost or has."""
         if call.answered:
             self._learn(call.started, call.taken)
         at_fault = [self._fault(call, one, outcome) for one, outcome in call.fates]
         self._update_circuit(call, at_fault)
         decided = [self._settlement(*fate, fault) for fate, fault in zip(call.fates, at_fault, strict=True)]
         if self._suspects:
-            self._suspects.clear(
-                [one for one, outcome in call.fates if not isinstance(outcome, NotSent | Unreached | TargetUnavailable)]
-            )
+            undecided = NotSent | Unreached | TargetUnavailable | InHand
+            self._suspects.clear([one for one, outcome in call.fates if not isinstance(outcome, undecided)])
         settlements = self._spread([one for one in decided if one is not None], tried=True)
         return {one.claimed.lease: one for one in settlements}
 
@@ -124,7 +124,7 @@ class Verdicts:
             self._circuit.failed(outcome.reason if isinstance(outcome, Unreached) else "", first.position)
         elif call.answered:
             self._circuit.worked()
-        else:
+        elif not call.is_in_hand:  # else its fate is known when it lands
             self._circuit.nothing_to_probe()
 
     def _settlement(  # noqa: PLR0911 - one for each outcome
@@ -145,7 +145,12 @@ class Verdicts:
                 return self._unreached(one, outcome, fault)
             case TargetUnavailable():
                 return self._unavailable(one, outcome, fault)
-            case AlreadySettled() | LeaseLost():
+            case Decided():
+                if outcome.settlement.claimed.lease != one.lease:
+                    problem = f"{self._queue.destination.name} decided about another delivery than it was given"
+                    return self._failed(one, Refused(Reason.INTERNAL_ERROR, problem))
+                return outcome.settlement
+            case AlreadySettled() | LeaseLost() | InHand():
                 return None
             case _:
                 assert_never(outcome)

@@ -97,7 +97,7 @@ async def test_what_the_destination_may_have_settled_itself_is_not_reported_as_l
     )
     worker.in_flight.lanes.hold(lane, 1e9)
     worker.in_flight.take([settled, lost, settled_in_lane, lost_in_lane], 1e9)
-    with worker.in_flight.at_destination([settled, settled_in_lane]):
-        await worker.lease_keeper._renew()
+    worker.in_flight.lend([settled, settled_in_lane])
+    await worker.lease_keeper._renew()
     assert worker.pending.take_conflicts() == [lost, lost_in_lane]
     assert worker.in_flight.remaining([settled, lost, settled_in_lane]) == [settled, settled_in_lane]

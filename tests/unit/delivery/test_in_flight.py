@@ -122,6 +122,33 @@ def test_what_we_claim_again_ourselves_counts_once() -> None:
     assert in_flight.bytes == 10
 
 
+def test_a_claim_that_is_replaced_keeps_its_deadline_and_stays_at_the_destination() -> None:
+    in_flight = in_flight_with()
+    before, beside, now = claimed(1, token=7), claimed(2, token=7), claimed(1, token=8)
+    in_flight.take([before, beside], deadline=10.0)
+    in_flight.lend([before, beside])
+    assert in_flight.replace(before, now)
+    assert in_flight.held([before, beside, now], 9.9) == [beside, now]
+    assert in_flight.held([now], 10.0) == []
+    assert (in_flight.is_at_destination(before), in_flight.is_at_destination(now)) == (False, True)
+    in_flight.extend([8], 20.0)
+    assert in_flight.held([beside, now], 19.9) == [now]
+    in_flight.land([before])
+    assert now in in_flight
+
+
+def test_a_claim_that_has_landed_cannot_be_replaced() -> None:
+    in_flight = in_flight_with()
+    before, now = claimed(1, token=7), claimed(1, token=8)
+    in_flight.take([before], 10.0)
+    in_flight.lend([before])
+    in_flight.land([before])
+    assert not in_flight.replace(before, now)
+    assert len(in_flight) == 0
+    assert not in_flight.is_at_destination(before)
+    assert not in_flight.is_at_destination(now)
+
+
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=12, unique=True))
 def test_there_is_one_claim_at_most_for_each_position(claims: list[tuple[int, int]]) -> None:
     in_flight = in_flight_with()
@@ -133,7 +160,10 @@ def test_there_is_one_claim_at_most_for_each_position(claims: list[tuple[int, in
 
 
 class EveryClaimLandsOnce(RuleBasedStateMachine):
-    """Whatever happens to claims, in whatever order: each leaves flight once, and counts and bytes are right."""
+    """Whatever happens to claims, in whatever order: each leaves flight once, and counts and bytes are right.
+
+    A claim that a destination has in hand may get a new token: then the claim with that token lands in its stead.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,6 +172,8 @@ class EveryClaimLandsOnce(RuleBasedStateMachine):
         self.taken: list[Claimed] = []
         self.expected: dict[int, Claimed] = {}
         self.landed: Counter[tuple[int, int]] = Counter()
+        self.replaced: set[tuple[int, int]] = set()
+        self.lent: set[tuple[int, int]] = set()
 
     def some(self, data: st.DataObject) -> list[Claimed]:
         return data.draw(st.lists(st.sampled_from(self.taken), max_size=4)) if self.taken else []
@@ -184,6 +216,35 @@ class EveryClaimLandsOnce(RuleBasedStateMachine):
         self.in_flight.land(remaining)
         self.note(remaining)
 
+    @rule(data=st.data())
+    def lend(self, data: st.DataObject) -> None:
+        claims = self.some(data)
+        self.in_flight.lend(claims)
+        self.lent |= {one.lease for one in claims}
+
+    @rule(data=st.data())
+    def take_back(self, data: st.DataObject) -> None:
+        claims = self.some(data)
+        self.in_flight.take_back(claims)
+        self.lent -= {one.lease for one in claims}
+
+    @rule(data=st.data())
+    def replace(self, data: st.DataObject) -> None:
+        for old in self.some(data)[:1]:
+            new = claimed(old.position, old.lane, token=len(self.taken) + 1)
+            is_there = self.expected.get(old.position) is old
+            assert self.in_flight.replace(old, new) == is_there
+            self.lent.discard(old.lease)
+            if is_there:
+                self.taken.append(new)
+                self.expected[old.position] = new
+                self.replaced.add(old.lease)
+                self.lent.add(new.lease)
+
+    @invariant()
+    def what_is_at_the_destination_is_known(self) -> None:
+        assert all(self.in_flight.is_at_destination(one) == (one.lease in self.lent) for one in self.taken)
+
     @invariant()
     def counts_are_right(self) -> None:
         assert len(self.in_flight) == len(self.expected)
@@ -194,7 +255,7 @@ class EveryClaimLandsOnce(RuleBasedStateMachine):
     @invariant()
     def each_claim_landed_once_or_is_in_flight(self) -> None:
         for one in self.taken:
-            assert self.landed[one.lease] + (one in self.in_flight) == 1
+            assert self.landed[one.lease] + (one in self.in_flight) + (one.lease in self.replaced) == 1
 
 
 TestEveryClaimLandsOnce = EveryClaimLandsOnce.TestCase

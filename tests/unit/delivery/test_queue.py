@@ -36,3 +36,9 @@ def test_the_default_policy_stands_in_for_one_that_raises() -> None:
     assert isinstance(event, HookFailed)
     assert (event.name, event.reason) == ("policy", "KeyError")
     assert "test_queue.py" in event.where
+
+
+def test_what_is_in_flight_is_bounded_by_batches_or_by_a_number() -> None:
+    destination = PublishToBroker(MemoryBroker())
+    assert Queue(name="default", destination=destination, batch=10).most_messages == 40
+    assert Queue(name="default", destination=destination, batch=10, most_in_flight=20).most_messages == 20

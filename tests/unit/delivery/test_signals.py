@@ -21,3 +21,10 @@ def test_that_rows_lie_behind_the_cursor_is_told_once() -> None:
     assert not signals.take_rows_behind()
     signals.rows_behind()
     assert [signals.take_rows_behind(), signals.take_rows_behind()] == [True, False]
+
+
+def test_that_rows_were_made_due_is_told_once() -> None:
+    signals = Signals()
+    assert not signals.take_rows_due()
+    signals.rows_due()
+    assert [signals.take_rows_due(), signals.take_rows_due()] == [True, False]
