@@ -95,39 +95,50 @@ _PASSED = frozenset({StepOutcome.DONE, StepOutcome.SKIPPED})
 def next_move(plan: Plan, direction: Direction, outcomes: Outcomes) -> Move:
     """Decide what comes next."""
     if direction is Direction.FORWARD:
-        frontier = _frontier(plan, outcomes)
-        return Run(frontier) if frontier else End(SagaOutcome.COMPLETED)
+        steps = frontier(plan, outcomes)
+        return Run(steps) if steps else End(SagaOutcome.COMPLETED)
     for step in to_undo(plan, outcomes):
         if outcomes.get((Direction.BACK, step.name)) not in _PASSED:
             return Undo(step)
     return End(SagaOutcome.COMPENSATED)
 
 
-def to_undo(plan: Plan, outcomes: Outcomes) -> tuple[PlannedStep, ...]:
-    """What must be undone, in that order, whether or not it has been.
-
-    It is what was done, in reverse, and every call that comes next, begun or not: a worker that has lost its lease may
-    still be sending it.
-    """
-    frontier = _frontier(plan, outcomes)
-    return tuple(
-        step
-        for step in reversed(plan)
-        if step.compensated and (_is_done(step, outcomes) or (step in frontier and step.kind is Kind.CALL))
-    )
-
-
-def past_pivot(plan: Plan, outcomes: Outcomes) -> bool:
-    """Whether the saga can only go forward."""
-    return any(step.pivot and _is_done(step, outcomes) for step in plan)
-
-
-def _frontier(plan: Plan, outcomes: Outcomes) -> tuple[PlannedStep, ...]:
-    """The first step that has not been passed, or all of its group that have not."""
+def frontier(plan: Plan, outcomes: Outcomes) -> tuple[PlannedStep, ...]:
+    """Return the first step that has not been passed, or all of its group that have not; nothing at the end."""
     left = [step for step in plan if outcomes.get((Direction.FORWARD, step.name)) not in _PASSED]
     if not left or not left[0].group:
         return tuple(left[:1])
     return tuple(step for step in left if step.group == left[0].group)
+
+
+def to_undo(plan: Plan, outcomes: Outcomes) -> tuple[PlannedStep, ...]:
+    """Return what must be undone, in that order, whether or not it has been.
+
+    It is what was done, in reverse, and every call that comes next, begun or not: a worker that has lost its lease may
+    still be sending it. A step that comes next and is not a call needs none: it cannot commit without the lease.
+    """
+    steps = frontier(plan, outcomes)
+    return tuple(
+        step
+        for step in reversed(plan)
+        if step.compensated and (_is_done(step, outcomes) or (step in steps and step.kind is Kind.CALL))
+    )
+
+
+def past_pivot(plan: Plan, outcomes: Outcomes) -> bool:
+    """Whether the pivot is done, so that the saga can only go forward. A pivot that was skipped binds nothing."""
+    return any(step.pivot and _is_done(step, outcomes) for step in plan)
+
+
+def pivot_may_have_happened(plan: Plan, outcomes: Outcomes) -> bool:
+    """Whether the saga must not turn, as far as the record tells: past its pivot, or at one that may have happened.
+
+    The latter is a pivot that is a call, comes next and has no compensation. Nothing could undo it, and a worker that
+    has lost its lease may still be sending it.
+    """
+    return past_pivot(plan, outcomes) or any(
+        step.pivot and step.kind is Kind.CALL and not step.compensated for step in frontier(plan, outcomes)
+    )
 
 
 def _is_done(step: PlannedStep, outcomes: Outcomes) -> bool:
