@@ -26,9 +26,9 @@ def add(topic: str, payload: object = None, **fields: str) -> None:
 
 
 def test_init_says_what_it_did(postroom: Command) -> None:
-    assert postroom("init", *DATABASE) == (0, "created version 2 of Postroom's tables\n", "")
-    assert postroom("init", *DATABASE) == (0, "already at version 2: nothing to do\n", "")
-    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 2, "version": 2}
+    assert postroom("init", *DATABASE) == (0, "created version 3 of Postroom's tables\n", "")
+    assert postroom("init", *DATABASE) == (0, "already at version 3: nothing to do\n", "")
+    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 3, "version": 3}
 
 
 def test_init_tells_an_upgrade_from_a_creation() -> None:
@@ -64,7 +64,7 @@ def test_tables_of_another_version_are_a_clear_error(
     missing = postroom(*command, *DATABASE)
     postroom("init", *DATABASE)
     with monkeypatch.context() as newer_postroom:
-        newer_postroom.setattr(migrations, "LATEST", 3)
+        newer_postroom.setattr(migrations, "LATEST", 4)
         outdated = postroom(*command, *DATABASE)
     with closing(sqlite3.connect("app.db")) as connection, connection:
         connection.execute("INSERT INTO postroom_schema_version (version) VALUES (99)")
@@ -145,11 +145,12 @@ def test_schema_takes_the_dialect_from_the_database_unless_told(postroom: Comman
 
 def test_schema_prints_what_to_grant(postroom: Command) -> None:
     command = ("schema", "--dialect", "mariadb", "--grants", "o'shop@10.%", "--json")
-    [outbox, delivery] = json.loads(postroom(*command, "--for", "producer").out)
+    [outbox, delivery, saga] = json.loads(postroom(*command, "--for", "producer").out)
     assert outbox.startswith("GRANT SELECT (id, ")
     assert delivery.endswith(" ON `postroom_outbox_delivery` TO 'o''shop'@'10.%'")
+    assert saga == "GRANT INSERT (position, name, id, deadline) ON `postroom_saga` TO 'o''shop'@'10.%'"
     everything = json.loads(postroom(*command).out)
-    assert len(everything) == 10
+    assert len(everything) == 13
     function = postroom("schema", "--dialect", "postgresql", "--grants", 'a"b', "--for", "sql-producer").out
     assert function.splitlines()[0] == 'GRANT USAGE ON SCHEMA "postroom" TO "a""b";'
     assert [line for line in function.splitlines() if "TABLE" in line or "INSERT" in line] == []
@@ -175,4 +176,4 @@ def test_schema_as_json_is_the_list_of_statements(postroom: Command) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         for statement in statements:
             connection.execute(statement)
-        assert connection.execute("SELECT version FROM postroom_schema_version").fetchall() == [(2,)]
+        assert connection.execute("SELECT version FROM postroom_schema_version").fetchall() == [(3,)]

@@ -41,6 +41,7 @@ _ADD = [
     Right("outbox", "INSERT", MESSAGE_COLUMNS),
     Right("outbox_delivery", "INSERT", _DELIVERY),
 ]
+_START_SAGA = [Right("saga", "INSERT", ("position", "name", "id", "deadline"))]
 _ADD_IN_SQL = [
     Right("outbox", "SELECT", ("position", "ordering_key")),
     Right("outbox", "INSERT", tuple(name for name in MESSAGE_COLUMNS if name != "queue")),
@@ -56,14 +57,21 @@ _RELAY = [
     *_on("idempotency", "SELECT", "INSERT", "UPDATE"),
     *_on("audit", "INSERT"),
 ]
+_SAGAS = [
+    *_RELAY,
+    *(right for right in _ADD if right.privilege == "INSERT"),  # the end of a child tells its parent
+    *_on("saga", "SELECT", "INSERT", "UPDATE"),
+    *_on("saga_step", "SELECT", "INSERT", "UPDATE"),
+    *_on("saga_event", "SELECT", "INSERT", "DELETE"),
+]
 _TABLES = (
     *("schema_version", "outbox", "outbox_delivery", "outbox_receipt", "outbox_lane", "inbox", "idempotency", "audit"),
-    *("relay_worker", "outbox_status"),
+    *("relay_worker", "outbox_status", "saga", "saga_step", "saga_event"),
 )
 _LOOK = [right for table in _TABLES for right in _on(table, "SELECT")]
 
 RIGHTS: Mapping[Purpose, Sequence[Right]] = {
-    Purpose.PRODUCER: _ADD,
+    Purpose.PRODUCER: [*_ADD, *_START_SAGA],
     Purpose.SQL_PRODUCER: _ADD_IN_SQL,
     Purpose.RELAY: _RELAY,
     Purpose.CONSUMER: [
@@ -71,18 +79,22 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
         *_on("inbox", "SELECT", "INSERT"),
         *(right for right in _ADD if right.privilege == "INSERT"),
     ],
+    Purpose.SAGAS: _SAGAS,
     Purpose.LEDGER: [*_on("schema_version", "SELECT"), *_on("idempotency", "SELECT", "INSERT", "UPDATE", "DELETE")],
     Purpose.DASHBOARD: _LOOK,
     # To lock rows that are to be removed, PostgreSQL wants UPDATE too.
     Purpose.OPERATOR: [
         *_LOOK,
-        *_on("outbox", "DELETE"),
-        *_on("outbox_delivery", "UPDATE", "DELETE"),
+        *_on("outbox", "INSERT", "DELETE"),
+        *_on("outbox_delivery", "INSERT", "UPDATE", "DELETE"),
         *_on("outbox_receipt", "INSERT", "UPDATE", "DELETE"),
         *_on("outbox_lane", "UPDATE"),
         *_on("inbox", "UPDATE", "DELETE"),
         *_on("idempotency", "INSERT", "UPDATE", "DELETE"),
         *_on("audit", "INSERT"),
+        *_on("saga", "INSERT", "UPDATE", "DELETE"),
+        *_on("saga_step", "INSERT", "UPDATE", "DELETE"),
+        *_on("saga_event", "INSERT", "DELETE"),
     ],
 }
 

@@ -11,6 +11,7 @@ from sqlalchemy import CheckConstraint
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import LANES, NO_LANE
+from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
 from postroom.store.sql.dialect import EARLIEST, LATEST
 from postroom.store.sql.states import in_state, is_no_state, is_state
 
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 _TEXTS = ("topic", "content_type", "type", "aggregate_type", "aggregate_id", "ordering_key", "idempotency_key")
 _IN_RANGE = f"{is_state()} AND lane BETWEEN {NO_LANE} AND {LANES - 1} AND size >= 0"
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_DIRECTIONS = f"direction BETWEEN {min(Direction)} AND {max(Direction)}"
+_OUTCOMES = f"outcome BETWEEN {min(SagaOutcome)} AND {max(SagaOutcome)}"
+_STEP_OUTCOMES = f"outcome BETWEEN {min(StepOutcome)} AND {max(StepOutcome)}"
+_SAGAS = {
+    "saga": {"saga_check": f"{_DIRECTIONS} AND {_OUTCOMES}"},
+    "saga_step": {"saga_step_check": f"{_DIRECTIONS} AND {_STEP_OUTCOMES}"},
+}
 
 
 def _between(moment: str) -> str:
@@ -41,6 +49,7 @@ _CHECKS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "outbox_delivery": {
             "outbox_delivery_check": f"{_IN_RANGE} AND (due = '-infinity' OR {_between('due')})",
         },
+        **_SAGAS,
     },
     "mysql": {
         "outbox": {
@@ -50,6 +59,7 @@ _CHECKS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
             "outbox_id_check": f"id REGEXP '^{_UUID}$'",
         },
         "outbox_delivery": {"outbox_delivery_check": _IN_RANGE},
+        **_SAGAS,
     },
     "sqlite": {},
 }
@@ -112,6 +122,14 @@ _FAULTS: Mapping[str, Mapping[str, str]] = {
         "size is not a number of bytes": "typeof(NEW.size) <> 'integer' OR NEW.size < 0",
         "attempts and claims are not numbers": "typeof(NEW.attempts) <> 'integer' OR typeof(NEW.claims) <> 'integer'",
         "due is not a moment like 2030-01-02 03:04:05.678": f"NEW.due <> '' AND NEW.due NOT GLOB '{_MOMENT}'",
+    },
+    "saga": {
+        "direction is not 0 (forward) or 1 (back)": f"NOT (NEW.{_DIRECTIONS})",
+        "outcome is not 0 (open), 1 (completed) or 2 (compensated)": f"NOT (NEW.{_OUTCOMES})",
+    },
+    "saga_step": {
+        "direction is not 0 (forward) or 1 (back)": f"NOT (NEW.{_DIRECTIONS})",
+        "outcome is not 1 (done), 2 (waiting), 3 (skipped) or 4 (failed)": f"NOT (NEW.{_STEP_OUTCOMES})",
     },
 }
 """What the triggers refuse on SQLite, whose columns accept values of any type: the error → its condition."""

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqlalchemy import inspect
+from sqlalchemy.schema import CreateTable
 
+from postroom.store.schema.ddl import indexes_of
 from postroom.store.schema.guards import checks, repairs
+from postroom.store.schema.tables import metadata
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from postroom.store.sql.names import Names
+
+SAGA_TABLES = ("saga", "saga_step", "saga_event")
 
 
 def guard_tables(connection: Connection, names: Names) -> None:
@@ -23,6 +28,16 @@ def guard_tables(connection: Connection, names: Names) -> None:
         for name, condition in checks(names, table).items():
             if name not in there:
                 _add_check(connection, names, table, f"CONSTRAINT {names.quoted(name)} CHECK ({condition})")
+
+
+def add_sagas(connection: Connection, names: Names) -> None:
+    """Version 3: the tables of sagas."""
+    for table in metadata(names).tables.values():
+        if table.name in map(names.bare, SAGA_TABLES):
+            if not inspect(connection).has_table(table.name, schema=table.schema):
+                connection.execute(CreateTable(table))
+            for index in indexes_of(table):
+                index.create(connection, checkfirst=True)
 
 
 def _add_check(connection: Connection, names: Names, table: str, check: str) -> None:

@@ -17,6 +17,9 @@ TABLES = {
     "idempotency": "idempotency",
     "audit": "audit",
     "worker": "relay_worker",
+    "saga": "saga",
+    "saga_step": "saga_step",
+    "saga_event": "saga_event",
     "schema_version": "schema_version",
     "status_view": "outbox_status",
 }
