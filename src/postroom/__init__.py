@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from postroom.outbox import Outbox
     from postroom.relay import Relay
     from postroom.rules.backoff import RetryPolicy
+    from postroom.saga import Saga
 
 __all__ = [
     "Admin",
@@ -28,6 +29,7 @@ __all__ = [
     "Outbox",
     "Relay",
     "RetryPolicy",
+    "Saga",
     "schema",
 ]
 
@@ -42,6 +44,7 @@ _HOMES = {
     "Outbox": "postroom.outbox",
     "Relay": "postroom.relay",
     "RetryPolicy": "postroom.rules.backoff",
+    "Saga": "postroom.saga",
 }
 
 

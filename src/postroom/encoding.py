@@ -42,6 +42,11 @@ def encode(payload: object, content_type: str | None = None) -> Encoded:
             return Encoded(body, content_type or JSON, canonical)
 
 
+def encode_json(value: object) -> bytes:
+    """The canonical JSON of any value, text and ``None`` included. Raises `PayloadNotEncodable`, like `encode`."""
+    return _json(value)[1]
+
+
 def digest(*parts: str | bytes | None) -> str:
     """SHA-256 over the parts, each prefixed with its length, so that different lists give different digests."""
     digested = hashlib.sha256()

@@ -214,7 +214,7 @@ async def test_a_consumer_does_all_its_work(roles: Roles) -> None:
         connection.execute(text("INSERT INTO bill VALUES (:n)"), {"n": message.json()})
 
     @consumer.handler("bad", attempts=2, delays=[0])
-    def fail(connection: Connection, message: Incoming) -> None:  # noqa: ARG001 - as handlers are called
+    def fail(connection: Connection, message: Incoming) -> None:
         tries.append(1)
         raise ValueError
 

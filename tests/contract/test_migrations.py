@@ -101,7 +101,7 @@ def answer(process: subprocess.Popen[str], line: str) -> str:
 
 @every_database
 @pytest.mark.parametrize("turn", range(3))
-def test_two_processes_may_run_init_at_once(url: str, engine: Engine, names: Names, turn: int) -> None:  # noqa: ARG001 - luck decides who is first: more than one go
+def test_two_processes_may_run_init_at_once(url: str, engine: Engine, names: Names, turn: int) -> None:
     processes = [start(url), start(url)]
     try:
         for process in processes:

@@ -1,6 +1,7 @@
 """Identifiers, header names and labels that come from outside, in a form that every database can store and compare."""
 
 import hashlib
+import json
 import re
 
 LONGEST = 255
@@ -60,6 +61,11 @@ def parked_key(consumer: str, dedup_id: str) -> str:
 def saga_key(name: str, id: str) -> str:
     """The idempotency key of the message that starts an instance of a saga."""
     return f"{RESERVED}saga:{name}:{id}"
+
+
+def saga_signal_key(name: str, id: str, event: str, message_id: str) -> str:
+    """The idempotency key of a signal that its sender identifies by a message id."""
+    return f"{RESERVED}signal:{_hash(json.dumps([name, id, event, message_id]))}"
 
 
 def is_ledger_header(name: str) -> bool:

@@ -47,7 +47,7 @@ async def test_a_member_without_partitions_is_not_waited_for(topic: str, fresh_d
         await kafka.send(topic, b"1")
         await receive(other, 1)
         consumer = Consumer("once", url, database=service.url)
-        consumer.handler(topic)(lambda message: None)  # noqa: ARG005 - a handler's parameter
+        consumer.handler(topic)(lambda message: None)
 
         async def take() -> None:
             while True:

@@ -13,6 +13,8 @@ from postroom.rules.naming import (
     is_ledger_header,
     parked_key,
     readable,
+    saga_key,
+    saga_signal_key,
     storable_header,
     storable_id,
     storable_label,
@@ -91,3 +93,11 @@ def test_bytes_that_are_no_text_are_shown_and_the_rest_is_left(raw: bytes) -> No
 
 def test_surrogates_that_never_were_bytes_are_shown_too() -> None:
     assert readable("a\ud800") == "a\\xed\\xa0\\x80"
+
+
+@given(st.text("ab:", min_size=1, max_size=50), st.text(min_size=1, max_size=180), ANY)
+def test_keys_of_sagas_and_signals_are_of_our_own_and_fit(name: str, id: str, message_id: str) -> None:
+    for key in (saga_key(name, id), saga_signal_key(name, id, "parcel", message_id)):
+        assert key.startswith(RESERVED)
+        assert len(key) <= LONGEST
+    assert saga_signal_key(name, id, "parcel", message_id) != saga_signal_key(name, id, "parcel", f"{message_id}.")

@@ -1,0 +1,7 @@
+"""Sagas: steps with compensations, run by a relay, undone in reverse order if one fails."""
+
+from postroom.errors import Refused
+from postroom.saga.context import SagaContext
+from postroom.saga.saga import Saga
+
+__all__ = ["Refused", "Saga", "SagaContext"]

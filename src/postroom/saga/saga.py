@@ -1,0 +1,137 @@
+"""Saga: steps with their compensations, declared in plain Python; and what producers call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from postroom.errors import InvalidMessage, InvalidSetting, SagaNotDecodable
+from postroom.saga.data import MAX_DATA_BYTES, data_kind, from_json, to_json
+from postroom.saga.decorators import StepDecorators
+from postroom.saga.messages import checked_tell, queue_of_saga, start_message
+from postroom.saga.steps import checked_name, positive_seconds
+from postroom.settings import Settings
+from postroom.store.sql.names import Names
+
+if TYPE_CHECKING:
+    from postroom.message import Message
+    from postroom.saga.context import SagaContext
+
+D = TypeVar("D")
+
+
+class Saga(StepDecorators[D]):
+    """A business transaction over several steps: if one fails, those before it are undone in reverse order.
+
+    ``name`` identifies the saga in the database: keep it as long as instances exist. ``data`` is the class of what
+    passes from step to step: a dataclass, msgspec Struct or pydantic model; by default any JSON. ``deadline`` is the
+    number of seconds after which an instance that has not completed is undone. ``transactions`` opens what steps run
+    in, as in a `Consumer`; by default, steps get an SQLAlchemy connection to the relay's database. Data, each result
+    and each event have at most ``max_data_bytes`` of JSON. ``schema``, ``table_prefix`` and ``notify`` default to the
+    settings. Raises `InvalidSetting`.
+    """
+
+    @overload
+    def __init__(
+        self: Saga[Any],
+        name: str,
+        *,
+        data: None = None,
+        deadline: float | None = None,
+        transactions: object = None,
+        max_data_bytes: int = MAX_DATA_BYTES,
+        schema: str | None = None,
+        table_prefix: str | None = None,
+        notify: bool | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        data: type[D],
+        deadline: float | None = None,
+        transactions: object = None,
+        max_data_bytes: int = MAX_DATA_BYTES,
+        schema: str | None = None,
+        table_prefix: str | None = None,
+        notify: bool | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        data: Any = None,
+        deadline: float | None = None,
+        transactions: object = None,
+        max_data_bytes: int = MAX_DATA_BYTES,
+        schema: str | None = None,
+        table_prefix: str | None = None,
+        notify: bool | None = None,
+    ) -> None:
+        super().__init__(checked_name("saga", name, ""))
+        self.queue = queue_of_saga(name)
+        self.data_kind = data_kind(data)
+        self.deadline = None if deadline is None else positive_seconds(f"the deadline of saga {name!r}", deadline)
+        if transactions is not None and not hasattr(transactions, "begin") and not callable(transactions):
+            raise InvalidSetting(
+                f"transactions = {transactions!r} opens none: give an SQLAlchemy engine or sessionmaker (or their "
+                "async forms), or a function that returns a context manager, whose end commits"
+            )
+        self.transactions = transactions
+        if not max_data_bytes >= 1:
+            raise InvalidSetting(f"max_data_bytes = {max_data_bytes!r} is not valid: give 1 or more")
+        self.max_data_bytes = max_data_bytes
+        self.settings = Settings.load(schema=schema, table_prefix=table_prefix, notify=notify)
+        Names.of("postgresql", self.settings.schema, self.settings.table_prefix)  # raises for an invalid identifier
+
+    # ── what runs an instance asks ─────────────────────────────────────────────────────────────────────────────────
+
+    def encode(self, data: object) -> bytes:
+        """Data as JSON. Raises `PayloadNotEncodable` or `PayloadTooLarge`."""
+        return to_json(data, f"the data of saga {self.name!r}", self.max_data_bytes)
+
+    def decode(self, data: bytes | None) -> D:
+        """Data from JSON. Raises `SagaNotDecodable`."""
+        decoded: D = from_json(data, self.data_kind, f"the data of saga {self.name!r}")
+        return decoded
+
+    def encode_result(self, step: str, result: object) -> bytes | None:
+        """What a step returned as JSON; None for None. Raises `PayloadNotEncodable` or `PayloadTooLarge`."""
+        if result is None:
+            return None
+        return to_json(result, f"the result of step {step!r}", self.max_data_bytes)
+
+    def changed_data(self, before: bytes | None, context: SagaContext[Any]) -> bytes | None:
+        """The data as JSON if the function changed it, else None.
+
+        Raises `InvalidSetting` if a step of a group did: the others would not see it. Also what `encode` raises.
+        """
+        after = self.encode(context.data)
+        if after == before:
+            return None
+        step = self.steps.get(context.step)
+        if step is not None and step.group:
+            raise InvalidSetting(
+                f"step {step.name!r} changed the data, which is read-only in a group, because the steps of group "
+                f"{step.group!r} run at the same time: return the value, and read it later with saga.result"
+            )
+        return after
+
+    # ── what producers call ────────────────────────────────────────────────────────────────────────────────────────
+
+    def start_message(self, data: D, id: object = None, tell: object = None) -> Message:
+        """The message that starts an instance. Raises `InvalidMessage`."""
+        plan = self.plan
+        if not plan:
+            raise InvalidSetting(f"saga {self.name!r} has no step: add one with @saga.step or @saga.call")
+        encoded = self.encode(data)
+        try:
+            self.decode(encoded)
+        except SagaNotDecodable as error:
+            raise InvalidMessage(str(error)) from None
+        return start_message(self.name, id, plan, encoded, checked_tell(tell))
+
+    def __repr__(self) -> str:
+        return f"Saga({self.name!r})"
