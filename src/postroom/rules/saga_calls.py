@@ -21,7 +21,7 @@ DO, UNDO = "do", "undo"
 
 _DIRECTIONS = {Direction.FORWARD: DO, Direction.BACK: UNDO}
 _SAFE = "!$&'()*+,-./:;=@_~"
-_CORRELATION = re.compile(r"([a-z0-9_.-]+)/([a-z0-9_.-]+)/(.+)")
+_CORRELATION = re.compile(r"([a-z0-9_.-]{1,50})/([a-z0-9_.-]{1,50})/(.+)")
 
 
 def call_key(name: str, id: str, step: str, direction: Direction) -> str:

@@ -2,6 +2,7 @@
 
 from postroom.errors import Refused
 from postroom.saga.context import SagaContext
+from postroom.saga.replies import areply, reply
 from postroom.saga.saga import Saga
 
-__all__ = ["Refused", "Saga", "SagaContext"]
+__all__ = ["Refused", "Saga", "SagaContext", "areply", "reply"]

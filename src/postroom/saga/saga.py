@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from postroom.errors import InvalidMessage, InvalidSetting, SagaNotDecodable
 from postroom.saga.data import MAX_DATA_BYTES, data_kind, from_json, to_json
 from postroom.saga.decorators import StepDecorators
-from postroom.saga.messages import checked_tell, queue_of_saga, start_message
+from postroom.saga.messages import checked_tell, queue_of_saga, signal_message, start_message
+from postroom.saga.recording import Recorder
 from postroom.saga.steps import checked_name, positive_seconds
 from postroom.settings import Settings
-from postroom.store.sql.names import Names
 
 if TYPE_CHECKING:
+    import uuid
+
     from postroom.message import Message
     from postroom.saga.context import SagaContext
 
@@ -83,8 +85,7 @@ class Saga(StepDecorators[D]):
         if not max_data_bytes >= 1:
             raise InvalidSetting(f"max_data_bytes = {max_data_bytes!r} is not valid: give 1 or more")
         self.max_data_bytes = max_data_bytes
-        self.settings = Settings.load(schema=schema, table_prefix=table_prefix, notify=notify)
-        Names.of("postgresql", self.settings.schema, self.settings.table_prefix)  # raises for an invalid identifier
+        self._recorder = Recorder(Settings.load(schema=schema, table_prefix=table_prefix, notify=notify))
 
     # ── what runs an instance asks ─────────────────────────────────────────────────────────────────────────────────
 
@@ -132,6 +133,40 @@ class Saga(StepDecorators[D]):
         except SagaNotDecodable as error:
             raise InvalidMessage(str(error)) from None
         return start_message(self.name, id, plan, encoded, checked_tell(tell))
+
+    def signal(
+        self,
+        connection: object,
+        id: str | int | uuid.UUID,
+        event: str,
+        payload: object = None,
+        *,
+        message_id: uuid.UUID | str | None = None,
+    ) -> None:
+        """Bring an event to an instance, in the connection's open transaction.
+
+        It only adds a message, so it waits for nobody; a relay passes it on. The instance may come to its wait later.
+        With a ``message_id``, a repetition is the same signal. Raises `InvalidMessage` or `UnusableConnection`; then
+        nothing was written.
+        """
+        message = self._signal(id, event, payload, message_id)
+        self._recorder.run(connection, "saga.signal", self._recorder.signal(message))
+
+    async def asignal(
+        self,
+        connection: object,
+        id: str | int | uuid.UUID,
+        event: str,
+        payload: object = None,
+        *,
+        message_id: uuid.UUID | str | None = None,
+    ) -> None:
+        """`signal` for an async connection."""
+        message = self._signal(id, event, payload, message_id)
+        await self._recorder.arun(connection, "saga.asignal", self._recorder.signal(message))
+
+    def _signal(self, id: object, event: str, payload: object, message_id: uuid.UUID | str | None) -> Message:
+        return signal_message(self.name, id, event, payload, message_id=message_id, limit=self.max_data_bytes)
 
     def __repr__(self) -> str:
         return f"Saga({self.name!r})"

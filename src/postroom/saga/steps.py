@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, Pr
 
 from postroom.errors import InvalidSetting
 from postroom.rules.backoff import LONGEST_DELAY, RetryPolicy
+from postroom.rules.saga_failures import COMPENSATION_RETRY, DEFAULT_STEP_TIMEOUT
 from postroom.rules.saga_plan import Kind, PlannedStep
 from postroom.runtime.functions import is_async
 from postroom.saga.data import kind_of
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 
     from postroom.saga.context import SagaContext
 
-TIMEOUT = 30.0
+TIMEOUT = DEFAULT_STEP_TIMEOUT
 STEP_RETRY = RetryPolicy.consistency()
-COMPENSATION_RETRY = RetryPolicy.exponential(base=1.0, cap=600.0, max_attempts=15)
 LONGEST_NAME = 50
 _NAME = re.compile(r"[a-z0-9_.-]{1,50}")
 
@@ -133,6 +133,8 @@ class Step(Action[P, R]):
         self.wait_timeout = wait_timeout
         """How long a wait waits, in seconds; None if only the saga's deadline ends it."""
         self.on_timeout = on_timeout
+        self.until: float | Callable[[Any], datetime] | None = None
+        """How long a sleep sleeps, in seconds, or a function of the data that says until when."""
         self.retired = retired
         self.undo: Compensation[..., Any] | None = None
         """Its compensation."""
@@ -225,9 +227,10 @@ class Sleep(Step[..., Any]):
         super().__init__(_wake, name, Kind.SLEEP, when=when, retired=retired)
         if (seconds is None) == (until is None):
             raise InvalidSetting(f"sleep {name!r} needs a time: give either seconds=… or until=…")
-        self.seconds = None if seconds is None else positive_seconds(f"seconds of sleep {name!r}", seconds)
-        self.until = None if until is None else _of_data(f"until of sleep {name!r}", until, UNTIL)
-        """A function of the data that says when to wake."""
+        if seconds is not None:
+            self.until = positive_seconds(f"seconds of sleep {name!r}", seconds)
+        else:
+            self.until = _of_data(f"until of sleep {name!r}", until, UNTIL)
 
     def __call__(self, function: Callable[..., Any]) -> Sleep:
         """Run this function when the saga wakes."""

@@ -45,7 +45,9 @@ def test_a_correlation_id_leads_back_to_the_instance_and_the_event(name: str, id
     assert correlated(correlation_id(name, id, event)) == (name, id, event)
 
 
-@pytest.mark.parametrize("text", ["", "place_order", "place_order/parcel", "place_order/parcel/", "A/b/c"])
+@pytest.mark.parametrize(
+    "text", ["", "place_order", "place_order/parcel", "place_order/parcel/", "A/b/c", f"{'a' * 51}/b/c"]
+)
 def test_other_texts_are_no_correlation_ids(text: str) -> None:
     assert correlated(text) is None
 
