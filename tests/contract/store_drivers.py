@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SAGA_TABLES = ("saga", "saga_step", "saga_event")
+
 
 @dataclass(frozen=True)
 class Driver:
@@ -229,6 +231,10 @@ class Room:
         """Run a statement in which ``{outbox}``, ``{delivery}`` and the others stand for tables."""
         return [tuple(row) for row in self.producer.run(single(text.format(**self.tables), params)).rows]
 
+    def execute(self, text: str, **params: Any) -> None:
+        """`select` for a statement that returns no rows."""
+        self.producer.run(single(text.format(**self.tables), params))
+
     def delivery(self, position: int) -> Delivery:
         found = self.find_delivery(position)
         assert found is not None, f"message {position} has no delivery"
@@ -291,7 +297,7 @@ class Room:
         self.producer.run(single(statements[self.names.dialect]))
 
     def _empty(self) -> Steps[None]:
-        for table in ("outbox", "delivery", "receipt", "audit", "inbox", "idempotency", "worker"):
+        for table in ("outbox", "delivery", "receipt", "audit", "inbox", "idempotency", "worker", *SAGA_TABLES):
             yield Query(f"DELETE FROM {self.tables[table]}")
         yield Query(f"DELETE FROM {self.tables['lane']} WHERE queue <> '{DEFAULT_QUEUE}'")
         yield Query(
