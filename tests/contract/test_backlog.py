@@ -14,9 +14,15 @@ from tests.contract.store_drivers import Room, key_of_lane
 if TYPE_CHECKING:
     from postroom.telemetry.events import Backlog
 
+SAGA = "saga:place_order"
+
 
 def backlog(room: Room, order: Order = Order.HOLD, most: int = 1000) -> dict[str, Backlog]:
     return room.run(BacklogReader(room.names, order, most).backlog())
+
+
+def oldest_saga(room: Room) -> float:
+    return backlog(room)[SAGA].oldest_pending_seconds
 
 
 def test_V_1_an_empty_outbox_has_no_backlog(room: Room) -> None:
@@ -65,3 +71,25 @@ def test_V_1_what_is_held_back_does_not_count_as_waiting_to_leave(room: Room, or
     room.advance(100)
     assert backlog(room, order)["default"].pending == 1
     assert backlog(room, order)["default"].oldest_pending_seconds == pytest.approx(seconds, abs=5)
+
+
+def test_V_1_a_saga_that_a_worker_holds_does_not_wait(room: Room) -> None:
+    """It lives long, and is held as long as it runs: only one that no worker takes shows that workers are too few."""
+    room.add(2, queue=SAGA)
+    saga = room.on(SAGA)
+    room.advance(100)
+    assert len(room.run(saga.rows.claim("worker", 1, 30)).messages) == 1
+    assert oldest_saga(room) == pytest.approx(100, abs=5)
+    assert len(room.run(saga.rows.claim("worker", 1, 30)).messages) == 1
+    assert oldest_saga(room) == 0
+    room.advance(50)  # both leases ended 20 seconds ago
+    assert oldest_saga(room) == pytest.approx(20, abs=5)
+
+
+def test_V_1_a_saga_that_no_worker_took_when_it_was_due_waits(room: Room) -> None:
+    room.add(queue=SAGA)
+    [claimed] = room.run(room.on(SAGA).rows.claim("worker", 1, 30)).messages
+    room.run(room.on(SAGA).settlements.settle([Retry(claimed, 60, "CODE", "text")]))
+    assert oldest_saga(room) == 0
+    room.advance(100)
+    assert oldest_saga(room) == pytest.approx(40, abs=5)

@@ -17,24 +17,35 @@ from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
 
 from postroom import Message
+from postroom.rules.lifecycle import OutcomeCode
+from postroom.rules.naming import SAGA_EVENT, SAGA_ID
 from postroom.rules.saga_plan import Direction, SagaOutcome
 from postroom.telemetry import (
+    DATABASE,
+    Beat,
     Counted,
     EndedSaga,
     EndedStep,
     Event,
+    Lifecycle,
+    Phase,
+    Published,
+    Reachability,
     SagaParked,
     SagasEnded,
     SagaSignalled,
     SagaStranded,
     SagaTurned,
+    Settled,
     SignalEnd,
     StepEnd,
     StepsEnded,
     logs,
     metrics,
 )
+from postroom.telemetry.health import Health
 from postroom.telemetry.running_spans import step_span
+from postroom.telemetry.saga_queue import saga_queue_hook
 from postroom.telemetry.traces import opentelemetry, tracer_of
 
 CARD = "4111"
@@ -249,3 +260,45 @@ def test_V_3_a_step_that_fails_shows_the_kind_of_error_and_not_its_text() -> Non
     failed = recorder.spans["step place_order.charge"]
     assert (failed.status.status_code, failed.status.description, failed.events) == (StatusCode.ERROR, None, ())
     assert (failed.attributes or {})["error.type"] == "ValueError"
+
+
+def test_the_hook_of_a_sagas_queue_leaves_out_what_its_worker_reports() -> None:
+    seen: list[Event] = []
+    hook = saga_queue_hook("place_order", seen.append)
+    start = Message.new("saga:place_order", headers={SAGA_ID: "order-7"}, type="start")
+    for quiet in (
+        Phase("claim", 1, 0.1),
+        Published("sagas", [start], 0.1, {}),
+        Settled(OutcomeCode.SUCCESS, [start]),
+        Settled(OutcomeCode.RETRY, [start], 1, "TIMEOUT"),
+        Reachability("sagas", reachable=False),
+    ):
+        hook(quiet)
+    assert seen == []
+    hook(Beat("w1", "saga:place_order", True, 1, 3, "sagas", False))  # noqa: FBT003 - fields
+    hook(Reachability(DATABASE, reachable=False))
+    assert seen == [
+        Beat("w1", "saga:place_order", True, 1, 3, "", True),  # noqa: FBT003 - fields
+        Reachability(DATABASE, reachable=False),
+    ]
+
+
+def test_what_the_engine_gives_up_is_a_parked_saga_or_a_signal_that_found_none() -> None:
+    seen: list[Event] = []
+    start = Message.new("saga:place_order", headers={SAGA_ID: "order-7"}, type="start")
+    signal = Message.new("saga:place_order", headers={SAGA_ID: "order-8", SAGA_EVENT: "parcel"}, type="signal")
+    saga_queue_hook("place_order", seen.append)(Settled(OutcomeCode.DEAD, [start, signal], 2, "UNDECODABLE"))
+    assert seen == [
+        SagaParked("place_order", "order-7", "", Direction.FORWARD, "UNDECODABLE", "", 2),
+        SagaSignalled("place_order", "order-8", "parcel", SignalEnd.DEAD),
+    ]
+
+
+def test_a_relay_that_runs_sagas_alone_is_ready_when_the_database_answers() -> None:
+    health = Health()
+    hook = saga_queue_hook("place_order", health)
+    health(Lifecycle("w1", "started"))
+    hook(Beat("w1", "saga:place_order", True, 1, 0, "sagas", False))  # noqa: FBT003 - fields
+    assert (health.not_live(), health.not_ready()) == ([], [])
+    hook(Beat("w1", "saga:place_order", False, 0, 0, "sagas", False))  # noqa: FBT003 - fields
+    assert health.not_ready() == ["the database cannot be reached"]

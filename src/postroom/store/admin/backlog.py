@@ -9,10 +9,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
+from postroom.rules.naming import SAGA_QUEUE
 from postroom.rules.ordering import LANES, NO_LANE, Order
 from postroom.store.admin.status import BEHIND
 from postroom.store.sql.operations import Operations
-from postroom.store.sql.states import holds_key, in_state, ready
+from postroom.store.sql.states import comes_due, holds_key, in_state, ready
 from postroom.store.sql.steps import Query, Steps
 from postroom.telemetry.events import Backlog
 
@@ -50,7 +51,11 @@ class BacklogReader(Operations):
                 counts.setdefault(queue, Counter())[kind] += count
         backlog: dict[str, Backlog] = {}
         for queue, by_kind in counts.items():
-            oldest = (yield from self._oldest(queue)) if by_kind["pending"] else 0.0
+            oldest = 0.0
+            if queue.startswith(SAGA_QUEUE):
+                oldest = yield from self._oldest_saga(queue)
+            elif by_kind["pending"]:
+                oldest = yield from self._oldest(queue)
             backlog[queue] = Backlog(**by_kind, oldest_pending_seconds=oldest)
         return backlog
 
@@ -58,12 +63,33 @@ class BacklogReader(Operations):
         """For how many seconds the oldest message that nothing holds back has waited."""
         firsts = " UNION ALL ".join(map(self._first, (NO_LANE, *range(LANES))))
         # What was due later has been waiting only since then.
-        since = self.dialect.seconds_since("CASE WHEN d.due > m.created_at THEN d.due ELSE m.created_at END")
+        since = self.dialect.seconds_since(later_of("d.due", "m.created_at"))
         found = yield Query(
             f"SELECT max({since}) FROM ({firsts}) d JOIN {self.outbox} m ON m.position = d.position", {"queue": queue}
         )
         [[seconds]] = found.rows
         return round(max(0.0, float(seconds or 0.0)), 3)
+
+    def _oldest_saga(self, queue: str) -> Steps[float]:
+        """For how many seconds a saga that could go on has waited for a worker.
+
+        One that a worker holds does not wait, however long ago it began; one that nobody took when it was due does.
+        """
+        free = f"queue = :queue AND lane = {NO_LANE} AND leased_until <= {self.now}"
+        ready_since = later_of("m.created_at", later_of("d.due", "d.leased_until"))
+        found = yield Query(
+            f"SELECT max({self.dialect.seconds_since(ready_since)}) FROM (SELECT position, due, leased_until "
+            f"FROM {self.delivery} WHERE {ready()} AND {free} ORDER BY position LIMIT {FIRST}) d "
+            f"JOIN {self.outbox} m ON m.position = d.position",
+            {"queue": queue},
+        )
+        overdue = yield Query(
+            f"SELECT {self.dialect.seconds_since(later_of('due', 'leased_until'))} FROM {self.delivery} "
+            f"WHERE {comes_due()} AND {free} AND due <= {self.now} ORDER BY due, position LIMIT 1",
+            {"queue": queue},
+        )
+        waited = [float(seconds or 0.0) for [seconds] in (*found.rows, *overdue.rows)]
+        return round(max(0.0, *waited), 3)
 
     def _first(self, lane: int) -> str:
         some = (
@@ -72,3 +98,8 @@ class BacklogReader(Operations):
         )
         free = "" if lane == NO_LANE else f" WHERE NOT {self._behind}"
         return f"SELECT * FROM (SELECT d.position, d.due FROM ({some}) d{free} ORDER BY d.position LIMIT 1) f"
+
+
+def later_of(one: str, other: str) -> str:
+    """The later of two moments that are not NULL."""
+    return f"CASE WHEN {one} > {other} THEN {one} ELSE {other} END"
