@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from postroom import schema
     from postroom.admin import Admin, AsyncAdmin
+    from postroom.compensation import CompensatableOperations
     from postroom.consumer import Consumer
     from postroom.idempotency import Ledger
     from postroom.inbox import Inbox
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
     from postroom.message import Message
     from postroom.outbox import Outbox
     from postroom.relay import Relay
-    from postroom.rules.backoff import RetryPolicy
+    from postroom.retry import RetryPolicy
     from postroom.saga import Saga
 
 __all__ = [
     "Admin",
     "AsyncAdmin",
+    "CompensatableOperations",
     "Consumer",
     "Inbox",
     "Incoming",
@@ -36,6 +38,7 @@ __all__ = [
 _HOMES = {
     "Admin": "postroom.admin",
     "AsyncAdmin": "postroom.admin",
+    "CompensatableOperations": "postroom.compensation",
     "Consumer": "postroom.consumer",
     "Inbox": "postroom.inbox",
     "Incoming": "postroom.incoming",
@@ -43,7 +46,7 @@ _HOMES = {
     "Message": "postroom.message",
     "Outbox": "postroom.outbox",
     "Relay": "postroom.relay",
-    "RetryPolicy": "postroom.rules.backoff",
+    "RetryPolicy": "postroom.retry",
     "Saga": "postroom.saga",
 }
 

@@ -11,6 +11,8 @@
     ├── Refused                               raised by a saga's function: the effect will never happen
     ├── SagaNotFound            (LookupError) there is no saga with this id
     ├── SagaSettled                           a saga can no longer be aborted
+    ├── RetryExhausted                        a function failed as often as its retry policy allows
+    ├── OperationFailed                       an operation failed; those before it were compensated
     ├── IdempotencyConflict                   the idempotency key belongs to another message
     ├── DuplicateMessage                      a message with this id is already there
     ├── InvalidEntry            (ValueError)  a ledger entry's key, scope, digest or response is wrong
@@ -34,6 +36,11 @@
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class PostroomError(Exception):
@@ -84,6 +91,44 @@ class SagaNotFound(PostroomError, LookupError):
 
 class SagaSettled(PostroomError):
     """The saga has ended, has passed its pivot or is being undone already: it can no longer be aborted."""
+
+
+class RetryExhausted(PostroomError):
+    """A function failed as often as its retry policy allows. The last error is the ``__cause__``."""
+
+    def __init__(self, message: str, attempts: int = 0) -> None:
+        super().__init__(message)
+        self.attempts = attempts
+
+
+class OperationFailed(PostroomError):
+    """One of several operations failed, and those completed before it were compensated, in reverse.
+
+    The operation's error is the ``__cause__``. ``not_compensated`` has what must be undone by hand, if anything.
+    """
+
+    def __init__(
+        self, operation: str, compensated: Sequence[str] = (), not_compensated: Sequence[NotCompensated] = ()
+    ) -> None:
+        super().__init__(operation)
+        self.operation = operation
+        self.compensated = tuple(compensated)
+        self.not_compensated = tuple(not_compensated)
+
+    def __str__(self) -> str:
+        left = ", ".join(one.operation for one in self.not_compensated)
+        by_hand = f"; these could not be compensated and must be undone by hand: {left}" if left else ""
+        return f"operation {self.operation} failed{by_hand}"
+
+
+class NotCompensated(NamedTuple):
+    """An operation whose compensation failed: its effect is still there."""
+
+    operation: str
+    result: Any
+    """What the operation returned, such as the id of a payment."""
+    error: BaseException
+    """Why the compensation failed."""
 
 
 class IdempotencyConflict(PostroomError):

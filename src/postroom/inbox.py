@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from postroom.message import unique_key
+from postroom.rules.saga_calls import call_of
+from postroom.runtime.functions import awaited, check_function, check_sync, plain_result
 from postroom.settings import Settings
 from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.inbox import MARKERS, Marker
@@ -14,7 +17,23 @@ from postroom.store.sql.steps import arun, run
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Once(Generic[T]):
+    """What came of `Inbox.once`. True in an ``if`` when the function was run."""
+
+    first_time: bool
+    """False: it was done before, so the function was not run."""
+    result: T | None = None
+    """What the function returned; None if it was not run."""
+
+    def __bool__(self) -> bool:
+        return self.first_time
 
 
 class Inbox:
@@ -70,8 +89,65 @@ class Inbox:
         kind = await async_kind(connection, "inbox.ais_marked")
         return await arun(explained(self._marker(kind.dialect).is_marked(self.consumer, identifier)), kind.execute)
 
+    def once(
+        self,
+        connection: object,
+        message_id: uuid.UUID | str,
+        function: Callable[P, T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Once[T]:
+        """Mark the message and call the function, both in the caller's transaction; do neither for a repeat.
+
+        If the function raises, let the error end the transaction, so that mark and effect roll back together: if it
+        commits nevertheless, the message counts as processed.
+        """
+        check_function(function, "the function of once")
+        check_sync(function, _USE_AONCE)
+        if not self.first_time(connection, message_id):
+            return Once(first_time=False)
+        return Once(first_time=True, result=plain_result(function(*args, **kwargs), function, _USE_AONCE))
+
+    async def aonce(
+        self,
+        connection: object,
+        message_id: uuid.UUID | str,
+        function: Callable[P, Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Once[T]:
+        """`once` for an async connection and function."""
+        check_function(function, "the function of aonce")
+        if not await self.afirst_time(connection, message_id):
+            return Once(first_time=False)
+        result: Any = await awaited(function(*args, **kwargs))
+        return Once(first_time=True, result=result)
+
+    def barrier(self, connection: object, headers: Mapping[str, str]) -> bool:
+        """Whether to carry out what a saga of another service asks for with these headers: its `saga.headers`.
+
+        False for a repeated call, for an undo without a do, and for a do that comes after its undo: answer them as
+        done, without an effect. Like `first_time`, it writes marks in the caller's transaction and waits for another
+        one that has marked the same. So call it first: MariaDB and MySQL may end one of two that wait with a deadlock
+        (error 1213), as may any database above READ COMMITTED; then run the whole transaction again.
+        """
+        call = call_of(headers)
+        kind = sync_kind(connection, "inbox.barrier")
+        return run(explained(self._marker(kind.dialect).pass_barrier(self.consumer, call)), kind.execute)
+
+    async def abarrier(self, connection: object, headers: Mapping[str, str]) -> bool:
+        """`barrier` for an async connection."""
+        call = call_of(headers)
+        kind = await async_kind(connection, "inbox.abarrier")
+        return await arun(explained(self._marker(kind.dialect).pass_barrier(self.consumer, call)), kind.execute)
+
     def _marker(self, dialect: str) -> Marker:
         return MARKERS[dialect](Names.of(dialect, self._settings.schema, self._settings.table_prefix))
+
+
+_USE_AONCE = "use `await inbox.aonce(…)` with an async connection"
 
 
 def _first_of_each(identifiers: Sequence[str], marked: set[str]) -> list[bool]:

@@ -46,6 +46,10 @@ class Caller:
         first: list[bool] = self.wait(method(self.connection, message_ids))
         return first
 
+    def inbox(self, inbox: Inbox, method: str, *args: Any, **options: Any) -> Any:
+        """Call one of the inbox's methods, or its async twin."""
+        return self.wait(getattr(inbox, f"a{method}" if self.runner else method)(self.connection, *args, **options))
+
     def ledger(self, ledger: Ledger, method: str, *args: Any, **options: Any) -> Any:
         """Call one of the ledger's methods, or its async twin."""
         return self.wait(getattr(ledger, f"a{method}" if self.runner else method)(self.connection, *args, **options))

@@ -28,6 +28,8 @@ from postroom.errors import (
     UnsupportedConnection,
     WrongMethod,
 )
+from postroom.rules.saga_calls import call_headers
+from postroom.rules.saga_plan import Direction
 from postroom.store.sql.db_errors import code_of
 from tests.contract.connection_kinds import KINDS, Kind, libpq
 from tests.contract.write_support import Database, Databases, business_row
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 SECRET = "4111-1111"  # noqa: S105 - what must not be in an error
 OUTBOX = Outbox(max_payload_bytes=1000)
 INBOX = Inbox("billing")
+CALL = call_headers("place_order", "7", "charge", Direction.FORWARD)
 # One of each family is enough: what is refused here is refused before any driver is asked.
 CHOSEN = ("sqlite3", "psycopg", "PyMySQL", "Session, psycopg2", "aiosqlite", "asyncpg", "AsyncSession, asyncmy")
 
@@ -234,12 +237,14 @@ def test_the_wrong_method_names_the_right_one(kind: Kind, database: Database) ->
                 r"`outbox\.add\(…\)` without await": lambda: asyncio.run(OUTBOX.aadd(caller.connection, "t")),
                 r"`outbox\.add_many\(…\)`": lambda: asyncio.run(OUTBOX.aadd_many(caller.connection, [])),
                 r"`inbox\.first_time\(…\)`": lambda: asyncio.run(INBOX.afirst_time(caller.connection, "7")),
+                r"`inbox\.barrier\(…\)`": lambda: asyncio.run(INBOX.abarrier(caller.connection, CALL)),
             }
         else:
             wrong = {
                 r"`await outbox\.aadd\(…\)`": lambda: OUTBOX.add(caller.connection, "t"),
                 r"`await outbox\.aadd_many\(…\)`": lambda: OUTBOX.add_many(caller.connection, []),
                 r"`await inbox\.afirst_time\(…\)`": lambda: INBOX.first_time(caller.connection, "7"),
+                r"`await inbox\.abarrier\(…\)`": lambda: INBOX.barrier(caller.connection, CALL),
             }
         for right, call in wrong.items():
             with pytest.raises(WrongMethod, match=right) as refused:

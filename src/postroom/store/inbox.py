@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postroom.rules.saga_plan import Direction
 from postroom.store.sql.db_errors import is_duplicate_entry
 from postroom.store.sql.dialect import listed, text
 from postroom.store.sql.operations import chunks
@@ -12,6 +13,7 @@ from postroom.store.sql.steps import Query, Steps
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from postroom.rules.saga_calls import Call
     from postroom.store.sql.names import Names
 
 
@@ -41,6 +43,16 @@ class Marker:
             )
             fresh |= {text(message_id) for [message_id] in result.rows}
         return fresh
+
+    def pass_barrier(self, consumer: str, call: Call) -> Steps[bool]:
+        """Whether to run a saga's call: the first do that no undo has overtaken, the first undo of what was done.
+
+        An undo also marks the do, so that one that comes later is not run any more.
+        """
+        if call.direction is Direction.FORWARD:
+            return (yield from self.mark(consumer, call.done))
+        fresh = yield from self.mark_many(consumer, [call.done, call.undone])
+        return call.done not in fresh and call.undone in fresh
 
     def is_marked(self, consumer: str, message_id: str) -> Steps[bool]:
         """Whether the mark exists, as the transaction sees it."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LONGEST = 16_000
 """Characters of a traceback that are kept: its end, which says most."""
+LONGEST_LINE = 300
 MOST_CAUSES = 10
 AFTERWARDS = "when its changes were flushed or committed, after the handler had returned"
 """The note on an error raised after the handler: none of its lines raised it."""
@@ -62,6 +63,12 @@ def written(error: BaseException) -> str:
     own = _from_users_code(error.__traceback__)
     lines = traceback.TracebackException(type(error), error, own or error.__traceback__, compact=True).format()
     return without_credentials("".join(lines)).rstrip()[-LONGEST:]
+
+
+def shown(error: BaseException) -> str:
+    """The error's class and text in one line, shortened, without credentials in URLs."""
+    said = f"{type(error).__qualname__}: {' '.join(str(error).split())}".removesuffix(": ")
+    return without_credentials(said)[:LONGEST_LINE]
 
 
 def without_credentials(text: str) -> str:

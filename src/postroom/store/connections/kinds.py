@@ -87,7 +87,7 @@ def _name(connection: object) -> str:
 
 
 _ASYNC_METHODS = {
-    *("aadd", "aadd_many", "afirst_time", "afirst_times", "ais_marked"),
+    *("aadd", "aadd_many", "afirst_time", "afirst_times", "ais_marked", "aonce", "abarrier"),
     *("astart", "asignal", "aabort", "areply"),
     *("abegin", "afinish", "afail", "arenew", "ahand_over", "alook"),
 }
