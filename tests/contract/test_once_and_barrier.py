@@ -130,7 +130,7 @@ def test_S_4_headers_that_are_no_call_leave_the_transaction_as_it_was(caller: Ca
     caller.rollback()
 
 
-ROUNDS = 80
+ROUNDS = 50
 
 
 class Undone(Exception):
