@@ -120,17 +120,17 @@ async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) ->
 
 def _late_calls(loop: asyncio.AbstractEventLoop) -> Sequence[asyncio.Task[object]]:
     """Calls of async handlers that continue although they were cancelled."""
-    from postroom.consumer.runner import THREADS
+    from postroom.runtime.calls import CALLS
 
-    return [task for task in asyncio.all_tasks(loop) if task.get_name() == THREADS]
+    return [task for task in asyncio.all_tasks(loop) if task.get_name() == CALLS]
 
 
 def _leave_late_handlers(late: Sequence[asyncio.Task[object]]) -> None:
     """End the process if a handler does not end, long after its timeout. The database rolls back what it wrote."""
-    from postroom.consumer.runner import THREADS
+    from postroom.runtime.calls import CALLS
 
     deadline = time.monotonic() + LAST_CHANCE
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(CALLS)]
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     if late or any(thread.is_alive() for thread in threads):

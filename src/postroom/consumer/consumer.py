@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from postroom.compose.brokers import as_source
 from postroom.compose.databases import open_checked_store
+from postroom.compose.transactions import Transactions
 from postroom.consumer.handler_attempts import HandlerAttempts
 from postroom.consumer.handler_destination import HANDLERS, HandlerDestination, consumer_events
 from postroom.consumer.handlers import handler_of
@@ -15,8 +16,7 @@ from postroom.consumer.intake import Intake
 from postroom.consumer.outcomes import Report
 from postroom.consumer.parked import ParkedMessages
 from postroom.consumer.run import Announcement, ConsumerRun
-from postroom.consumer.runner import GRACE, HandlerRunner
-from postroom.consumer.transactions import Transactions
+from postroom.consumer.runner import HandlerRunner
 from postroom.consumer.worker import SequentialWorker
 from postroom.delivery.engine import Engine
 from postroom.delivery.queue import EngineOptions, Queue
@@ -27,6 +27,7 @@ from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.ordering import Order
 from postroom.rules.routing import place_of_source, queue_of_consumer
+from postroom.runtime.calls import GRACE
 from postroom.runtime.runnable import Runnable
 from postroom.runtime.workers import worker_name
 from postroom.settings import Settings, SettingsOverrides

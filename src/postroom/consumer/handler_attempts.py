@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postroom.consumer.handler_transaction import HandlerCall, HandlerFailed
+from postroom.consumer.handler_transaction import HandlerCall
 from postroom.consumer.handlers import handler_for
 from postroom.consumer.outcomes import Fate
-from postroom.consumer.runner import StillRunning
 from postroom.consumer.settlement import LeaseNotHeld, NotSettledHere
 from postroom.rules import failures
+from postroom.runtime.calls import CallFailed, StillRunning
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.sql.db_errors import reason
 from postroom.telemetry.events import Handled, Raised
@@ -127,7 +127,7 @@ def retry_delay(attempts: int, code: str, handler: Handler, classifier: Classifi
 
 def _text(error: Exception, handler: Handler) -> str:
     """What an error says, after its class: many, such as KeyError, say little without it."""
-    if isinstance(error, HandlerFailed):
+    if isinstance(error, CallFailed):
         return str(error)
     if isinstance(error, TimeoutError) and not str(error):
         return f"the handler did not end within {handler.timeout:g} s"

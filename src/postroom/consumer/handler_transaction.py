@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from postroom.consumer.settlement import LeaseNotHeld
 from postroom.consumer.tracing import continued
+from postroom.runtime.calls import Call, CallFailed
 from postroom.store.sql.db_errors import is_aborted
 from postroom.telemetry.tracebacks import AFTERWARDS
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Tracer
 
+    from postroom.compose.transactions import Transactions
     from postroom.consumer.handlers import Handler
     from postroom.consumer.settlement import DeliverySettlement
-    from postroom.consumer.transactions import Transactions
     from postroom.inbox import Inbox
     from postroom.incoming import Incoming
 
@@ -28,50 +29,26 @@ ABORTED = (
 ENDED = "the handler has rolled back its transaction, and the mark with it: leave its end to the consumer"
 
 
-class HandlerFailed(Exception):
-    """A handler raised an exit or a cancellation, or returned after its transaction had been undone."""
-
-
-class HandlerCall:
+class HandlerCall(Call):
     """One call of a handler, and how far it has come."""
 
     def __init__(
         self, handler: Handler, messages: Sequence[Incoming], settlement: DeliverySettlement | None = None
     ) -> None:
         """`settlement`: of the delivery that the only message was parked as."""
+        ids = frozenset(one.dedup_id for one in messages)
+        super().__init__(is_async=handler.is_async, timeout=handler.timeout, subjects=ids)
         self.handler = handler
         self.messages = messages
         self.settlement = settlement
-        self.dedup_ids = frozenset(one.dedup_id for one in messages)
-        self.is_late = False
-        """Whether its time is up: then nothing more is called, and nothing written."""
-        self.has_ended = False
-        """Whether nothing of it goes on any more."""
-        self.is_in_handler = False
-        """Whether the handler has been called and has not returned: what is raised then comes from it."""
-        self.has_returned = False
-        """Whether the handler has been called and has returned."""
         self.may_be_committed = False
         """Whether an earlier call may have committed all of this, and its answer got lost."""
 
-    def again(self) -> HandlerCall:
+    def again(self) -> Self:
         """The same call once more, after this one has failed."""
-        call = HandlerCall(self.handler, self.messages, self.settlement)
+        call = type(self)(self.handler, self.messages, self.settlement)
         call.may_be_committed = self.has_returned or self.may_be_committed
         return call
-
-    @contextmanager
-    def in_handler(self) -> Iterator[None]:
-        """Wrap the handler's own code. If that raises, `is_in_handler` stays true."""
-        self.is_in_handler = True
-        yield
-        self.is_in_handler = False
-        self.has_returned = True
-
-    def check_time(self) -> None:
-        """Raise `TimeoutError` if the call is late, so that its transaction rolls back."""
-        if self.is_late:
-            raise TimeoutError
 
     def check_lease(self, fresh: Sequence[Incoming], *, is_held: bool) -> None:
         """Raise `LeaseNotHeld` if somebody else has the delivery, unless an earlier call has handled and settled it."""
@@ -99,7 +76,7 @@ class HandlerTransaction:
             call.check_time()
             fresh = _those(call.messages, first)
             if fresh:
-                with continued(fresh, self._inbox.consumer, self._tracer), call.in_handler():
+                with continued(fresh, self._inbox.consumer, self._tracer), call.in_function():
                     call.handler.call(connection, fresh)
                 if call.handler.takes_connection:
                     with _explaining_aborted():
@@ -117,7 +94,7 @@ class HandlerTransaction:
                 call.check_time()
                 fresh = _those(call.messages, first)
                 if fresh:
-                    with continued(fresh, self._inbox.consumer, self._tracer), call.in_handler():
+                    with continued(fresh, self._inbox.consumer, self._tracer), call.in_function():
                         await call.handler.call(connection, fresh)
                     if call.handler.takes_connection:
                         with _explaining_aborted():
@@ -134,7 +111,7 @@ def _explaining(call: HandlerCall) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if call.has_returned and not isinstance(error, HandlerFailed | TimeoutError):
+        if call.has_returned and not isinstance(error, CallFailed | TimeoutError):
             error.add_note(AFTERWARDS)
         raise
 
@@ -146,14 +123,14 @@ def _explaining_aborted() -> Iterator[None]:
         yield
     except Exception as error:
         if is_aborted(error):
-            raise HandlerFailed(ABORTED) from error
+            raise CallFailed(ABORTED) from error
         raise
 
 
 def _require_mark(*, is_there: bool) -> None:
     """A mark that the handler's transaction no longer sees was rolled back, and so was what the handler wrote."""
     if not is_there:
-        raise HandlerFailed(ENDED)
+        raise CallFailed(ENDED)
 
 
 def _ids(messages: Sequence[Incoming]) -> list[str]:

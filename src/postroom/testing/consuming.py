@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from postroom.brokers.cloudevents import KAFKA, Envelope, incoming
+from postroom.compose.transactions import Transactions
 from postroom.consumer.handler_attempts import failure_of, retry_delay
 from postroom.consumer.handler_transaction import HandlerCall, HandlerTransaction
 from postroom.consumer.handlers import handler_for
 from postroom.consumer.outcomes import Fate
-from postroom.consumer.transactions import Transactions
 from postroom.incoming import Incoming
 from postroom.message import Fields, Message
 from postroom.rules.failures import Reason

@@ -16,8 +16,8 @@ from postroom.incoming import Incoming
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from postroom.compose.transactions import Transactions
     from postroom.consumer.settlement import DeliverySettlement
-    from postroom.consumer.transactions import Transactions
     from postroom.inbox import Inbox
 
 MESSAGE = Incoming(id="1", topic="orders", payload=b"{}", content_type="text/plain")

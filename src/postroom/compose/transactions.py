@@ -1,4 +1,4 @@
-"""Transactions for handlers, sync or async, on the service's own database."""
+"""Transactions for users' functions, sync or async, on the service's own database."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import create_engine
 
-from postroom.errors import DriverMissing, InvalidSetting
+from postroom.errors import DatabaseUnreachable, DriverMissing, InvalidSetting, PostroomError
+from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.connections.urls import dialect_of_url, resolve
+from postroom.store.sql.db_errors import reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 
 WHAT = (
     "give an SQLAlchemy engine or sessionmaker (or their async forms), or a function that returns a context manager, "
@@ -25,18 +27,22 @@ BUSY_SECONDS = 30
 class Transactions:
     """Opens transactions, which commit at the end of their block, or roll back if it raises."""
 
-    def __init__(self, given: object, database: str | None) -> None:
-        """`given` is an engine, a sessionmaker or a function. By default, engines are made from the database's URL."""
+    def __init__(self, given: object, database: str | None, function: str = "handler") -> None:
+        """`given` is an engine, a sessionmaker or a function. By default, engines are made from the database's URL.
+
+        `function` is what errors call the functions that run in them.
+        """
         if given is not None and not hasattr(given, "begin") and not callable(given):
             raise InvalidSetting(f"transactions = {given!r} opens none: {WHAT}")
         self._given = given
         self._database = database
+        self._function = function
         self._engines: list[Any] = []
         self._sync: Callable[[], Any] | None = None
         self._async: Callable[[], Any] | None = None
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """A transaction for a sync handler. Raises `InvalidSetting` if there are only async ones."""
+        """A transaction for a sync function. Raises `InvalidSetting` if there are only async ones."""
         if self._sync is None:
             self._sync = self._opener() or partial(self._begin, self._engine())
         manager = self._sync()
@@ -44,15 +50,15 @@ class Transactions:
             if inspect.iscoroutine(manager):
                 manager.close()
             raise InvalidSetting(
-                f"a sync handler needs a sync transaction, and `transactions` gives {_kind(manager)}: make the "
-                "handler async, or give an Engine, a sessionmaker or a sync context manager"
+                f"a sync {self._function} needs a sync transaction, and `transactions` gives {_kind(manager)}: make "
+                f"the {self._function} async, or give an Engine, a sessionmaker or a sync context manager"
             )
         found: AbstractContextManager[Any] = manager
         return found
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[Any]:
-        """A transaction for an async handler. Raises `InvalidSetting` if there are only sync ones."""
+        """A transaction for an async function. Raises `InvalidSetting` if there are only sync ones."""
         if self._async is None:
             self._async = self._opener() or partial(self._abegin, self._async_engine())
         manager: Any = self._async()
@@ -60,12 +66,36 @@ class Transactions:
             manager = await manager
         if not hasattr(manager, "__aenter__"):
             raise InvalidSetting(
-                f"an async handler needs an async transaction, and `transactions` gives {_kind(manager)}: make the "
-                "handler sync, or give an AsyncEngine, an async_sessionmaker or an async context manager"
+                f"an async {self._function} needs an async transaction, and `transactions` gives {_kind(manager)}: "
+                f"make the {self._function} sync, or give an AsyncEngine, an async_sessionmaker or an async context "
+                "manager"
             )
         found: AbstractAsyncContextManager[Any] = manager
         async with found as connection:
             yield connection
+
+    async def check(
+        self, are_async: Collection[bool], in_thread: Callable[[Callable[[], None]], Awaitable[None]]
+    ) -> None:
+        """Open a transaction for sync functions, for async ones, or one for each, and leave it.
+
+        Raises `InvalidSetting`, `UnusableConnection` or `DatabaseUnreachable`.
+        """
+        try:
+            if True in are_async:
+                async with self.waiting() as connection:
+                    await async_kind(connection, "inbox.afirst_time")
+            if False in are_async:
+                await in_thread(self._check_blocking)
+        except PostroomError:
+            raise
+        except Exception as error:
+            problem = f"no transaction can be opened for {self._function}s: {reason(error)}"
+            raise DatabaseUnreachable(problem) from error
+
+    def _check_blocking(self) -> None:
+        with self.blocking() as connection:
+            sync_kind(connection, "inbox.first_time")
 
     async def close(self) -> None:
         """Close the engines that were made here."""
@@ -77,7 +107,7 @@ class Transactions:
         self._sync = self._async = None
 
     def close_blocking(self) -> None:
-        """`close` for sync code, if no async handler has had a transaction."""
+        """`close` for sync code, if no async function has had a transaction."""
         for engine in self._engines:
             engine.dispose()
         self._engines.clear()
@@ -121,7 +151,7 @@ class Transactions:
         try:
             from sqlalchemy.ext.asyncio import create_async_engine
         except ImportError:
-            raise DriverMissing("async handlers need greenlet: pip install 'postroom[asyncio]'") from None
+            raise DriverMissing(f"async {self._function}s need greenlet: pip install 'postroom[asyncio]'") from None
         engine = create_async_engine(resolve(url, asynchronous=True), connect_args=_lock_timeout(url), **_pool(url))
         self._engines.append(engine)
         return engine
@@ -133,7 +163,7 @@ class Transactions:
 
 
 def _lock_timeout(url: str) -> dict[str, Any]:
-    """Wait for a while on SQLite, which has one writer at a time: other handlers may be writing."""
+    """Wait for a while on SQLite, which has one writer at a time: others may be writing."""
     return {"timeout": BUSY_SECONDS} if dialect_of_url(url) == "sqlite" else {}
 
 
