@@ -12,6 +12,7 @@ from postroom.telemetry.events import Counted
 
 if TYPE_CHECKING:
     from postroom.store.admin.backlog import BacklogReader
+    from postroom.store.admin.sagas import Sagas
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.telemetry.events import Hook
 
@@ -24,15 +25,26 @@ SHARE = 50
 class BacklogCounter:
     """Counts on its own connection, and takes only a small share of the database's time."""
 
-    def __init__(self, connection: ReconnectingConnection, reader: BacklogReader, hook: Hook) -> None:
+    def __init__(
+        self, connection: ReconnectingConnection, reader: BacklogReader, hook: Hook, sagas: Sagas | None = None
+    ) -> None:
+        """`sagas`: count these as well, by name and state."""
         self._connection = connection
         self._reader = reader
         self._hook = hook
+        self._sagas = sagas
 
     async def run(self) -> None:
         """Count until cancelled. Reports nothing while the database is away."""
         while True:
             started = time.monotonic()
             with suppress(Outage):
-                self._hook(Counted(await self._connection.attempt(self._reader.backlog())))
+                self._hook(Counted(await self._connection.attempt(self._reader.backlog()), await self._by_state()))
             await asyncio.sleep(max(EVERY, SHARE * (time.monotonic() - started)))
+
+    async def _by_state(self) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        if self._sagas is not None:
+            for one in await self._connection.attempt(self._sagas.open_counts()):
+                found.setdefault(one.name, {})[one.state.value] = one.count
+        return found
