@@ -133,8 +133,6 @@ class Step(Action[P, R]):
         self.wait_timeout = wait_timeout
         """How long a wait waits, in seconds; None if only the saga's deadline ends it."""
         self.on_timeout = on_timeout
-        self.until: float | Callable[[Any], datetime] | None = None
-        """How long a sleep sleeps, in seconds, or a function of the data that says until when."""
         self.retired = retired
         self.undo: Compensation[..., Any] | None = None
         """Its compensation."""
@@ -227,10 +225,14 @@ class Sleep(Step[..., Any]):
         super().__init__(_wake, name, Kind.SLEEP, when=when, retired=retired)
         if (seconds is None) == (until is None):
             raise InvalidSetting(f"sleep {name!r} needs a time: give either seconds=… or until=…")
-        if seconds is not None:
-            self.until = positive_seconds(f"seconds of sleep {name!r}", seconds)
-        else:
-            self.until = _of_data(f"until of sleep {name!r}", until, UNTIL)
+        self.seconds = None if seconds is None else positive_seconds(f"seconds of sleep {name!r}", seconds)
+        self.until = None if until is None else _of_data(f"until of sleep {name!r}", until, UNTIL)
+        """A function of the data that says when to wake."""
+
+    @property
+    def has_function(self) -> bool:
+        """Whether a function runs when the saga wakes."""
+        return self.function is not _wake
 
     def __call__(self, function: Callable[..., Any]) -> Sleep:
         """Run this function when the saga wakes."""
