@@ -1,0 +1,1 @@
+"""Runs instances of sagas: what a relay does with the deliveries of their queues."""

@@ -1,0 +1,116 @@
+"""Attempts at the functions of an instance: call, log, and say what came of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from postroom.errors import SagaNotDecodable
+from postroom.rules.saga_failures import time_allowed
+from postroom.rules.saga_plan import Direction, Kind
+from postroom.saga.context import SagaContext
+from postroom.saga.running.journal import NotBegun
+from postroom.saga.running.step_calls import StepCall
+from postroom.saga.running.step_failures import Failed, failed
+from postroom.saga.running.stranded import Stranded
+from postroom.store.saga.values import Logged
+
+if TYPE_CHECKING:
+    from postroom.rules.saga_failures import Position
+    from postroom.rules.saga_plan import PlannedStep
+    from postroom.saga.running.instance import Running
+    from postroom.saga.running.journal import Record
+    from postroom.saga.running.recorder import Recorder
+    from postroom.saga.running.state import InstanceState
+    from postroom.saga.running.step_calls import Returned
+    from postroom.saga.steps import Action
+    from postroom.store.saga.values import Event
+
+Attempted: TypeAlias = Logged | Failed | NotBegun | Stranded
+
+
+class Attempts:
+    """Makes attempts at the functions of one instance."""
+
+    def __init__(self, running: Running, state: InstanceState, recorder: Recorder) -> None:
+        self._running = running
+        self._state = state
+        self._recorder = recorder
+
+    async def make(
+        self,
+        planned: PlannedStep,
+        action: Action[..., Any],
+        before: Position,
+        *,
+        value: Any = None,
+        event: Event | None = None,
+        ends: bool = True,
+    ) -> Attempted:
+        """Call a function, log it, and note what is written.
+
+        `before` is where the instance stood, `value` what the function gets beside its context, `event` what the log
+        removes. `ends`: nothing runs beside it, so that the instance may end with it.
+        """
+        journal, made = self._running.journal, list["Record"]()
+
+        def record(returned: Returned) -> Record:
+            made[:] = [self._record(planned, returned, event, ends=ends)]
+            return made[0]
+
+        call = self._call(planned, action, before, value)
+        started = journal.monotonic()
+        try:
+            if planned.kind is Kind.CALL:
+                returned = await journal.run_call(call)
+                logged = await journal.log(self._state.claimed, record(returned))
+            else:
+                logged = await journal.run_step(self._state.claimed, call, record)
+        except NotBegun as problem:
+            return problem
+        except SagaNotDecodable as error:
+            return Stranded(planned.name, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a function raises is a failed attempt
+            seconds = journal.monotonic() - started
+            return failed(planned, action, error, self._running.classifier, seconds, call.timeout)
+        if logged is Logged.WRITTEN:
+            self._recorder.written(made[0])
+        return logged
+
+    def _call(self, planned: PlannedStep, action: Action[..., Any], before: Position, value: Any) -> StepCall:
+        direction = before.direction
+        return StepCall(
+            self._state.claimed,
+            action,
+            planned.name,
+            direction,
+            timeout=action.timeout if direction is Direction.BACK else time_allowed(before, action.timeout),
+            context=lambda connection: self._context(planned.name, direction, connection),
+            value=value,
+        )
+
+    def _context(self, step: str, direction: Direction, connection: Any) -> SagaContext[Any]:
+        saga, state, journal = self._running.saga, self._state, self._running.journal
+        now, monotonic = journal.now(), journal.monotonic()
+        remaining = state.remaining(monotonic)
+        return SagaContext(
+            name=saga.name,
+            id=state.id,
+            step=step,
+            direction=direction,
+            attempt=state.claimed.attempts + 1,
+            data=saga.decode(state.data),
+            connection=connection,
+            started_at=now - timedelta(seconds=state.age(monotonic)),
+            deadline=None if remaining is None else now + timedelta(seconds=remaining),
+            steps=saga.steps,
+            results=state.results,
+        )
+
+    def _record(self, planned: PlannedStep, returned: Returned, event: Event | None, *, ends: bool) -> Record:
+        """What is written for a function that has returned. Raises if what it returned or changed cannot be kept."""
+        saga, context = self._running.saga, returned.context
+        data = saga.changed_data(self._state.data, context)
+        result = saga.encode_result(planned.name, returned.value)
+        entry = self._recorder.done(planned.name, context.direction, returned.seconds, result, data)
+        return self._recorder.record([entry], self._state.end_after([entry]) if ends else None, event)

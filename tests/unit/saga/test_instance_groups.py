@@ -1,0 +1,122 @@
+"""Groups: at the same time, all end before the saga moves on, and each is undone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from postroom import RetryPolicy, Saga
+from postroom.errors import Refused
+from postroom.saga.running.left import RetryLater
+from tests.unit.saga.runs import Runs
+
+if TYPE_CHECKING:
+    from postroom.saga.context import SagaContext
+
+TWICE = RetryPolicy.table([1.0], max_attempts=2)
+
+
+def prepared(calls: list[str], failing: dict[str, list[Exception | None]]) -> Saga[Any]:
+    saga: Saga[Any] = Saga("prepared")
+    both = asyncio.Barrier(2)
+
+    async def ran(name: str) -> str:
+        if not failing:
+            await both.wait()  # each waits for the other: they do run at the same time
+        calls.append(name)
+        error = failing[name].pop(0) if failing.get(name) else None
+        if error is not None:
+            raise error
+        return name
+
+    @saga.step(group="prepare", retry=TWICE)
+    async def stock(saga: SagaContext[Any]) -> str:
+        return await ran("stock")
+
+    @stock.compensation
+    async def undo_stock(saga: SagaContext[Any]) -> None:
+        calls.append("undo stock")
+
+    @saga.call(group="prepare", retry=TWICE)
+    async def card(saga: SagaContext[Any]) -> str:
+        return await ran("card")
+
+    @card.compensation
+    async def undo_card(saga: SagaContext[Any]) -> None:
+        calls.append("undo card")
+
+    @saga.step
+    async def ship(saga: SagaContext[Any]) -> None:
+        calls.append(f"ship {saga.result(stock)} {saga.result(card)}")
+
+    return saga
+
+
+async def test_runs_at_the_same_time() -> None:
+    calls: list[str] = []
+    runs = Runs(prepared(calls, {}))
+    await runs.take_up()
+    assert sorted(calls[:2]) == ["card", "stock"]
+    assert calls[2] == "ship stock card"
+
+
+async def test_retries_only_what_failed() -> None:
+    calls: list[str] = []
+    runs = Runs(prepared(calls, {"card": [ConnectionError()]}))
+    assert isinstance(await runs.take_up(), RetryLater)
+    assert ("FORWARD", "stock", "DONE") in runs.rows
+    await runs.until_settled()
+    assert calls == ["stock", "card", "card", "ship stock card"]
+
+
+async def test_undoes_the_others_and_a_call_that_may_have_happened() -> None:
+    calls: list[str] = []
+    runs = Runs(prepared(calls, {"card": [ConnectionError(), ConnectionError()]}))
+    await runs.until_settled()
+    assert calls == ["stock", "card", "card", "undo card", "undo stock"]
+    assert runs.outcome == "COMPENSATED"
+
+
+async def test_does_not_undo_a_call_of_the_group_that_was_refused_at_once() -> None:
+    calls: list[str] = []
+    runs = Runs(prepared(calls, {"card": [Refused("DECLINED")]}))
+    await runs.until_settled()
+    assert calls == ["stock", "card", "undo stock"]
+    assert runs.journal.instance.failed_step == "card"
+
+
+async def test_undoes_a_call_beside_a_step_that_failed() -> None:
+    calls: list[str] = []
+    runs = Runs(prepared(calls, {"stock": [Refused("NONE")]}))
+    await runs.until_settled()
+    assert calls == ["stock", "card", "undo card"]
+
+
+async def test_data_are_read_only() -> None:
+    saga = Saga("changing", data=dict[str, int])
+
+    @saga.step(group="g")
+    def first(saga: SagaContext[Any]) -> None:
+        saga.data["n"] = 1
+
+    @saga.step(group="g")
+    def second(saga: SagaContext[Any]) -> None: ...
+
+    runs = Runs(saga)
+    await runs.until_settled()
+    assert runs.outcome == "COMPENSATED"
+    assert "read-only in a group" in runs.journal.instance.error_message
+
+
+async def test_a_group_at_the_end_ends_the_saga() -> None:
+    saga = Saga("grouped")
+
+    @saga.call(group="g")
+    def first(saga: SagaContext[Any]) -> None: ...
+
+    @saga.call(group="g")
+    def second(saga: SagaContext[Any]) -> None: ...
+
+    runs = Runs(saga)
+    await runs.take_up()
+    assert runs.outcome == "COMPLETED"
