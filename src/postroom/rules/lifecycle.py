@@ -4,7 +4,7 @@ Almost nothing of it is stored. A delivery row keeps one of four numbers (`Store
 whether it is pending, being sent or waiting follows from the clock and its lease.
 
     (nothing) ──ADD──────► pending ──CLAIM──► sending ──CONFIRM, DEDUPLICATE──► sent
-    (nothing) ──SCHEDULE─► waiting            sending ──FAIL, POSTPONE──► waiting
+    (nothing) ──SCHEDULE─► waiting            sending ──FAIL, POSTPONE, WAIT──► waiting
     waiting ──COME_DUE───► pending            sending ──GIVE_BACK, LOSE_LEASE──► pending
     dead ──REQUEUE───────► pending            sending ──EXHAUST, REJECT, …──► dead
     dead ──DISCARD───────► (nothing)          pending, waiting, sending ──EXPIRE──► expired
@@ -120,6 +120,7 @@ class Transition(Enum):
     DEDUPLICATE = "the same content was sent to its target before", _SENDING, State.SENT, None
     FAIL = "a send failed and will be retried", _SENDING, State.WAITING, Stored.RETRY
     POSTPONE = "its topic takes no messages, so it waits without being tried", _SENDING, State.WAITING, Stored.RETRY
+    WAIT = "a saga waits for an event or a time", _SENDING, State.WAITING, Stored.SCHEDULED
     EXHAUST = "a send failed and no attempt is left", _SENDING, State.DEAD, Stored.DEAD
     REJECT = "a send failed in a way that no retry can fix", _SENDING, State.DEAD, Stored.DEAD
     ABANDON = "claimed too often without ever being settled", _SENDING, State.DEAD, Stored.DEAD

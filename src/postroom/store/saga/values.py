@@ -110,3 +110,16 @@ class Received(Enum):
     UNKNOWN = auto()
     ENDED = auto()
     LEASE_LOST = auto()
+
+
+class Aborted(Enum):
+    """What became of the wish to abort an instance. Only the first has written anything."""
+
+    ABORTED = auto()
+    UNKNOWN = auto()
+    """There is no such instance, or it was removed after its end."""
+    ENDED = auto()
+    ALREADY_BACK = auto()
+    """It is being compensated."""
+    PAST_PIVOT = auto()
+    """It only goes forward: its pivot is done, or may be."""

@@ -1,0 +1,85 @@
+"""Abort an instance: take the lease from whoever has it, so that the running step cannot commit, and turn back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.rules.failures import cut
+from postroom.rules.naming import SAGA_PLAN, saga_key
+from postroom.rules.saga_plan import Direction, SagaOutcome, pivot_may_have_happened
+from postroom.store.admin.audit import ACTOR_LENGTH, Note, audit
+from postroom.store.saga.plan_header import plan_from_header
+from postroom.store.saga.values import Aborted
+from postroom.store.sql.dialect import text
+from postroom.store.sql.rows import headers_of
+from postroom.store.sql.states import in_state, ready
+from postroom.store.sql.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from postroom.rules.lifecycle import Stored
+    from postroom.store.saga.step_log import StepLog
+
+ABORTED = "ABORTED"
+"""The error code of an instance that was aborted."""
+ABORT = "saga_abort"
+
+
+class Aborting:
+    def __init__(self, log: StepLog) -> None:
+        self._sql = log.sql
+        self._log = log
+
+    def abort(self, id: str, by: str, reason: str) -> Steps[Aborted]:
+        """Turn an instance back, in the transaction that is open on the caller's connection.
+
+        A step that is running cannot commit any more. Unless it is `ABORTED` nothing is written. Raises
+        `SagaNotDecodable` if its plan cannot be read.
+        """
+        sql = self._sql
+        found = yield Query(
+            f"SELECT position, id, headers FROM {sql.outbox} WHERE idempotency_key = :key",
+            {"key": saga_key(sql.saga_name, id)},
+        )
+        for position, message, headers in found.rows:
+            plan = headers_of(text(headers) if isinstance(headers, bytes) else headers).get(SAGA_PLAN, "")
+            return (yield from self._abort(int(position), text(message), plan, Note(by, reason)))
+        return Aborted.UNKNOWN
+
+    def _abort(self, position: int, message: str, header: str, note: Note) -> Steps[Aborted]:
+        """Lock the delivery; only then read what is on record, in statements of their own."""
+        sql = self._sql
+        state = yield from sql.lock_in_any_state(position)
+        found = yield Query(f"SELECT direction, outcome, id FROM {sql.saga} WHERE position = :at", {"at": position})
+        if not found.rows:
+            return Aborted.UNKNOWN
+        direction, outcome, identifier = found.rows[0]
+        if state is None or outcome != SagaOutcome.OPEN:
+            return Aborted.ENDED
+        if direction == Direction.BACK:
+            return Aborted.ALREADY_BACK
+        known = (yield from self._log.on_record([position]))[position]
+        if pivot_may_have_happened(plan_from_header(header), known):
+            return Aborted.PAST_PIVOT
+        yield from self._turn(position, state, note)
+        details = {"saga": sql.saga_name, "id": text(identifier)}
+        yield from audit(sql.names, ABORT, note, [(position, message, details)])
+        return Aborted.ABORTED
+
+    def _turn(self, position: int, state: Stored, note: Note) -> Steps[None]:
+        sql = self._sql
+        yield Query(
+            f"UPDATE {sql.saga} SET direction = {int(Direction.BACK)}, error_code = :code, error_message = :text, "
+            "aborted_by = :by WHERE position = :position",
+            {
+                "code": ABORTED,
+                "text": cut(note.reason),
+                "by": cut(note.actor, ACTOR_LENGTH) or "unknown",
+                "position": position,
+            },
+        )
+        yield Query(
+            f"UPDATE {sql.delivery_by_key} SET {ready()}, due = {sql.dialect.never}, attempts = 0, claims = 0, "
+            f"error_code = '', error_message = '', failed_at = {sql.dialect.never}, {sql.free()} "
+            f"WHERE {in_state(state)} AND {sql.one}",
+            sql.place(position),
+        )

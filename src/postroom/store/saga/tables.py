@@ -1,0 +1,130 @@
+"""What all operations on instances share: the tables, and locking an instance's delivery, which is its one lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroom.errors import DatabaseUnreachable
+from postroom.rules.lifecycle import Stored
+from postroom.rules.naming import SAGA_QUEUE
+from postroom.rules.ordering import NO_LANE
+from postroom.store.sql.operations import Operations, chunks
+from postroom.store.sql.states import in_state, ready, unsettled
+from postroom.store.sql.steps import Query, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.store.outbox.leases import Claimed
+    from postroom.store.sql.names import Names
+
+_MOST_ROUNDS = 10
+
+
+class Held(NamedTuple):
+    """A delivery that is locked, under the token that was asked for."""
+
+    position: int
+    token: int
+    attempts: int
+    claims: int
+    error_code: str
+
+    @property
+    def clean(self) -> bool:
+        """Nothing has failed and nobody else has claimed it since it last made progress."""
+        return not self.attempts and self.claims == 1 and not self.error_code
+
+
+class SagaTables(Operations):
+    """The tables of one saga's instances. Its queue has nothing but their starts and signals, all without a key."""
+
+    def __init__(self, names: Names, name: str, *, notify: bool = False) -> None:
+        """`notify`: wake listening relays of what is added here, where the database can."""
+        super().__init__(names, f"{SAGA_QUEUE}{name}")
+        self.saga_name = name
+        self.notify = notify
+        self.saga, self.step, self.event = (self.tables[table] for table in ("saga", "saga_step", "saga_event"))
+        self.one = f"queue = :queue AND lane = {NO_LANE} AND position = :position"
+        """The condition for one delivery, next to its state."""
+        self._locks_rows = bool(self.dialect.for_update)
+
+    def place(self, position: int) -> dict[str, object]:
+        """The parameters of `one`."""
+        return {"queue": self.queue, "position": position}
+
+    def bytes_of(self, parameter: str) -> str:
+        """A parameter for bytes: see `as_bytes`."""
+        return {"mysql": f"unhex(:{parameter})", "postgresql": f":{parameter}::bytea"}.get(
+            self.names.dialect, f":{parameter}"
+        )
+
+    def as_bytes(self, value: bytes | None) -> bytes | str | None:
+        """Bytes as a parameter. On MySQL in hexadecimal: drivers differ in how they write bytes into a statement."""
+        return value.hex() if value is not None and self.names.dialect == "mysql" else value
+
+    def lock(self, claimed: Sequence[Claimed]) -> Steps[dict[int, Held]]:
+        """Lock the deliveries that are still held under their tokens; by position.
+
+        The token alone decides: late work counts if nobody has taken it over. SQLite, which locks no rows, writes: from
+        then on nobody else can.
+        """
+        wanted = {one.position: one.token for one in claimed}
+        held: dict[int, Held] = {}
+        for some in chunks(claimed):
+            columns = "position, token, attempts, claims, error_code"
+            if self._locks_rows:
+                source, these = self.only_deliveries(some)
+                listed = columns.replace("position", "d.position").replace(", ", ", d.")
+                found = yield Query(
+                    f"SELECT {listed} FROM {source} WHERE {ready('d')} AND d.queue = :queue AND {these} "
+                    f"ORDER BY d.position{self.dialect.for_update}",
+                    {"queue": self.queue},
+                )
+            else:
+                found = yield Query(
+                    f"UPDATE {self.delivery} SET token = token WHERE {ready()} AND queue = :queue "
+                    f"AND {self.places(some)} RETURNING {columns}",
+                    {"queue": self.queue},
+                )
+            held |= {row[0]: Held(*row) for row in found.rows if wanted[row[0]] == row[1]}
+        return held
+
+    def lock_in_any_state(self, position: int) -> Steps[Stored | None]:
+        """Lock an instance's delivery, whoever holds it; returns its stored state, or None if there is none.
+
+        The state is part of the key, so a delivery moves when it changes. A scan over all states could miss it: one
+        looks where it is, locks it there by its whole key, and if it is gone looks again.
+        """
+        if not self._locks_rows:
+            found = yield Query(
+                f"UPDATE {self.delivery} SET token = token WHERE {unsettled()} AND {self.one} RETURNING state",
+                self.place(position),
+            )
+            return Stored(found.rows[0][0]) if found.rows else None
+        for turn in range(_MOST_ROUNDS):
+            found = yield Query(
+                f"SELECT state FROM {self.delivery} WHERE {unsettled()} AND {self.one}", self.place(position)
+            )
+            # Under REPEATABLE READ, MySQL shows for ever where it was: from the second round on, all places are tried.
+            states = [Stored(row[0]) for row in found.rows] if turn == 0 else list(Stored)
+            for state in states:
+                if (yield from self._lock_in(state, position)):
+                    return state
+            if not found.rows:
+                return None
+        raise DatabaseUnreachable(
+            f"the delivery {position} of queue {self.queue} could not be locked in {_MOST_ROUNDS} rounds: try again"
+        )
+
+    def _lock_in(self, state: Stored, position: int) -> Steps[bool]:
+        locked = yield Query(
+            f"SELECT position FROM {self.delivery_by_key} WHERE {in_state(state)} AND {self.one}"
+            f"{self.dialect.for_update}",
+            self.place(position),
+        )
+        return bool(locked.rows)
+
+    def free(self) -> str:
+        """The assignments that end a lease."""
+        return f"token = 0, owner = '', leased_until = {self.dialect.never}"
