@@ -19,6 +19,9 @@ MOMENTS = {
     "inbox": ("received_at",),
     "idempotency": ("leased_until", "created_at", "finished_at", "expires_at"),
     "worker": ("seen_at",),
+    "saga": ("deadline", "started", "ended"),
+    "saga_step": ("started", "finished"),
+    "saga_event": ("received_at",),
 }
 _EARLIER = {
     "postgresql": "{moment} - make_interval(secs => :seconds::float8)",

@@ -25,8 +25,8 @@ from postroom.rules.naming import (
     saga_signal_key,
 )
 from postroom.saga.data import MAX_DATA_BYTES, NO_VALUE, to_json
-from postroom.saga.plan_header import plan_from_header, plan_to_header
 from postroom.saga.steps import checked_name
+from postroom.store.saga.plan_header import plan_from_header, plan_to_header
 
 if TYPE_CHECKING:
     import uuid

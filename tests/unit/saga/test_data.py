@@ -25,7 +25,7 @@ from postroom.errors import (
 from postroom.rules.saga_plan import Direction, Kind, PlannedStep, SagaOutcome
 from postroom.saga import SagaContext
 from postroom.saga.messages import Tell, read_signal, read_start, signal_message, tell_message
-from postroom.saga.plan_header import plan_from_header, plan_to_header
+from postroom.store.saga.plan_header import plan_from_header, plan_to_header
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 NAMES = st.text("ab-._0", min_size=1, max_size=50)
