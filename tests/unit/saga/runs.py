@@ -12,6 +12,8 @@ from postroom.saga.running.memory_journal import MemoryJournal
 from postroom.saga.running.reports import Reports
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from postroom import Saga
     from postroom.saga.running.left import Left
 
@@ -19,11 +21,20 @@ if TYPE_CHECKING:
 class Runs:
     """One instance of a saga, taken up as often as it is due."""
 
-    def __init__(self, saga: Saga[Any], data: Any = None, *, deadline: float | None = None, **journal: Any) -> None:
+    def __init__(
+        self,
+        saga: Saga[Any],
+        data: Any = None,
+        *,
+        deadline: float | None = None,
+        tracer: Tracer | None = None,
+        **journal: Any,
+    ) -> None:
         message = saga.start_message({} if data is None else data, "one")
         self.saga = saga
         self.journal = MemoryJournal(message, deadline, **journal)
         self.start = read_start(message.headers)
+        self.tracer = tracer
         self.events: list[Any] = []
         self.is_stopping = False
         self.parked: list[tuple[str, str]] = []
@@ -40,6 +51,7 @@ class Runs:
             reports=reports,
             classifier=DEFAULT_CLASSIFIER,
             worker="worker",
+            tracer=self.tracer,
             is_stopping=lambda: self.is_stopping,
             on_parked=lambda _claimed, code, text: self.parked.append((code, text)),
         )

@@ -87,6 +87,7 @@ class Attempts:
             timeout=action.timeout if direction is Direction.BACK else time_allowed(before, action.timeout),
             context=lambda connection: self._context(planned.name, direction, connection),
             value=value,
+            tracer=self._running.tracer,
         )
 
     def _context(self, step: str, direction: Direction, connection: Any) -> SagaContext[Any]:

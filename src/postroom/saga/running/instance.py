@@ -43,6 +43,8 @@ from postroom.store.saga.values import LOST, Entry, Event, Logged
 from postroom.telemetry.saga_events import SagaParked, SagaStranded, SagaTurned, StepEnd
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from postroom.rules.failures import Classifier
     from postroom.rules.saga_failures import Position
     from postroom.rules.saga_plan import SagaOutcome
@@ -76,6 +78,8 @@ class Running:
     """Learns under which claim an instance goes on."""
     on_parked: Callable[[Claimed, str, str], object] = lambda _claimed, _code, _text: None
     """Learns why an instance was parked."""
+    tracer: Tracer | None = None
+    """Makes the spans of steps; by default, that of the provider in force."""
 
 
 class _Lost(Exception):
