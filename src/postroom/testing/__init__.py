@@ -1,4 +1,4 @@
-"""Helpers for tests of applications: an outbox that records, and a relay and a consumer that run on demand."""
+"""Helpers for tests of applications: an outbox that records; a relay, a consumer and sagas that run on demand."""
 
 from __future__ import annotations
 
@@ -9,13 +9,28 @@ if TYPE_CHECKING:
     from postroom.testing.consuming import InMemoryConsumer
     from postroom.testing.delivering import InMemoryRelay
     from postroom.testing.recording import RecordingOutbox
+    from postroom.testing.running_sagas import arun_saga, run_saga
+    from postroom.testing.saga_runs import SagaRun
+    from postroom.testing.saga_scenarios import every_failure
 
-__all__ = ["InMemoryConsumer", "InMemoryRelay", "RecordingOutbox"]
+__all__ = [
+    "InMemoryConsumer",
+    "InMemoryRelay",
+    "RecordingOutbox",
+    "SagaRun",
+    "arun_saga",
+    "every_failure",
+    "run_saga",
+]
 
 _HOMES = {
     "InMemoryConsumer": "postroom.testing.consuming",
     "InMemoryRelay": "postroom.testing.delivering",
     "RecordingOutbox": "postroom.testing.recording",
+    "SagaRun": "postroom.testing.saga_runs",
+    "arun_saga": "postroom.testing.running_sagas",
+    "every_failure": "postroom.testing.saga_scenarios",
+    "run_saga": "postroom.testing.running_sagas",
 }
 
 

@@ -70,7 +70,8 @@ def test_the_plan_is_what_is_declared_in_that_order(saga: Saga[Any]) -> None:
 def test_a_step_is_retried_soon_and_a_compensation_for_long(saga: Saga[Any]) -> None:
     step = saga.step(nothing)
     undo = step.compensation(nothing)
-    assert (step.retry, step.timeout) == (RetryPolicy.consistency(), 30)
+    assert (step.retry.schedule, step.retry.max_attempts) == (RetryPolicy.consistency().schedule, 3)
+    assert step.timeout == undo.timeout == 30
     assert undo.retry.max_attempts == 15
     assert [undo.retry.delay(attempt, 0.5) for attempt in (1, 2, 10, 11, 14)] == [1, 2, 512, 600, 600]
 
