@@ -9,6 +9,7 @@ from postroom.rules.lifecycle import ClaimLimits
 from postroom.rules.naming import SAGA_QUEUE
 from postroom.rules.saga_plan import Direction, PlannedStep, StepOutcome
 from postroom.saga import messages
+from postroom.store.outbox.leases import Retry
 from postroom.store.outbox.writers import WRITERS
 from postroom.store.saga.saga_store import SagaStore
 from postroom.store.saga.values import Entry, Instance
@@ -59,7 +60,7 @@ class Sagas:
         self.room = room
         self.store = SagaStore(room.names, name)
         self.name = name
-        self._queue = room.on(f"{SAGA_QUEUE}{name}", limits=OFF)
+        self.queue = room.on(f"{SAGA_QUEUE}{name}", limits=OFF)
         self._numbers = itertools.count(1)
 
     def start(self, id: str = "", *, deadline: float | None = None, plan: Plan = PLAN, data: bytes = b"{}") -> int:
@@ -77,13 +78,16 @@ class Sagas:
         return message
 
     def claim(self, seconds: float = 30, worker: str = "worker", limit: int = 100) -> list[Claimed]:
-        return self.room.run(self._queue.rows.claim(worker, limit, seconds)).messages
+        return self.room.run(self.queue.rows.claim(worker, limit, seconds)).messages
 
     def running(self, **options: Any) -> Claimed:
         """A new instance that a worker has claimed."""
         position = self.start(**options)
         [claimed] = [one for one in self.claim() if one.position == position]
         return claimed
+
+    def retry(self, claimed: Claimed, delay: float) -> Retry:
+        return Retry(claimed, delay, "TIMEOUT", "no answer")
 
     def in_transaction(self, operation: Any, *args: Any, **options: Any) -> Any:
         """Run what belongs into a caller's transaction, and commit, on the room's driver."""

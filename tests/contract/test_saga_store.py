@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from postroom.errors import IdempotencyConflict
 from postroom.rules.lifecycle import Stored
 from postroom.rules.saga_plan import SagaOutcome, StepOutcome
+from postroom.saga import messages
+from postroom.store.outbox.leases import Retry
 from postroom.store.saga.values import Entry, Logged, LogItem
-from tests.contract.stored_sagas import FORWARD, NAME, Row, Sagas, done, failed, start_message
+from tests.contract.store_drivers import only_on
+from tests.contract.stored_sagas import BACK, FORWARD, NAME, Row, Sagas, done, failed, start_message, undone
 
 if TYPE_CHECKING:
     from postroom.store.sql.steps import Steps
@@ -112,3 +116,152 @@ class _RolledBack(Exception):
 
 def _or_roll_back(steps: Steps[Logged]) -> Steps[None]:
     raise _RolledBack((yield from steps))
+
+
+def test_the_last_log_ends_the_instance_and_tells_who_waits_for_it(room: Room, sagas: Sagas) -> None:
+    parent, child = Sagas(room, "parent"), sagas.running()
+    tell = messages.signal_message("parent", "order-1", "shipped", {"n": 1})
+    assert sagas.log(child, done("reserve"), end=SagaOutcome.COMPLETED, tell=tell) is Logged.WRITTEN
+    assert room.find_delivery(child.position) is None
+    assert room.receipts() == {child.position: "sent"}
+    assert sagas.row(child.position).outcome == SagaOutcome.COMPLETED
+    assert room.select("SELECT count(*) FROM {saga} WHERE ended >= started") == [(1,)]
+    [told] = parent.claim()
+    assert told.message.id == tell.id
+    assert sagas.log(child, done("reserve")) is Logged.LEASE_LOST
+
+
+def test_an_instance_whose_step_is_refused_does_not_end(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    sagas.log(claimed, done("reserve"))
+    tell = messages.signal_message("parent", "order-1", "shipped", None)
+    [logged] = room.run(sagas.store.log_many([LogItem(claimed, [done("reserve")], SagaOutcome.COMPLETED, tell)]))
+    assert logged is Logged.DONE_BEFORE
+    assert sagas.read(claimed.position).outcome is SagaOutcome.OPEN
+    assert room.positions() == [claimed.position]
+
+
+def test_many_are_logged_and_ended_at_once(room: Room, sagas: Sagas) -> None:
+    for _ in range(6):
+        sagas.start()
+    [*going, undone_one, lost, ended] = claimed = sagas.claim()
+    room.select("UPDATE {delivery} SET token = 1 WHERE position = :position", position=lost.position)
+    tell = messages.signal_message("parent", "order-1", "shipped", {"n": 1})
+    logged = room.run(
+        sagas.store.log_many(
+            [
+                LogItem(ended, [done("ship", b"1")], SagaOutcome.COMPLETED, tell),
+                *(LogItem(one, [done("reserve", b"2"), done("charge", data=b"{}")]) for one in going),
+                LogItem(lost, [done("reserve")]),
+                LogItem(undone_one, [], SagaOutcome.COMPENSATED),
+            ]
+        )
+    )
+    assert logged == [*[Logged.WRITTEN] * 4, Logged.LEASE_LOST, Logged.WRITTEN]
+    assert [sagas.read(one.position).outcome for one in claimed] == [0, 0, 0, 2, 0, 1]
+    assert room.receipts() == {ended.position: "sent", undone_one.position: "sent"}
+    assert [len(sagas.steps(one.position)) for one in claimed] == [2, 2, 2, 0, 0, 1]
+    assert sagas.read(going[1].position).rows[FORWARD, "charge"].data == b"{}"
+    assert len(Sagas(room, "parent").claim()) == 1
+    assert room.run(sagas.store.log_many([])) == []
+
+
+def test_progress_forgets_what_failed_before_it(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    room.run(sagas.queue.settlements.settle([Retry(claimed, 0, "TIMEOUT", "no answer")]))
+    [again] = sagas.claim()
+    assert (again.attempts, again.claims) == (1, 1)
+    assert sagas.log(again, done("reserve")) is Logged.WRITTEN
+    assert sagas.read(again.position).rows[FORWARD, "reserve"].attempts == 2
+    delivery = room.delivery(again.position)
+    assert (delivery.attempts, delivery.claims, delivery.error_code, delivery.error_message) == (0, 1, "", "")
+    room.advance(31)
+    [third] = sagas.claim()
+    assert third.claims == 2
+    [logged] = room.run(sagas.store.log_many([LogItem(third, [done("charge")])]))
+    assert logged is Logged.WRITTEN
+    assert room.delivery(third.position).claims == 1
+    assert sagas.read(third.position).rows[FORWARD, "charge"].attempts == 1
+
+
+@only_on("postgresql")
+def test_a_clean_delivery_is_locked_and_not_written(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    [before] = room.select("SELECT xmin::text, ctid::text FROM {delivery}")
+    sagas.log(claimed, done("reserve"))
+    room.run(sagas.store.log_many([LogItem(claimed, [done("charge")])]))
+    assert room.select("SELECT xmin::text, ctid::text FROM {delivery}") == [before]
+
+
+def test_a_turn_keeps_the_lease_under_a_new_token(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    sagas.log(claimed, done("reserve"))
+    room.run(sagas.queue.settlements.settle([Retry(claimed, 0, "TIMEOUT", "no answer")]))
+    [claimed] = sagas.claim()
+    before = room.delivery(claimed.position)
+    entries = [failed("charge"), Entry(BACK, "charge", StepOutcome.SKIPPED)]
+    assert room.run(sagas.store.turn(claimed, entries, "charge", "DECLINED", "no money", token=77))
+    assert sagas.row(claimed.position) == Row(1, 0, "charge", "DECLINED", "no money", "")
+    assert sagas.steps(claimed.position) == {(0, "reserve"): DONE, (0, "charge"): FAILED, (1, "charge"): SKIPPED}
+    after = room.delivery(claimed.position)
+    assert (after.token, after.attempts, after.claims, after.error_code) == (77, 0, 1, "")
+    assert (after.state, after.owner, after.leased_until) == (before.state, before.owner, before.leased_until)
+    # A function that timed out was left behind with the old token: its step must not commit any more.
+    assert sagas.log(claimed, done("ship")) is Logged.LEASE_LOST
+    going_back = msgspec.structs.replace(claimed, token=77)
+    assert sagas.log(going_back, undone("reserve"), end=SagaOutcome.COMPENSATED) is Logged.WRITTEN
+    assert sagas.row(claimed.position).outcome == SagaOutcome.COMPENSATED
+    instance = sagas.read(claimed.position)
+    assert (instance.failed_step, instance.error_code, instance.error_message) == ("charge", "DECLINED", "no money")
+
+
+def test_a_turn_is_refused_when_the_step_was_done_after_all(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    sagas.log(claimed, done("reserve"))
+    assert not room.run(sagas.store.turn(claimed, [failed("reserve")], "reserve", "TIMEOUT", "", token=77))
+    assert sagas.row(claimed.position).direction == FORWARD
+    assert room.delivery(claimed.position).token == claimed.token
+    assert sagas.steps(claimed.position) == {(0, "reserve"): DONE}
+
+
+def test_a_turn_without_a_step_has_its_reason_alone(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    assert room.run(sagas.store.turn(claimed, [], "", "DEADLINE", "x" * 9999, token=77, aborted_by="ann"))
+    row = sagas.row(claimed.position)
+    assert (row.failed_step, row.error_code, len(row.error_message), row.aborted_by) == ("", "DEADLINE", 512, "ann")
+
+
+def test_a_parked_instance_is_dead_and_audited(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    assert room.run(sagas.store.park(claimed, "charge", "TIMEOUT", "no answer", attempted=True))
+    delivery = room.delivery(claimed.position)
+    assert (delivery.state, delivery.attempts, delivery.token, delivery.owner) == (Stored.DEAD, 1, 0, "")
+    assert (delivery.error_code, delivery.error_message) == ("TIMEOUT", "no answer")
+    assert delivery.failed_at is not None
+    [entry] = room.audit()
+    assert (entry.action, entry.position, entry.message_id) == (
+        "saga_parked",
+        claimed.position,
+        str(claimed.message.id),
+    )
+    assert entry.details == {
+        "saga": NAME,
+        "step": "charge",
+        "attempts": 1,
+        "error_code": "TIMEOUT",
+        "error_message": "no answer",
+    }
+    assert sagas.claim() == []
+
+
+def test_an_instance_that_is_put_back_burns_neither_attempt_nor_claim(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    for _ in range(8):
+        assert room.run(sagas.store.put_back(claimed, "STEP_MISSING", "no function 'charge'", 30))
+        assert sagas.claim() == []
+        delivery = room.delivery(claimed.position)
+        assert (delivery.state, delivery.attempts, delivery.claims) == (Stored.SCHEDULED, 0, 0)
+        assert (delivery.error_code, delivery.error_message) == ("STEP_MISSING", "no function 'charge'")
+        room.advance(31)
+        [claimed] = sagas.claim()
+    assert (claimed.attempts, claimed.claims) == (0, 1)
