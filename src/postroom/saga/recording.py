@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from postroom.errors import IdempotencyConflict, SagaNotFound, SagaSettled
+from postroom.rules.naming import SAGA_ID, SAGA_QUEUE
 from postroom.runtime import wakeup
 from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.outbox.writers import WRITERS
+from postroom.store.saga.saga_store import SagaStore
+from postroom.store.saga.values import Aborted
 from postroom.store.sql.db_errors import explained
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Steps, arun, run
@@ -18,6 +22,11 @@ if TYPE_CHECKING:
     from postroom.settings import Settings
 
 T = TypeVar("T")
+_WHY_NOT = {
+    Aborted.ENDED: "it has ended",
+    Aborted.ALREADY_BACK: "it is already being compensated",
+    Aborted.PAST_PIVOT: "it has passed its pivot, or may have, and only goes forward",
+}
 
 
 class Recorder:
@@ -43,6 +52,36 @@ class Recorder:
         found = await arun(explained(operation(self._names_for(kind.dialect))), kind.execute)
         wakeup.notify()
         return found
+
+    def start(self, message: Message, deadline: float | None) -> Callable[[Names], Steps[str]]:
+        """Add an instance, and return its id. Raises `IdempotencyConflict`."""
+        name, id = message.topic.removeprefix(SAGA_QUEUE), message.headers[SAGA_ID]  # noqa: A001 - as in `start`
+
+        def added(names: Names) -> Steps[str]:
+            try:
+                yield from SagaStore(names, name, notify=self.notify).start(message, deadline)
+            except IdempotencyConflict:
+                raise IdempotencyConflict(
+                    f"saga {name!r} was started with other data under the id {id!r}: the same id must come with the "
+                    "same data; use another id for another instance"
+                ) from None
+            return id
+
+        return added
+
+    def abort(self, name: str, id: str, by: str, reason: str) -> Callable[[Names], Steps[None]]:
+        """Turn an instance back. Raises `SagaNotFound` or `SagaSettled`."""
+
+        def aborted(names: Names) -> Steps[None]:
+            outcome = yield from SagaStore(names, name, notify=self.notify).abort(id, by, reason)
+            if outcome is Aborted.UNKNOWN:
+                raise SagaNotFound(
+                    f"there is no saga {name!r} with the id {id!r}, or it has been removed since its end"
+                )
+            if outcome is not Aborted.ABORTED:
+                raise SagaSettled(f"saga {name!r} with the id {id!r} cannot be aborted: {_WHY_NOT[outcome]}")
+
+        return aborted
 
     def signal(self, message: Message) -> Callable[[Names], Steps[None]]:
         """Add a signal. A repetition of the same one adds nothing."""

@@ -1,4 +1,4 @@
-"""Saga: steps with their compensations, declared in plain Python; and what producers call."""
+"""Saga: steps with their compensations, declared in plain Python; started, signalled and aborted by producers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from postroom.errors import InvalidMessage, InvalidSetting, SagaNotDecodable
 from postroom.saga.data import MAX_DATA_BYTES, data_kind, from_json, to_json
 from postroom.saga.decorators import StepDecorators
-from postroom.saga.messages import checked_tell, queue_of_saga, signal_message, start_message
+from postroom.saga.messages import checked_id, checked_tell, queue_of_saga, signal_message, start_message
 from postroom.saga.recording import Recorder
 from postroom.saga.steps import checked_name, positive_seconds
 from postroom.settings import Settings
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from postroom.message import Message
     from postroom.saga.context import SagaContext
+
+    Id = str | int | uuid.UUID
 
 D = TypeVar("D")
 
@@ -134,10 +136,47 @@ class Saga(StepDecorators[D]):
             raise InvalidMessage(str(error)) from None
         return start_message(self.name, id, plan, encoded, checked_tell(tell))
 
+    def start(
+        self, connection: object, data: D, *, id: Id | None = None, tell: tuple[SagaContext[Any], str] | None = None
+    ) -> str:
+        """Start an instance in the connection's open transaction, and return its id.
+
+        It runs once the transaction has committed. Without ``id`` it gets a new one (UUIDv7). The same id with the same
+        data is the same instance, and nothing is written. ``tell=(saga, "shipped")``, given by a step of another saga,
+        signals that event to it when this instance ends, with its outcome and its data.
+
+        Raises `InvalidMessage`, `IdempotencyConflict` (other data under the same id) or `UnusableConnection`; then
+        nothing was written, and the transaction is still usable.
+        """
+        message = self.start_message(data, id, tell)
+        return self._recorder.run(connection, "saga.start", self._recorder.start(message, self.deadline))
+
+    async def astart(
+        self, connection: object, data: D, *, id: Id | None = None, tell: tuple[SagaContext[Any], str] | None = None
+    ) -> str:
+        """`start` for an async connection."""
+        message = self.start_message(data, id, tell)
+        return await self._recorder.arun(connection, "saga.astart", self._recorder.start(message, self.deadline))
+
+    def abort(self, connection: object, id: Id, *, by: str = "", reason: str = "") -> None:
+        """Undo an instance from where it stands, in the connection's open transaction.
+
+        A step that is running can no longer commit. ``by`` and ``reason`` are kept in the audit log. Raises
+        `SagaNotFound`, or `SagaSettled` if it has ended, is being undone already or has passed its pivot; then nothing
+        was written.
+        """
+        operation = self._recorder.abort(self.name, checked_id(id), by, reason)
+        self._recorder.run(connection, "saga.abort", operation)
+
+    async def aabort(self, connection: object, id: Id, *, by: str = "", reason: str = "") -> None:
+        """`abort` for an async connection."""
+        operation = self._recorder.abort(self.name, checked_id(id), by, reason)
+        await self._recorder.arun(connection, "saga.aabort", operation)
+
     def signal(
         self,
         connection: object,
-        id: str | int | uuid.UUID,
+        id: Id,
         event: str,
         payload: object = None,
         *,
@@ -155,7 +194,7 @@ class Saga(StepDecorators[D]):
     async def asignal(
         self,
         connection: object,
-        id: str | int | uuid.UUID,
+        id: Id,
         event: str,
         payload: object = None,
         *,
