@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from postroom.rules.saga_calls import call_headers, call_key, correlation_id
 from postroom.saga.data import from_json
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 
 D = TypeVar("D")
 T = TypeVar("T")
+
+
+class SagaFailure(NamedTuple):
+    """Why a saga is undone: the step that failed, or was next when it was aborted or its time was over; and the reason.
+
+    The code and the text are those of `Refused`, if the step raised that.
+    """
+
+    step: str
+    code: str
+    text: str
 
 
 class SagaContext(Generic[D]):
@@ -35,6 +46,7 @@ class SagaContext(Generic[D]):
         deadline: datetime | None,
         steps: Mapping[str, Step[..., Any]],
         results: Mapping[str, bytes | None],
+        failure: SagaFailure | None = None,
     ) -> None:
         """`steps` are those that the code declares; `results` are those of the steps that are done, as JSON."""
         self.name = name
@@ -52,6 +64,8 @@ class SagaContext(Generic[D]):
         """The open transaction, in which this step is logged too. None in a call, whose effects are elsewhere."""
         self.started_at = started_at
         self.deadline = deadline
+        self.failure = failure
+        """Why the saga is undone; None on the way forward."""
         self._steps = steps
         self._results = results
 

@@ -111,6 +111,15 @@ def test_S_4_a_call_that_refuses_at_once_is_not_undone() -> None:
     assert (run.error_code, run.error_message) == ("CARD_DECLINED", "no money")
 
 
+def test_S_1_a_compensation_knows_why_the_saga_is_undone() -> None:
+    saga = Saga("reasons")
+    told: list[Any] = []
+    saga.step(name="a")(lambda saga: told.append(saga.failure)).compensation(lambda saga: told.append(saga.failure))
+    saga.step(name="b")(lambda saga: None)
+    run_saga(saga, {}, fail={"b": Refused("NO_STOCK", "no chair")}, fail_undo={"a": [ValueError()]})
+    assert told == [None, ("b", "NO_STOCK", "no chair")], "also after a retry"
+
+
 def test_S_5_a_step_that_fails_once_is_tried_again() -> None:
     shop = Shop()
     run = shop.run(fail={"charge": [ConnectionError("away"), None], "reserve_stock": [KeyError]})

@@ -106,6 +106,7 @@ class Attempts:
             deadline=None if remaining is None else now + timedelta(seconds=remaining),
             steps=saga.steps,
             results=state.results,
+            failure=state.failure,
         )
 
     def _record(self, planned: PlannedStep, returned: Returned, event: Event | None, *, ends: bool) -> Record:

@@ -29,6 +29,7 @@ from postroom.rules.saga_failures import (
     without_event,
 )
 from postroom.rules.saga_plan import Direction, End, Kind, PlannedStep, Run, Undo
+from postroom.saga.context import SagaFailure
 from postroom.saga.data import from_json
 from postroom.saga.running.attempts import Attempts
 from postroom.saga.running.journal import NotBegun, Turning
@@ -295,8 +296,7 @@ class InstanceRun:
             # A call that was given up on may have committed after all; or the answer was lost, and it has turned.
             return await self._read_again(self.claimed, turned)
         self._recorder.go_on_as(turned)
-        self._state.enter(entries)
-        self._state.direction = Direction.BACK
+        self._state.turn(entries, SagaFailure(reason.step, reason.code, reason.text))
         self._reads = 0
         self._running.reports.event(SagaTurned(self._saga.name, self._state.id, reason.step, reason.code, reason.text))
         return None

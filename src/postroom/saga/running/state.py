@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.saga_failures import Position
 from postroom.rules.saga_plan import Direction, End, SagaOutcome, StepOutcome, next_move
+from postroom.saga.context import SagaFailure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,12 +33,15 @@ class InstanceState:
         self.results: dict[str, bytes | None] = {}
         """What steps returned that are done."""
         self.data = claimed.message.payload
+        self.failure: SagaFailure | None = None
         self._waited: dict[str, float] = {}
         self.load(instance, read_at)
 
     def load(self, instance: Instance, read_at: float) -> None:
         """Take over what was read."""
         self.direction = instance.direction
+        if self.direction is Direction.BACK:
+            self.failure = SagaFailure(instance.failed_step, instance.error_code, instance.error_message)
         self.has_ended = instance.outcome is not SagaOutcome.OPEN
         self._remaining, self._age, self._read_at = instance.remaining, instance.age, read_at
         self.data = self.claimed.message.payload
@@ -61,6 +65,11 @@ class InstanceState:
         """Note what was written."""
         for one in entries:
             self._enter(one.direction, one.step, one.outcome, one.result, one.data)
+
+    def turn(self, entries: Iterable[Entry], failure: SagaFailure) -> None:
+        """Note that it goes back from now on, and why."""
+        self.enter(entries)
+        self.direction, self.failure = Direction.BACK, failure
 
     def _enter(
         self, direction: Direction, step: str, outcome: StepOutcome, result: bytes | None, data: bytes | None
