@@ -11,6 +11,7 @@
     ├── Refused                               raised by a saga's function: the effect will never happen
     ├── SagaNotFound            (LookupError) there is no saga with this id
     ├── SagaSettled                           a saga can no longer be aborted
+    ├── SagaActRefused                        what an operator wants does not fit the saga's state
     ├── RetryExhausted                        a function failed as often as its retry policy allows
     ├── OperationFailed                       an operation failed; those before it were compensated
     ├── IdempotencyConflict                   the idempotency key belongs to another message
@@ -129,6 +130,10 @@ class NotCompensated(NamedTuple):
     """What the operation returned, such as the id of a payment."""
     error: BaseException
     """Why the compensation failed."""
+
+
+class SagaActRefused(PostroomError):
+    """An operator's act does not fit what the saga is, such as resuming one that runs. Nothing was written."""
 
 
 class IdempotencyConflict(PostroomError):

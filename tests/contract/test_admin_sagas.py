@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from postroom.admin import as_json
+from postroom.errors import InvalidSetting, SagaNotFound
+from postroom.rules.naming import SAGA_FORK_OF, SAGA_TELL
+from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
 from postroom.rules.saga_state import SagaState
 from postroom.store.admin.saga_filter import SagaFilter
 from postroom.store.admin.sagas import Sagas
-from tests.contract.saga_support import EVERY, make
+from tests.contract.saga_support import EVERY, Facts, make, record, start
 
 if TYPE_CHECKING:
     from tests.contract.store_drivers import Room
+
+BACK = Direction.BACK
 
 
 def listed(room: Room, which: SagaFilter | None = None, **page: int) -> list[int]:
@@ -35,3 +44,113 @@ def test_S_5_every_saga_is_listed_and_counted_by_its_state(room: Room) -> None:
     assert {(one.name, one.state): one.count for one in counts} == Counter(
         (names[position], one.state) for position, one in facts.items()
     )
+
+
+def test_S_5_sagas_are_found_by_name_id_code_and_age(room: Room) -> None:
+    old = start(room, "orders", "old")
+    room.execute("UPDATE {delivery} SET state = 3, error_code = 'TIMEOUT' WHERE position = :position", position=old)
+    room.execute(
+        f"UPDATE {{saga}} SET started = {room.dialect.later(':ago')} WHERE position = :at", ago=-3600.0, at=old
+    )
+    young = start(room, "orders", "young")
+    undone = make(room, "orders", "undone", Facts(Direction.BACK, SagaOutcome.COMPENSATED, None))
+    room.execute("UPDATE {saga} SET error_code = 'REFUSED' WHERE position = :position", position=undone)
+    other = start(room, "mails", "old")
+    assert listed(room, SagaFilter("orders")) == [undone, young, old]
+    assert listed(room, SagaFilter("mails")) == [other]
+    assert listed(room, SagaFilter("nothing")) == []
+    assert listed(room, SagaFilter("orders", ["old", "undone", "absent"])) == [undone, old]
+    assert listed(room, SagaFilter(code="TIMEOUT")) == [old]
+    assert listed(room, SagaFilter(code="REFUSED")) == [undone]
+    assert listed(room, SagaFilter(older_than=timedelta(minutes=50))) == [old]
+    assert listed(room, SagaFilter("orders", states=["parked", "compensated"])) == [undone, old]
+    assert listed(room, limit=2) == [other, undone]
+    assert listed(room, limit=2, before=undone) == [young, old]
+    assert room.admin().count_sagas(SagaFilter("orders")).total == 3
+    page = room.admin().sagas(limit=3)
+    assert [one.id for one in page] == ["old", "undone", "young"]
+    assert [one.position for one in room.admin().sagas(limit=3, before=page.next)] == [old]
+
+
+def test_S_5_signals_are_no_sagas(room: Room) -> None:
+    saga = start(room, "orders", "1")
+    room.add(3, queue="saga:orders", topic="saga:orders")
+    assert listed(room) == [saga]
+    assert [one.count for one in room.run(Sagas(room.names).open_counts())] == [1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"states": ["dead"]}, "'dead' is not valid: use started, running"),
+        ({"states": "parked"}, "give a list"),
+        ({"ids": ["1"]}, "give its name"),
+        ({"name": "orders", "ids": "1"}, "give a list"),
+        ({"older_than": timedelta(-1)}, "not negative"),
+        ({"as_of": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is the point
+    ],
+)
+def test_S_5_a_filter_that_makes_no_sense_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidSetting, match=problem):
+        SagaFilter(**fields)
+
+
+def test_S_5_one_saga_is_told_with_its_plan_steps_and_what_comes_next(room: Room) -> None:
+    start(room, "orders", "1/charge")
+    position = start(room, "orders", "1", headers={SAGA_TELL: '["parents","p-1","done"]', SAGA_FORK_OF: "0"})
+    record(room, position, "reserve", result=b'"seat 7"', data=b'{"seat":7}')
+    record(room, position, "charge", StepOutcome.FAILED, code="REFUSED")
+    room.execute(
+        "UPDATE {saga} SET direction = 1, failed_step = 'charge', error_code = 'REFUSED', error_message = 'no money' "
+        "WHERE position = :position",
+        position=position,
+    )
+    room.execute(
+        "UPDATE {delivery} SET state = 3, attempts = 15, error_code = 'CONNECTION', error_message = 'bank is away' "
+        "WHERE position = :position",
+        position=position,
+    )
+    room.execute(
+        "INSERT INTO {saga_event} (position, message_id, name, payload) VALUES (:position, :id, 'parcel', :payload)",
+        position=position,
+        id="00000000-0000-0000-0000-000000000001",
+        payload=b'{"at":"door"}',
+    )
+    told = room.admin().saga("orders", "1")
+    assert (told.state, told.direction, told.failed_step) == (SagaState.PARKED, Direction.BACK, "charge")
+    assert [step.name for step in told.plan] == ["reserve", "charge", "ship", "mail"]
+    assert [(step.step, step.outcome, step.result_bytes, step.result) for step in told.steps] == [
+        ("reserve", StepOutcome.DONE, 8, None),
+        ("charge", StepOutcome.FAILED, None, None),
+    ]
+    [coming] = told.next
+    assert (coming.step, coming.direction, coming.attempts, coming.error_code) == ("charge", BACK, 15, "CONNECTION")
+    assert told.explanation == (
+        "undoing charge failed for good (CONNECTION bank is away). It goes back, because charge failed (REFUSED no "
+        "money). Remove the cause and run `postroom sagas resume orders 1`; or do it by hand and run `postroom sagas "
+        "skip orders 1`"
+    )
+    assert told.parent is not None
+    assert (*told.parent, told.fork_of) == ("parents", "p-1", "done", "0")
+    assert [(one.name, one.id) for one in told.children] == [("orders", "1/charge")]
+    assert [(event.name, event.payload) for event in told.events] == [("parcel", None)]
+    assert (told.data, told.data_bytes) == (None, 10)
+    assert "seat" not in str(as_json(told))
+    whole = as_json(room.admin().saga("orders", "1", data=True), payload=True)
+    assert (whole["data"], whole["steps"][0]["result"], whole["events"][0]["payload"]) == (
+        *({"seat": 7}, "seat 7"),
+        {"at": "door"},
+    )
+
+
+def test_S_5_a_saga_that_is_not_there_is_named_with_what_is(room: Room) -> None:
+    start(room, "orders", "1")
+    for act in (
+        lambda: room.admin().saga("order", "1"),
+        lambda: room.admin().resume_saga("order", "1", actor="ada"),
+        lambda: room.admin().fork_saga("order", "1", step="a", actor="ada"),
+    ):
+        with pytest.raises(SagaNotFound, match=r"no saga 'order' with the id '1'.*names in use: orders"):
+            act()
+    with pytest.raises(SagaNotFound, match="no saga 'orders' with the id '2'"):
+        room.admin().abort_saga("orders", "2", actor="ada")

@@ -1,4 +1,4 @@
-"""Operate Postroom from code: status, messages, dead letters, clean-up, audit. `Admin` is sync, `AsyncAdmin` async.
+"""Operate Postroom from code: status, messages, dead letters, sagas, audit. `Admin` is sync, `AsyncAdmin` async.
 
 ::
 
@@ -13,13 +13,20 @@ from postroom.admin.async_admin import AsyncAdmin
 from postroom.admin.details import Delivery, Lease, MessageDetails, Why
 from postroom.admin.jsonable import as_json
 from postroom.admin.results import ActResult, Page, Refusal, Refused
+from postroom.admin.saga_details import NextStep, SagaDetails, SagaStep
+from postroom.admin.saga_results import RefusedSaga, SagaActResult, SagaFork, SagaRef, SagaTotal
 from postroom.rules.lifecycle import State
+from postroom.rules.saga_plan import Direction, Kind, PlannedStep, StepOutcome
+from postroom.rules.saga_state import SagaState
 from postroom.rules.why_not_sent import WhyNotSent
 from postroom.store.admin.audit import AuditEntry
 from postroom.store.admin.dead_letters import DeadLetter
 from postroom.store.admin.expired_leases import Released
 from postroom.store.admin.message_list import ListedMessage
 from postroom.store.admin.message_lookup import Blocker, Receipt
+from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
+from postroom.store.admin.saga_lookup import PendingEvent
+from postroom.store.admin.sagas import ListedSaga, SagaCount
 from postroom.store.admin.selection import ALL, Count, Filter, Progress
 from postroom.store.admin.status import QueueStatus, Status, Worker
 from postroom.store.outbox.held_targets import HeldTarget
@@ -27,6 +34,7 @@ from postroom.telemetry.events import Cleaned
 
 __all__ = [
     "ALL",
+    "EVERY_SAGA",
     "ActResult",
     "Admin",
     "AsyncAdmin",
@@ -36,20 +44,37 @@ __all__ = [
     "Count",
     "DeadLetter",
     "Delivery",
+    "Direction",
     "Filter",
     "HeldTarget",
+    "Kind",
     "Lease",
     "ListedMessage",
+    "ListedSaga",
     "MessageDetails",
+    "NextStep",
     "Page",
+    "PendingEvent",
+    "PlannedStep",
     "Progress",
     "QueueStatus",
     "Receipt",
     "Refusal",
     "Refused",
+    "RefusedSaga",
     "Released",
+    "SagaActResult",
+    "SagaCount",
+    "SagaDetails",
+    "SagaFilter",
+    "SagaFork",
+    "SagaRef",
+    "SagaState",
+    "SagaStep",
+    "SagaTotal",
     "State",
     "Status",
+    "StepOutcome",
     "Why",
     "WhyNotSent",
     "Worker",

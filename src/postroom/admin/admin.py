@@ -9,6 +9,7 @@ from postroom.compose.databases import open_store
 from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
+from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
 
     from postroom.admin.details import MessageDetails
     from postroom.admin.results import ActResult, Page
+    from postroom.admin.saga_details import SagaDetails
+    from postroom.admin.saga_results import SagaActResult, SagaFork, SagaTotal
     from postroom.message import Key
     from postroom.rules.lifecycle import State
     from postroom.store.admin.audit import AuditEntry
     from postroom.store.admin.dead_letters import DeadLetter
     from postroom.store.admin.expired_leases import Released
     from postroom.store.admin.message_list import ListedMessage
+    from postroom.store.admin.sagas import ListedSaga, SagaCount
     from postroom.store.admin.selection import Count, Progress
     from postroom.store.admin.status import Status, Worker
     from postroom.store.outbox.held_targets import HeldTarget
@@ -145,6 +149,88 @@ class Admin:
         """
         return self._run(self._steps.discard(which, Note(actor, reason), progress))
 
+    def sagas(self, which: SagaFilter = EVERY_SAGA, *, limit: int = 50, before: int | None = None) -> Page[ListedSaga]:
+        """Sagas, newest first, without their data. ``before`` is the `next` of the page before.
+
+        Open ones are found quickly, however many have ended. No index helps to find ended ones by name, error or age:
+        the database reads backwards until the page is full.
+        """
+        return self._run(self._steps.sagas.listed(which, limit, before))
+
+    def saga(self, name: str, id: str, *, data: bool = False) -> SagaDetails:
+        """Everything about a saga: what was done, what comes next, and what to do if it is stuck.
+
+        Its data, results and events only if asked for. Raises `SagaNotFound`.
+        """
+        return self._run(self._steps.sagas.details(name, id, data=data))
+
+    def saga_counts(self) -> tuple[SagaCount, ...]:
+        """How many sagas there are, by name and state. Reads all of them."""
+        return self._run(self._steps.sagas.counts())
+
+    def count_sagas(self, which: SagaFilter = EVERY_SAGA) -> SagaTotal:
+        """How many sagas match."""
+        return self._run(self._steps.sagas.total(which))
+
+    def resume_sagas(
+        self, which: SagaFilter, *, actor: str, reason: str = "", progress: Progress | None = None
+    ) -> SagaActResult:
+        """Let parked sagas go on where they stopped: due at once, with all attempts before them.
+
+        What is not parked is left alone. Works in batches, each a transaction that also writes the audit;
+        ``progress`` receives the size of each. When it raises, the batches before have been done: call it again.
+        """
+        return self._run(self._steps.sagas.resume(which, Note(actor, reason), progress))
+
+    def resume_saga(self, name: str, id: str, *, actor: str, reason: str = "") -> None:
+        """`resume_sagas` for one. Raises `SagaNotFound`, or `SagaActRefused` if it is not parked."""
+        self._run(self._steps.sagas.resume_one(name, id, Note(actor, reason)))
+
+    def skip_saga_steps(
+        self,
+        which: SagaFilter,
+        *,
+        actor: str,
+        step: str | None = None,
+        reason: str = "",
+        progress: Progress | None = None,
+    ) -> SagaActResult:
+        """Put the step or compensation that fails on record as skipped, and let the saga go on behind it.
+
+        It is for what has been done by hand. A step that is skipped is not undone if the saga goes back. ``step`` names
+        it, which is needed in a group of which several are left. Without ids and states in the filter, it applies to
+        parked and stranded sagas; by id, also to one that waits for a retry. Otherwise like `resume_sagas`.
+        """
+        return self._run(self._steps.sagas.skip(which, step, Note(actor, reason), progress))
+
+    def skip_saga_step(self, name: str, id: str, *, actor: str, step: str | None = None, reason: str = "") -> None:
+        """`skip_saga_steps` for one. Raises `SagaNotFound`, or `SagaActRefused` if there is nothing to skip."""
+        self._run(self._steps.sagas.skip_one(name, id, step, Note(actor, reason)))
+
+    def abort_sagas(
+        self, which: SagaFilter, *, actor: str, reason: str = "", progress: Progress | None = None
+    ) -> SagaActResult:
+        """Undo sagas that have not ended: whoever runs one loses it, and its running step cannot commit.
+
+        One that has passed its pivot, or goes back already, is left alone. Otherwise like `resume_sagas`.
+        """
+        return self._run(self._steps.sagas.abort(which, Note(actor, reason), progress))
+
+    def abort_saga(self, name: str, id: str, *, actor: str, reason: str = "") -> None:
+        """`abort_sagas` for one. Raises `SagaNotFound`, or `SagaActRefused` if it can no longer be aborted."""
+        self._run(self._steps.sagas.abort_one(name, id, Note(actor, reason)))
+
+    def fork_saga(
+        self, name: str, id: str, *, step: str, actor: str, new_id: str | None = None, reason: str = ""
+    ) -> SagaFork:
+        """Start a new saga from a step of an old one that has ended or is parked.
+
+        The new one has the old one's plan, first data and time limit. It takes over what the steps before ``step``
+        returned and how they changed the data, and never undoes them: they belong to the old saga. Without ``new_id``
+        it gets a new id. Raises `SagaNotFound`, or `SagaActRefused` if a step before was undone or not done.
+        """
+        return self._run(self._steps.sagas.fork(name, id, step, new_id, Note(actor, reason)))
+
     def cleanup(
         self, *, days: float | None = None, inbox_days: float | None = None, progress: Progress | None = None
     ) -> Cleaned:
@@ -169,7 +255,8 @@ class Admin:
     ) -> Page[AuditEntry]:
         """Who did what to which message, newest first; also to messages that are gone.
 
-        ``action`` is requeue, discard, cancel or conflict. ``before`` is the `next` of the page before.
+        ``action`` is requeue, discard, cancel, conflict, or what is done to sagas: saga_parked, saga_resumed,
+        saga_skipped, saga_aborted or saga_forked. ``before`` is the `next` of the page before.
         """
         return self._run(self._steps.audit(action, actor, message, limit, before))
 

@@ -9,6 +9,7 @@ from postroom.compose.databases import open_async_store
 from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
+from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
 
     from postroom.admin.details import MessageDetails
     from postroom.admin.results import ActResult, Page
+    from postroom.admin.saga_details import SagaDetails
+    from postroom.admin.saga_results import SagaActResult, SagaFork, SagaTotal
     from postroom.message import Key
     from postroom.rules.lifecycle import State
     from postroom.store.admin.audit import AuditEntry
     from postroom.store.admin.dead_letters import DeadLetter
     from postroom.store.admin.expired_leases import Released
     from postroom.store.admin.message_list import ListedMessage
+    from postroom.store.admin.sagas import ListedSaga, SagaCount
     from postroom.store.admin.selection import Count, Progress
     from postroom.store.admin.status import Status, Worker
     from postroom.store.outbox.held_targets import HeldTarget
@@ -113,6 +117,68 @@ class AsyncAdmin:
     ) -> ActResult:
         """`Admin.discard`."""
         return await self._run(self._steps.discard(which, Note(actor, reason), progress))
+
+    async def sagas(
+        self, which: SagaFilter = EVERY_SAGA, *, limit: int = 50, before: int | None = None
+    ) -> Page[ListedSaga]:
+        """`Admin.sagas`."""
+        return await self._run(self._steps.sagas.listed(which, limit, before))
+
+    async def saga(self, name: str, id: str, *, data: bool = False) -> SagaDetails:
+        """`Admin.saga`."""
+        return await self._run(self._steps.sagas.details(name, id, data=data))
+
+    async def saga_counts(self) -> tuple[SagaCount, ...]:
+        """`Admin.saga_counts`."""
+        return await self._run(self._steps.sagas.counts())
+
+    async def count_sagas(self, which: SagaFilter = EVERY_SAGA) -> SagaTotal:
+        """`Admin.count_sagas`."""
+        return await self._run(self._steps.sagas.total(which))
+
+    async def resume_sagas(
+        self, which: SagaFilter, *, actor: str, reason: str = "", progress: Progress | None = None
+    ) -> SagaActResult:
+        """`Admin.resume_sagas`."""
+        return await self._run(self._steps.sagas.resume(which, Note(actor, reason), progress))
+
+    async def resume_saga(self, name: str, id: str, *, actor: str, reason: str = "") -> None:
+        """`Admin.resume_saga`."""
+        await self._run(self._steps.sagas.resume_one(name, id, Note(actor, reason)))
+
+    async def skip_saga_steps(
+        self,
+        which: SagaFilter,
+        *,
+        actor: str,
+        step: str | None = None,
+        reason: str = "",
+        progress: Progress | None = None,
+    ) -> SagaActResult:
+        """`Admin.skip_saga_steps`."""
+        return await self._run(self._steps.sagas.skip(which, step, Note(actor, reason), progress))
+
+    async def skip_saga_step(
+        self, name: str, id: str, *, actor: str, step: str | None = None, reason: str = ""
+    ) -> None:
+        """`Admin.skip_saga_step`."""
+        await self._run(self._steps.sagas.skip_one(name, id, step, Note(actor, reason)))
+
+    async def abort_sagas(
+        self, which: SagaFilter, *, actor: str, reason: str = "", progress: Progress | None = None
+    ) -> SagaActResult:
+        """`Admin.abort_sagas`."""
+        return await self._run(self._steps.sagas.abort(which, Note(actor, reason), progress))
+
+    async def abort_saga(self, name: str, id: str, *, actor: str, reason: str = "") -> None:
+        """`Admin.abort_saga`."""
+        await self._run(self._steps.sagas.abort_one(name, id, Note(actor, reason)))
+
+    async def fork_saga(
+        self, name: str, id: str, *, step: str, actor: str, new_id: str | None = None, reason: str = ""
+    ) -> SagaFork:
+        """`Admin.fork_saga`."""
+        return await self._run(self._steps.sagas.fork(name, id, step, new_id, Note(actor, reason)))
 
     async def cleanup(
         self, *, days: float | None = None, inbox_days: float | None = None, progress: Progress | None = None

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.admin.details import MessageDetails
 from postroom.admin.results import ActResult, Page, Refusal
+from postroom.admin.saga_details import SagaDetails
+from postroom.admin.saga_json import acted_json, saga_json
+from postroom.admin.saga_results import SagaActResult
 from postroom.store.admin.dead_letters import DeadLetter
 from postroom.store.admin.status import Status, Worker
 
@@ -23,10 +26,13 @@ if TYPE_CHECKING:
 def as_json(result: DataclassInstance | Sequence[DataclassInstance], *, payload: bool = False) -> Any:
     """A result of `Admin` in the form that `--json` prints: a dict, or a list for a page or a tuple.
 
-    `payload` adds a message's payload: as text, or in base64 where it is not text.
+    `payload` adds a message's payload: as text, or in base64 where it is not text; of a saga, its data, results and
+    events.
     """
     if isinstance(result, Page | Sequence):
         return [as_json(item) for item in result]
+    if isinstance(result, SagaDetails):
+        return saga_json(result, payload=payload)
     if isinstance(result, MessageDetails):
         return {**_message(result), **(_payload(result) if payload else {})}
     form: Callable[[Any], dict[str, Any]] = _FORMS.get(type(result), asdict)
@@ -126,5 +132,6 @@ _FORMS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Worker: _worker,
     DeadLetter: _letter,
     ActResult: _acted,
+    SagaActResult: acted_json,
 }
 """Those whose JSON is not their fields as they are."""

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from postroom.admin.details import MessageDetails, details_of
+from postroom.admin.pages import one_more, page_of
 from postroom.admin.results import ActResult, Page, Refusal, Refused
+from postroom.admin.saga_steps import SagaSteps
 from postroom.errors import InvalidSetting, MessageNotFound
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
@@ -22,8 +24,7 @@ from postroom.store.admin.selection import Acted, Count, Filter, Progress, messa
 from postroom.store.admin.status import Status, StatusReader, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from datetime import datetime
+    from collections.abc import Collection, Sequence
     from uuid import UUID
 
     from postroom.message import Key
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Cleaned
-
-T = TypeVar("T")
 
 
 class AdminSteps:
@@ -47,6 +46,7 @@ class AdminSteps:
         self._lookup = MessageLookup(names, order)
         self._dead = DeadLetters(names)
         self._unsent = Cancellation(names, order)
+        self.sagas = SagaSteps(names)
 
     def status(self) -> Steps[Status]:
         return (yield from self._status.status())
@@ -69,9 +69,9 @@ class AdminSteps:
         as_of = yield from self._dead.clock()
         state = None if status is None else _state(status)
         rows = yield from MessageList(self._names).listed(
-            state, queue=queue, topic=topic, key=key, limit=_one_more(limit), before=before
+            state, queue=queue, topic=topic, key=key, limit=one_more(limit), before=before
         )
-        return _page(rows, limit, as_of, attrgetter("position"))
+        return page_of(rows, limit, as_of, attrgetter("position"))
 
     def message(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
         wanted = message_id(identifier)
@@ -96,8 +96,8 @@ class AdminSteps:
 
     def dead_letters(self, which: Filter, limit: int, before: int | None) -> Steps[Page[DeadLetter]]:
         as_of = yield from self._dead.clock()
-        rows = yield from self._dead.listed(which, _one_more(limit), before)
-        return _page(rows, limit, as_of, attrgetter("position"))
+        rows = yield from self._dead.listed(which, one_more(limit), before)
+        return page_of(rows, limit, as_of, attrgetter("position"))
 
     def dead_letter(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
         found = yield from self.message(identifier, payload=payload)
@@ -136,8 +136,8 @@ class AdminSteps:
         wanted = None if message is None else str(message_id(message))
         if action is not None and action not in ACTIONS:
             raise InvalidSetting(f"action = {action!r} is not valid: use {', '.join(ACTIONS)}")
-        rows = yield from AuditTrail(self._names).listed(action, actor, wanted, _one_more(limit), before)
-        return _page(rows, limit, as_of, attrgetter("id"))
+        rows = yield from AuditTrail(self._names).listed(action, actor, wanted, one_more(limit), before)
+        return page_of(rows, limit, as_of, attrgetter("id"))
 
     def _marks_kept(self) -> float:
         return self._settings.inbox_retention_days * DAY
@@ -170,18 +170,6 @@ def _state(status: State | str) -> State:
         return State(status)
     except ValueError:
         raise InvalidSetting(f"status = {status!r} is not valid: use {', '.join(State)}") from None
-
-
-def _one_more(limit: int) -> int:
-    """What to read for a page: one row more than it has tells whether another page follows."""
-    if limit < 1:
-        raise InvalidSetting(f"limit = {limit!r} is not valid: give 1 or more")
-    return limit + 1
-
-
-def _page(rows: Sequence[T], limit: int, as_of: datetime, cursor: Callable[[T], int]) -> Page[T]:
-    items = tuple(rows[:limit])
-    return Page(items, cursor(items[-1]) if len(rows) > limit else None, as_of)
 
 
 def _days(name: str, days: float) -> float:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
 
 ACTOR_LENGTH = 255
-ACTIONS = ("requeue", "discard", "cancel", "conflict")
+SAGA_ACTIONS = ("saga_parked", "saga_resumed", "saga_skipped", "saga_aborted", "saga_forked")
+ACTIONS = ("requeue", "discard", "cancel", "conflict", *SAGA_ACTIONS)
 """What the audit log tells of."""
 
 Entry = tuple[int, str | None, dict[str, Any]]
@@ -44,7 +45,8 @@ class AuditEntry:
     id: int
     at: datetime | None
     action: str
-    """requeue, discard, cancel; or conflict, where a worker found its lease lost."""
+    """requeue, discard, cancel; conflict, where a worker found its lease lost; or what was done to a saga:
+    saga_parked, saga_resumed, saga_skipped, saga_aborted, saga_forked."""
     actor: str
     reason: str
     """Why, in the actor's words; empty where none was given."""

@@ -34,7 +34,7 @@ class SagaFilter:
     older_than: timedelta | None = None
     """Only what was started longer ago than this."""
     as_of: datetime | None = None
-    """Only what was started by then. Take it from a page to act on what it showed."""
+    """Only what was started, and last failed, by then. Take it from a page or a count to act on what it showed."""
 
     def __post_init__(self) -> None:
         if isinstance(self.ids, str):

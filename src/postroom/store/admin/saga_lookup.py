@@ -74,6 +74,8 @@ class FoundSaga:
 
     saga: ListedSaga
     direction: Direction
+    turned_by: tuple[str, str]
+    """Code and text of the error for which it went back; empty if it did not."""
     message: Message
     """The message that started it."""
     records: tuple[StepRecord, ...]
@@ -109,13 +111,18 @@ class SagaLookup(Sagas):
             f"SELECT m.position, m.queue, 0, 0, 0, 0, {self.columns} FROM {self.outbox} m WHERE m.position = :position",
             {"position": position},
         )
-        direction = yield Query(f"SELECT direction FROM {self.saga} WHERE position = :position", {"position": position})
-        if not (listed and found.rows and direction.rows):
+        turned = yield Query(
+            f"SELECT direction, error_code, error_message FROM {self.saga} WHERE position = :position",
+            {"position": position},
+        )
+        if not (listed and found.rows and turned.rows):
             return None
+        direction, code, message = turned.rows[0]
         workers = yield from StatusReader(self.names).workers()
         return FoundSaga(
             saga=listed[0],
-            direction=Direction(direction.rows[0][0]),
+            direction=Direction(direction),
+            turned_by=(text(code), text(message)),
             message=self.message(found.rows[0]),
             records=(yield from self.records(position)),
             delivery=None if listed[0].ended_at else delivery,

@@ -111,6 +111,15 @@ class Sagas(SkipScan):
         )
         return [position for [position] in found.rows]
 
+    def count(self, which: SagaFilter = EVERY_SAGA) -> Steps[int]:
+        """How many match. Reads all of them."""
+        parts, params = yield from self._parts(which)
+        if not parts:
+            return 0
+        all_parts = " UNION ALL ".join(f"SELECT position FROM ({part}) p{n}" for n, part in enumerate(parts))
+        found = yield Query(f"SELECT count(*) FROM ({all_parts}) p", {**params, "limit": LAST, "before": LAST})
+        return int(found.rows[0][0])
+
     def read(self, positions: Sequence[int]) -> Steps[list[ListedSaga]]:
         """What there is to tell of these, in this order."""
         listed: dict[int, ListedSaga] = {}
@@ -158,6 +167,7 @@ class Sagas(SkipScan):
     def _parts(self, which: SagaFilter) -> Steps[tuple[list[str], dict[str, Any]]]:
         """A statement for each place where those may be that match: it reads an index backwards, for one page."""
         conditions, params = self._conditions(which)
+        failed = "" if which.as_of is None else "AND d.failed_at <= :as_of "
         only = ""
         if which.ids is not None:
             only = (
@@ -171,7 +181,7 @@ class Sagas(SkipScan):
                 label = queues.setdefault(queue, f"queue_{len(queues)}")
                 parts.append(
                     f"SELECT d.position FROM {self.delivery_as('d')} WHERE {in_state(stored, 'd')} "
-                    f"AND d.queue = :{label} AND d.lane = {NO_LANE} AND d.position < :before {only.format('d')}"
+                    f"AND d.queue = :{label} AND d.lane = {NO_LANE} AND d.position < :before {only.format('d')}{failed}"
                     # A scalar subquery, which no planner turns round: it would start at all sagas, ended ones included.
                     f"AND (SELECT 1 FROM {self.saga} s WHERE s.position = d.position AND {in_wanted} "
                     f"{conditions.format(code=' OR d.error_code = :code')}) = 1 "

@@ -153,13 +153,6 @@ class SelectedDeliveries(SkipScan):
             old_ones += int(found.rows[0][1])
         return Count(total, old_ones, as_of)
 
-    def clock(self) -> Steps[datetime]:
-        """The database's time."""
-        found = yield Query(f"SELECT {self.now}")
-        now = self.dialect.read_moment(found.rows[0][0])
-        assert now is not None  # noqa: S101 - every database has a clock
-        return now
-
     def act(
         self, which: Filter, batch: Callable[[KeyRange, int], Steps[Batch]], progress: Progress | None
     ) -> Steps[Acted]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ABORTED = "ABORTED"
 """The error code of an instance that was aborted."""
-ABORT = "saga_abort"
+ABORT = "saga_aborted"
 
 
 class Aborting:

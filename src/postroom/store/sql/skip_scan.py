@@ -10,11 +10,20 @@ from postroom.store.sql.states import in_state
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from postroom.rules.lifecycle import Stored
 
 
 class SkipScan(Operations):
     """For operations over all queues that go through deliveries in batches, without reading every row."""
+
+    def clock(self) -> Steps[datetime]:
+        """The database's time."""
+        found = yield Query(f"SELECT {self.now}")
+        now = self.dialect.read_moment(found.rows[0][0])
+        assert now is not None  # noqa: S101 - every database has a clock
+        return now
 
     def queues_with(self, state: Stored) -> Steps[list[str]]:
         """The queues that have deliveries in this stored state."""

@@ -1,17 +1,19 @@
-"""What operators do to the rows of a saga: lock, resume, put a step on record as skipped."""
+"""What operators do to the rows of sagas: lock, resume, put a step on record as skipped, copy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.errors import PostroomError
 from postroom.rules.failures import cut
-from postroom.rules.lifecycle import Stored, Transition
+from postroom.rules.lifecycle import Transition
 from postroom.rules.naming import SAGA_QUEUE
 from postroom.rules.ordering import NO_LANE
-from postroom.rules.saga_plan import StepOutcome
+from postroom.rules.saga_acts import Skip
+from postroom.rules.saga_plan import Direction, StepOutcome
 from postroom.store.admin.audit import ACTOR_LENGTH
 from postroom.store.admin.saga_lookup import SagaDelivery, SagaLookup
+from postroom.store.saga.tables import SagaTables
+from postroom.store.sql.dialect import text, whole_numbers
 from postroom.store.sql.operations import Place
 from postroom.store.sql.states import becomes, dead, in_state
 from postroom.store.sql.steps import Query, Steps
@@ -19,12 +21,11 @@ from postroom.store.sql.steps import Query, Steps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from postroom.rules.saga_acts import Skip
+    from postroom.rules.lifecycle import Stored
+    from postroom.rules.saga_acts import Fork
 
-MOST_LOOKS = 100
 
-
-class SagaActs(SagaLookup):
+class SagaRows(SagaLookup):
     """To be called within transactions."""
 
     def lock(self, name: str, position: int) -> Steps[SagaDelivery | None]:
@@ -32,19 +33,9 @@ class SagaActs(SagaLookup):
 
         What is read in later statements is then what is.
         """
-        queue = f"{SAGA_QUEUE}{name}"
-        for _ in range(MOST_LOOKS):
-            seen = yield from self.delivery_of(queue, position)
-            if seen is None:
-                return None
-            locked = yield Query(
-                f"SELECT 1 FROM {self.delivery_by_key} WHERE {in_state(seen.stored)} AND queue = :queue "
-                f"AND lane = {NO_LANE} AND position = :position{self.dialect.for_update}",
-                {"queue": queue, "position": position},
-            )
-            if locked.rows:
-                return (yield from self.delivery_of(queue, position))
-        raise PostroomError(f"saga {name} at position {position} changes its state too often to be locked: try again")
+        tables = SagaTables(self.names, name)
+        state = yield from tables.lock_in_any_state(position)
+        return None if state is None else (yield from self.delivery_of(tables.queue, position))
 
     def lock_parked(self, name: str, positions: Sequence[int]) -> Steps[list[int]]:
         """Lock the deliveries of those that are parked; returns which."""
@@ -89,3 +80,24 @@ class SagaActs(SagaLookup):
             f"VALUES (:position, :direction, :step, {int(StepOutcome.SKIPPED)}, :number, 0, :worker)",
             {**params, "number": before.rows[0][0]},
         )
+
+    def copy(self, old: int, new: int, fork: Fork, actor: str) -> Steps[None]:
+        """Give a new saga the record of the steps that it takes over, and keep it from undoing them."""
+        table = self.tables["saga_step"]
+        if not fork.kept:
+            return
+        kept = {f"step_{n}": step for n, step in enumerate(fork.kept)}
+        copied = "step, outcome, number, attempts, worker, started, finished, result, data, error_code, error_message"
+        yield Query(
+            f"INSERT INTO {table} (position, direction, {copied}) SELECT {new}, direction, {copied} FROM {table} "
+            f"WHERE position = {old} AND direction = {int(Direction.FORWARD)} "
+            f"AND step IN ({', '.join(f':{label}' for label in kept)})",
+            kept,
+        )
+        for step in fork.not_undone:
+            yield from self.skip(new, Skip(Direction.BACK, step), actor)
+
+    def message_ids(self, positions: Sequence[int]) -> Steps[dict[int, str]]:
+        """The ids of the messages that started these, by position."""
+        found = yield Query(f"SELECT position, id FROM {self.outbox} WHERE position IN ({whole_numbers(positions)})")
+        return {position: text(identifier) for position, identifier in found.rows}
