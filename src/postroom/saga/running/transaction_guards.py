@@ -1,0 +1,107 @@
+"""Guards: find out whether a function has ended the transaction that it was given.
+
+Its effects would then be committed without the step's log, or gone while the log says that they are there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postroom.saga.running.step_failures import StepMisused
+from postroom.store.connections.async_kinds import Asyncpg, SQLAlchemyAsyncConnection, SQLAlchemyAsyncSession
+from postroom.store.connections.sync_kinds import Django, SQLAlchemyConnection, SQLAlchemySession
+from postroom.store.sql.db_errors import is_aborted, is_lost_connection, is_undone
+from postroom.store.sql.steps import Query
+
+if TYPE_CHECKING:
+    from postroom.store.connections.async_kinds import AsyncKind
+    from postroom.store.connections.sync_kinds import SyncKind
+
+ENDED = (
+    "the function has committed or rolled back its transaction: leave its end to the saga, which commits the effects "
+    "together with the step's log"
+)
+ABORTED = (
+    "the function went on after a statement had failed, and PostgreSQL undoes such a transaction: let the error out, "
+    "or have a savepoint around the statement"
+)
+BEGIN, END = "SAVEPOINT postroom_step", "RELEASE SAVEPOINT postroom_step"
+
+
+class SyncGuard:
+    """Watches a sync connection's transaction: SQLAlchemy tells; elsewhere a savepoint does, which ends with it."""
+
+    def __init__(self, connection: Any, kind: SyncKind) -> None:
+        self._connection = connection
+        self._kind = kind
+        self._transaction: Any = None
+        if isinstance(kind, SQLAlchemyConnection):
+            self._transaction = kind.connection.get_transaction()
+        elif not isinstance(kind, Django):  # which refuses by itself
+            kind.execute(Query(BEGIN))
+
+    def check(self) -> None:
+        """Write what an ORM has not written yet. Raises `StepMisused` if the transaction is not the same any more."""
+        try:
+            if isinstance(self._kind, SQLAlchemySession):
+                self._connection.flush()  # its writes could wait for locks while others wait for ours
+                transaction = self._connection.connection().get_transaction()
+            elif isinstance(self._kind, SQLAlchemyConnection):
+                transaction = self._kind.connection.get_transaction()
+            else:
+                transaction = None
+                if not isinstance(self._kind, Django):
+                    self._kind.execute(Query(END))
+        except Exception as error:
+            raise explained(error) from error
+        _require(transaction is self._transaction)
+
+
+class AsyncGuard:
+    """`SyncGuard` for an async connection."""
+
+    def __init__(self, connection: Any, kind: AsyncKind) -> None:
+        self._connection = connection
+        self._kind = kind
+        self._transaction: Any = None
+
+    async def begin(self) -> None:
+        """Look at the transaction before the function gets it."""
+        if isinstance(self._kind, SQLAlchemyAsyncConnection):
+            self._transaction = self._kind.connection.sync_connection.get_transaction()
+        elif not isinstance(self._kind, Asyncpg):
+            await self._kind.execute(Query(BEGIN))
+
+    async def check(self) -> None:
+        """Write what an ORM has not written yet. Raises `StepMisused` if the transaction is not the same any more."""
+        transaction = None
+        try:
+            if isinstance(self._kind, SQLAlchemyAsyncSession):
+                await self._connection.flush()
+                transaction = (await self._connection.connection()).sync_connection.get_transaction()
+            elif isinstance(self._kind, SQLAlchemyAsyncConnection):
+                transaction = self._kind.connection.sync_connection.get_transaction()
+            elif isinstance(self._kind, Asyncpg):
+                _require(not await self._kind.autocommits())
+            else:
+                await self._kind.execute(Query(END))
+        except Exception as error:
+            raise explained(error) from error
+        _require(transaction is self._transaction)
+
+
+def explained(error: Exception) -> Exception:
+    """What the database's answer says about what the function did; the error itself if it says nothing."""
+    if isinstance(error, StepMisused) or is_lost_connection(error) or is_undone(error):
+        return error
+    if is_aborted(error):
+        return StepMisused(ABORTED)
+    said = str(error).lower()
+    if "savepoint" in said or "closed transaction" in said:
+        return StepMisused(ENDED)
+    return error
+
+
+def _require(is_same: bool) -> None:  # noqa: FBT001 - the only thing it is about
+    if not is_same:
+        raise StepMisused(ENDED)
