@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.store.saga.aborting import Aborting
+from postroom.store.saga.postgresql_step_log import PostgreSQLStepLog
 from postroom.store.saga.reading import Reading
 from postroom.store.saga.starting import Starting
 from postroom.store.saga.step_log import StepLog
@@ -29,7 +30,7 @@ class SagaStore:
         self.sql = SagaTables(names, name, notify=notify)
         starting = Starting(self.sql)
         reading = Reading(self.sql)
-        log = StepLog(self.sql)
+        log = (PostgreSQLStepLog if names.dialect == "postgresql" else StepLog)(self.sql)
         turning = Turning(log)
         waiting = WaitingForEvents(log, starting)
         self.start = starting.start
