@@ -132,8 +132,7 @@ def after_step_failure(at: Position, failures: Sequence[StepFailure], random: fl
     """
     delays: list[float] = []
     for failed in failures:
-        answered = failed.refused or failed.failure is not Failure.TRANSIENT
-        binding = _binds(at, untried=answered and _is_untried(at))
+        binding = _binds(at, untried=failed.refused and _is_untried(at))
         if failed.refused:
             return _stop(Why.REFUSED, failed.step.name, binding=binding)
         verdict = after_failure(at.attempts + 1, failed.policy, failed.failure, random)

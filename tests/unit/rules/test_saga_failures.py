@@ -121,18 +121,17 @@ class TestGroups:
 class TestAPivotThatNothingCanUndo:
     """A call without compensation: once it may have happened, going back would leave it behind."""
 
-    def test_an_answer_to_the_first_attempt_turns(self) -> None:
+    def test_refused_at_the_first_attempt_it_turns(self) -> None:
         assert after(AT_PIVOT, refused(PAY)) == Turn(Why.REFUSED, "pay")
-        assert after(AT_PIVOT, permanent(PAY)) == Turn(Why.PERMANENT, "pay")
 
-    def test_without_an_answer_it_parks(self) -> None:
+    def test_with_any_other_failure_it_parks(self) -> None:
         once = RetryPolicy.table([1], max_attempts=1)
         assert after(AT_PIVOT, transient(PAY, once)) == Park(Why.EXHAUSTED, "pay")
+        assert after(AT_PIVOT, permanent(PAY)) == Park(Why.PERMANENT, "pay")
 
     @pytest.mark.parametrize("at", [replace(AT_PIVOT, attempts=1), replace(AT_PIVOT, claims=2)])
-    def test_an_answer_to_a_later_attempt_parks(self, at: Position) -> None:
+    def test_refused_at_a_later_attempt_it_parks(self, at: Position) -> None:
         assert after(at, refused(PAY)) == Park(Why.REFUSED, "pay")
-        assert after(at, permanent(PAY)) == Park(Why.PERMANENT, "pay")
 
     def test_the_deadline_ends_it_only_before_the_first_attempt(self) -> None:
         late = replace(AT_PIVOT, remaining=0)
