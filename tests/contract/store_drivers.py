@@ -139,7 +139,7 @@ class Room:
 
     def __init__(self, store: BlockingStore, driver: Driver, producer: Store, url: str = "") -> None:
         self.store = store
-        self._url = url
+        self.url = url
         self._admins: dict[Order, Admin] = {}
         self._runner = asyncio.Runner()
         self.producer = producer
@@ -163,7 +163,7 @@ class Room:
     def admin(self, order: Order = Order.HOLD) -> Admin:
         """`Admin` on the room's driver; where that is async, `AsyncAdmin`."""
         if order not in self._admins:
-            url, asynchronous = self.driver.url(self._url), self.driver.opened is BridgedStore
+            url, asynchronous = self.driver.url(self.url), self.driver.opened is BridgedStore
             self._admins[order] = (
                 cast("Admin", AwaitedAdmin(AsyncAdmin(url, order=order.value), self._runner))
                 if asynchronous
