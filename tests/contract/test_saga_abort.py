@@ -29,23 +29,22 @@ def abort(sagas: Sagas, id: str = "order-7") -> Aborted:
 @pytest.mark.parametrize("state", ["new", "leased", "waiting", "retry", "parked"])
 def test_an_abort_takes_the_lease_and_turns_back(room: Room, sagas: Sagas, state: str) -> None:
     position = sagas.start("order-7")
-    if state != "new":
-        [claimed] = sagas.claim()
-        match state:
-            case "waiting":
-                room.run(sagas.store.wait(claimed, "delivered", "parcel", 60))
-            case "retry":
-                room.run(sagas.queue.settlements.settle([sagas.retry(claimed, 60)]))
-            case "parked":
-                room.run(sagas.store.park(claimed, "charge", "TIMEOUT", "no answer", attempted=True))
+    held = sagas.claim() if state != "new" else []
+    for claimed in held:
+        if state == "waiting":
+            room.run(sagas.store.wait(claimed, "delivered", "parcel", 60))
+        elif state == "retry":
+            room.run(sagas.queue.settlements.settle([sagas.retry(claimed, 60)]))
+        elif state == "parked":
+            room.run(sagas.store.park(claimed, "charge", "TIMEOUT", "no answer", attempted=True))
     assert abort(sagas) is Aborted.ABORTED
     assert sagas.row(position) == Row(1, 0, "", "ABORTED", "no longer wanted", "ann")
     delivery = room.delivery(position)
     assert (delivery.state, delivery.token, delivery.owner, delivery.leased_until) == (Stored.READY, 0, "", None)
     assert (delivery.attempts, delivery.claims, delivery.error_code) == (0, 0, "")
     if state == "leased":
-        assert sagas.log(claimed, done("reserve")) is Logged.LEASE_LOST
-        assert room.run(sagas.queue.renewals.renew([claimed], [], 30)).lost == [claimed]
+        assert sagas.log(held[0], done("reserve")) is Logged.LEASE_LOST
+        assert room.run(sagas.queue.renewals.renew(held, [], 30)).lost == held
     [again] = sagas.claim(worker="other")  # it goes back at once
     assert again.position == position
     entry = room.audit()[-1]

@@ -68,6 +68,11 @@ def saga_signal_key(name: str, id: str, event: str, message_id: str) -> str:
     return f"{RESERVED}signal:{_hash(json.dumps([name, id, event, message_id]))}"
 
 
+def is_saga_queue(queue: str) -> bool:
+    """Whether the queue holds the instances of a saga, and signals to them."""
+    return queue.startswith(SAGA_QUEUE)
+
+
 def is_ledger_header(name: str) -> bool:
     """Whether anybody who ignores case, spaces and underscores would take this header for the ledger's."""
     return name.strip().casefold().replace("_", "-") == LEDGER

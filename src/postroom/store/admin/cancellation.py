@@ -60,7 +60,11 @@ class Cancellation(SelectedDeliveries):
         self._blocked = BEHIND.format(**self.tables, holds_key=holds_key(order, "b"))
 
     def cancel(self, which: Filter = ALL, note: Note = UNSIGNED, progress: Progress | None = None) -> Steps[Acted]:
-        """Remove messages for good, and let those behind them on their keys go in their order."""
+        """Remove messages for good, and let those behind them on their keys go in their order.
+
+        Raises `InvalidSetting` if a saga is among them; then none is removed.
+        """
+        yield from self.refuse_sagas(which)
         done = yield from self.act(which, partial(self._batch, which, note), progress)
         if which.ids is not None and which.code is None and which.queue is None:
             left = sorted({*map(str, which.ids)} - {*map(str, done.ids), *map(str, done.sending)})
@@ -104,7 +108,7 @@ class Cancellation(SelectedDeliveries):
         found = yield Query(
             f"SELECT d.position, d.lane, {self._blocked}, d.leased_until > {self.now}, d.attempts, d.error_code, "
             f"m.id, m.topic, m.ordering_key, m.headers {self.source} WHERE {part.condition(after)}{conditions}"
-            f"ORDER BY d.position LIMIT {CHUNK}{self.dialect.for_update_of('d')}",
+            f"{self.but_sagas(part.queue)}ORDER BY d.position LIMIT {CHUNK}{self.dialect.for_update_of('d')}",
             {**params, "queue": part.queue},
         )
         rows = [_Unsent(*row) for row in found.rows]

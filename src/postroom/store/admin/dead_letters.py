@@ -85,15 +85,20 @@ class DeadLetters(SelectedDeliveries):
         return (yield from self.act(which, partial(self._batch, which, "requeue", note, self._revive), progress))
 
     def discard(self, which: Filter = ALL, note: Note = UNSIGNED, progress: Progress | None = None) -> Steps[Acted]:
-        """Remove dead messages for good; otherwise like `requeue`."""
+        """Remove dead messages for good; otherwise like `requeue`.
+
+        Raises `InvalidSetting` if a saga that is parked is among them; then none is removed.
+        """
+        yield from self.refuse_sagas(which)
         return (yield from self.act(which, partial(self._batch, which, "discard", note, self._remove), progress))
 
     def _batch(self, which: Filter, action: str, note: Note, act: Act, part: KeyRange, after: int) -> Steps[Batch]:
         if action == "discard" and part.lane != NO_LANE:  # those behind them on their keys may go
             yield from self.reread_lanes(part.queue, [part.lane])
+        left_out = self.but_sagas(part.queue) if action == "discard" else ""  # one may have been parked meanwhile
         conditions, params = self.conditions(which)
         found = yield Query(
-            f"SELECT {self._columns} {self.source} WHERE {part.condition(after)}{conditions}"
+            f"SELECT {self._columns} {self.source} WHERE {part.condition(after)}{conditions}{left_out}"
             f"ORDER BY d.position LIMIT {CHUNK}{self.dialect.for_update_of('d')}",
             {**params, "queue": part.queue},
         )

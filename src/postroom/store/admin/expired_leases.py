@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
+from postroom.rules.naming import is_saga_queue
 from postroom.rules.ordering import NO_LANE
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import CHUNK
@@ -29,9 +30,14 @@ class ExpiredLeases(SkipScan):
     """Expired leases of all queues."""
 
     def release(self, progress: Progress | None = None) -> Steps[Released]:
-        """Release them, in small batches. Active leases stay, and so do counts of claims."""
+        """Release them, in small batches. Active leases stay, and so do counts of claims.
+
+        Those of sagas stay too: late work that nobody has taken over still counts there.
+        """
         messages = 0
         for queue in (yield from self.queues_with(Stored.READY)):
+            if is_saga_queue(queue):
+                continue
             after: int | None = 0
             while after is not None:
                 positions = yield from self.transaction(self._release_messages, queue, after)

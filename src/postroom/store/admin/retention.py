@@ -1,15 +1,21 @@
-"""Retention: remove what is old and done, in small batches. What is not sent, or dead, stays however old it is."""
+"""Retention: remove what is old and done, in small batches. What is not sent, or dead, stays however old it is.
+
+A saga counts from its end, and is removed whole: its message, its record and its events.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from postroom.rules.saga_plan import SagaOutcome
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
 from postroom.telemetry.events import Cleaned
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postroom.store.admin.selection import Progress
     from postroom.store.sql.names import Names
 
@@ -95,12 +101,24 @@ class Retention(Operations):
             f"ORDER BY position LIMIT :batch{self.dialect.skip_locked}",
             {"ago": -seconds, "batch": batch, "after": after},
         )
-        removed = [position for [position] in found.rows]
-        if removed:
-            positions = whole_numbers(removed)
+        settled = [position for [position] in found.rows]
+        if settled:
+            positions = whole_numbers(sorted({*settled} - (yield from self._remove_sagas(settled))))
             yield Query(f"DELETE FROM {self.outbox} WHERE position IN ({positions})")
             yield Query(f"DELETE FROM {self.receipt} WHERE position IN ({positions})")
-        return removed
+        return settled
+
+    def _remove_sagas(self, positions: Sequence[int]) -> Steps[set[int]]:
+        """Remove all of the sagas that ended; returns those that are open, which stay whole whatever a receipt says."""
+        found = yield Query(
+            f"SELECT position, outcome FROM {self.tables['saga']} WHERE position IN ({whole_numbers(positions)})"
+        )
+        sagas = {position: SagaOutcome(outcome) for position, outcome in found.rows}
+        ended = whole_numbers([position for position, outcome in sagas.items() if outcome is not SagaOutcome.OPEN])
+        if sagas:
+            for table in ("saga_event", "saga_step", "saga"):
+                yield Query(f"DELETE FROM {self.tables[table]} WHERE position IN ({ended})")
+        return {position for position, outcome in sagas.items() if outcome is SagaOutcome.OPEN}
 
     def _first_group(self, kept: _Kept, where: str, value: str) -> Steps[str | None]:
         group = kept.group

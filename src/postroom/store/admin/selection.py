@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from uuid import UUID
 
 from postroom.errors import InvalidSetting
+from postroom.rules.naming import is_saga_queue
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import chunks
 from postroom.store.sql.skip_scan import SkipScan
@@ -171,6 +172,30 @@ class SelectedDeliveries(SkipScan):
                     progress(len(done.done))
                 after = done.last
         return Acted(count, [ids[position] for position in sorted(ids)], sending)
+
+    def refuse_sagas(self, which: Filter) -> Steps[None]:
+        """Raise `InvalidSetting` if an instance of a saga is among them: what is removed here would break it.
+
+        Signals to sagas are messages like others.
+        """
+        conditions, params = self.conditions(which)
+        for part in (yield from self.ranges(which)):
+            if is_saga_queue(part.queue):
+                found = yield Query(
+                    f"SELECT s.name, s.id {self.source} JOIN {self.tables['saga']} s ON s.position = d.position "
+                    f"WHERE {part.condition()}{conditions}LIMIT 1",
+                    {**params, "queue": part.queue},
+                )
+                for name, identifier in found.rows:
+                    raise InvalidSetting(
+                        f"the saga {name} {identifier} is among them, and removing its message would break it: resume, "
+                        f"skip or abort it with `postroom sagas`, and choose the others by queue, topic or id"
+                    )
+
+    def but_sagas(self, queue: str) -> str:
+        """The condition that leaves the instances of sagas out, with AND before it; for other queues nothing."""
+        instance = f"SELECT 1 FROM {self.tables['saga']} s WHERE s.position = d.position"
+        return f"AND NOT EXISTS ({instance}) " if is_saga_queue(queue) else ""
 
     def ranges(self, which: Filter) -> Steps[list[KeyRange]]:
         """The parts of the primary key in which selected deliveries may be."""
