@@ -38,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     default_topic: Annotated[str, Word] = "events.default"
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     batch: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+    saga_concurrency: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 16
     poll_interval_sec: Annotated[float, msgspec.Meta(gt=0, le=HOUR)] = 0.5
     lock_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 120.0
     lane_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 15.0
@@ -84,6 +85,7 @@ class SettingsOverrides(TypedDict, total=False):
     routes: Mapping[str, str] | None
     default_topic: str | None
     concurrency: int | None
+    saga_concurrency: int | None
     poll_interval_sec: float | None
     lock_lease_sec: float | None
     lane_lease_sec: float | None

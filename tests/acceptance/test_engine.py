@@ -11,9 +11,9 @@ from sqlalchemy import text
 
 from postroom import Message
 from postroom.brokers.memory import MemoryBroker
-from postroom.brokers.port import Capabilities
+from postroom.brokers.port import NOT_SENT, Capabilities
 from postroom.compose.databases import open_checked_store
-from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST, PublishToBroker
+from postroom.delivery.destination import ALREADY_SETTLED, IN_HAND, LEASE_LOST, PublishToBroker
 from postroom.delivery.engine import Engine
 from postroom.delivery.queue import EngineOptions, Queue
 from postroom.rules.lifecycle import OutcomeCode
@@ -32,7 +32,7 @@ from tests.acceptance.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from postroom.delivery.destination import Outcome
+    from postroom.delivery.destination import Landing, Outcome
     from postroom.store.outbox.leases import Claimed
     from tests.conftest import FreshDatabase
 
@@ -88,6 +88,42 @@ class Handlers:
         """Nothing to close."""
 
 
+class Patient(Handlers):
+    """Has deliveries in hand until it is told to go on, `most` of them at a time; a stop gives back the others."""
+
+    patience = 20.0
+
+    def __init__(self, service: Service, most: int = 10) -> None:
+        super().__init__(service)
+        self.goes_on = asyncio.Event()
+        self.running: set[int] = set()
+        self._turns = asyncio.Semaphore(most)
+        self._stopping = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.landing: Landing | None = None
+
+    def begin(self, landing: Landing) -> None:
+        self.landing = landing
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        del timeout
+        self._tasks |= {asyncio.create_task(self._run(one)) for one in claimed}
+        return [IN_HAND] * len(claimed)
+
+    async def _run(self, one: Claimed) -> None:
+        assert self.landing is not None
+        async with self._turns:
+            if self._stopping.is_set():
+                self.landing.land(one, NOT_SENT)
+                return
+            self.running.add(one.position)
+            await self.goes_on.wait()
+            self.landing.land(one, await asyncio.to_thread(self._handle, one))
+
+
 class Hanging:
     """A destination that never answers."""
 
@@ -110,13 +146,14 @@ def beating_in(events: Sequence[Event]) -> set[str]:
 
 
 @asynccontextmanager
-async def engine_of(service: Service, *queues: Queue) -> AsyncIterator[Engine]:
+async def engine_of(service: Service, *queues: Queue, worker: str = "w", lease: float = 120) -> AsyncIterator[Engine]:
     async with AsyncExitStack() as stack:
         store = await open_checked_store(Settings.load(database=service.url), Purpose.RELAY)
         stack.push_async_callback(store.close)
         database = Database(store, lambda _: None)
         stack.push_async_callback(database.close)
-        yield Engine(database, queues, EngineOptions(worker="w"), connections=ConnectionSet.small(database))
+        options = EngineOptions(worker=worker, lease=lease)
+        yield Engine(database, queues, options, connections=ConnectionSet.small(database))
 
 
 async def test_a_handler_settles_in_its_own_transaction(service: Service) -> None:
@@ -168,3 +205,61 @@ async def test_a_queue_without_keys_holds_no_lane(service: Service) -> None:
         await engine.run_once()
     assert service.rows("SELECT number FROM effect") == [(1,)]
     assert service.rows(f"SELECT count(*) FROM {service.table('lane')} WHERE queue = '{JOBS}'") == [(0,)]
+
+
+def patient_queue(destination: Patient) -> Queue:
+    return Queue(name=JOBS, destination=destination, keyed=False, batch=5, most_in_flight=6)
+
+
+async def test_what_is_in_hand_keeps_its_lease_for_as_long_as_it_takes(service: Service) -> None:
+    add_jobs(service, Message.new("t", 1))
+    ours, others = Patient(service), Patient(service)
+    renewals: set[object] = set()
+
+    def renewed() -> int:
+        renewals.update(service.rows(f"SELECT leased_until FROM {service.table('delivery')}"))
+        return len(renewals)
+
+    async with (
+        engine_of(service, patient_queue(ours), lease=1) as engine,
+        engine_of(service, patient_queue(others), worker="x", lease=1) as other,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(engine.run())
+        await wait_for(lambda: ours.running)
+        group.create_task(other.run())
+        await wait_for(lambda: renewed() > 4)  # each is for half a lease or less
+        ours.goes_on.set()
+        await wait_for(lambda: service.rows("SELECT number FROM effect") == [(1,)])
+        engine.stop()
+        other.stop()
+    assert not others.running
+    assert service.rows(f"SELECT count(*) FROM {service.table('delivery')}") == [(0,)]
+
+
+async def test_a_stop_finishes_what_runs_and_gives_back_the_rest(service: Service) -> None:
+    add_jobs(service, *(Message.new("t", n) for n in range(8)))
+    patient = Patient(service, most=2)
+    async with engine_of(service, patient_queue(patient)) as engine, asyncio.TaskGroup() as group:
+        group.create_task(engine.run())
+        await wait_for(lambda: len(patient.running) == 2)
+        engine.stop()
+        patient.goes_on.set()
+    assert len(service.rows("SELECT number FROM effect")) == 2
+    async with engine_of(service, patient_queue(patient := Patient(service))) as engine:
+        patient.goes_on.set()
+        await engine.run_once()
+    assert len(service.rows("SELECT number FROM effect")) == 8, "none is leased any more"
+
+
+@pytest.mark.parametrize("until_empty", [False, True], ids=["once", "until empty"])
+async def test_a_run_that_ends_by_itself_waits_for_what_is_in_hand(service: Service, *, until_empty: bool) -> None:
+    add_jobs(service, *(Message.new("t", n) for n in range(8)))
+    patient = Patient(service)
+    async with engine_of(service, patient_queue(patient)) as engine, asyncio.TaskGroup() as group:
+        running = group.create_task(engine.run_until_empty() if until_empty else engine.run_once())
+        await wait_for(lambda: len(patient.running) >= 5)
+        assert not running.done()
+        patient.goes_on.set()
+        await running
+    assert len(service.rows("SELECT number FROM effect")) == 8

@@ -55,7 +55,9 @@ class Engine:
         self._database = database
         self._options = options
         self._stopping = asyncio.Event()
-        names, connections = database.store.names, connections or ConnectionSet.full(database, len(queues))
+        names = database.store.names
+        if connections is None:
+            connections = ConnectionSet.full(database, len(queues), keyed=any(queue.keyed for queue in queues))
         self._workers = {
             queue.name: QueueWorker(
                 queue=queue,

@@ -11,6 +11,7 @@ whether it is pending, being sent or waiting follows from the clock and its leas
     sent, expired ──CLEAN_UP──► (nothing)     pending, waiting ──CANCEL──► (nothing)
 """
 
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
@@ -174,6 +175,8 @@ class ClaimLimits:
 
 
 DEFAULT_CLAIM_LIMITS = ClaimLimits()
+NO_CLAIM_LIMITS = ClaimLimits(sys.maxsize - 1, sys.maxsize)
+"""For queues whose destination judges by itself what is claimed again and again."""
 
 
 def handling(claims: int, limits: ClaimLimits = DEFAULT_CLAIM_LIMITS) -> Handling:

@@ -116,15 +116,17 @@ class ConnectionSet:
     spares: Spares | None = None
 
     @classmethod
-    def full(cls, database: Database, queues: int = 1) -> ConnectionSet:
-        """Six connections: as fast as it can be. Two more if several queues share them."""
+    def full(cls, database: Database, queues: int = 1, *, keyed: bool = True) -> ConnectionSet:
+        """Six connections: as fast as it can be. Two more if several queues share them, two less if none has keys."""
         several = queues > 1
         limit = QUICK if several else TIME_LIMIT
+        settlements, heartbeats = database.connect(limit), database.connect(A_MOMENT if several else QUICK)
+        claims = database.connect(limit), database.connect(limit)
         return cls(
-            database.connect(limit),
-            database.connect(A_MOMENT if several else QUICK),
-            (database.connect(limit), database.connect(limit)),
-            (database.connect(limit), database.connect(limit)),
+            settlements,
+            heartbeats,
+            claims,
+            (database.connect(limit), database.connect(limit)) if keyed else claims,
             Spares(database.connect(QUICK), database.connect()) if several else None,
         )
 
