@@ -1,0 +1,372 @@
+"""S-1 … S-5: sagas run by a relay, on every database: forward, back, waiting, in groups, parked, stranded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from postroom import Message, RetryPolicy, Saga
+from postroom.errors import Refused
+from postroom.telemetry.saga_events import StepsEnded
+from tests.acceptance.saga_support import EFFECTS, Sagas, at_work, awrite, write
+from tests.acceptance.service import Service
+from tests.acceptance.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postroom.saga.context import SagaContext
+    from tests.conftest import FreshDatabase
+
+SOON = RetryPolicy.table([0.1], max_attempts=3)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def sagas(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Sagas]:
+    with closing(Service(fresh_database(request.param))) as service:
+        service.execute(EFFECTS[service.engine.dialect.name])
+        yield Sagas(service)
+
+
+def order() -> Saga[Any]:
+    saga: Saga[Any] = Saga("order")
+
+    @saga.step
+    def reserve(saga: SagaContext[Any]) -> int:
+        write(saga, f"reserve {saga.id}")
+        saga.data["reserved"] = True
+        return 7
+
+    @reserve.compensation
+    def release(saga: SagaContext[Any], result: int) -> None:
+        write(saga, f"release {result} {saga.data['reserved']}")
+
+    @saga.call
+    async def charge(saga: SagaContext[Any]) -> str:
+        assert saga.connection is None
+        if saga.data.get("declined"):
+            raise Refused("DECLINED", "the card has expired")
+        return saga.key
+
+    @charge.compensation
+    async def refund(saga: SagaContext[Any]) -> None:
+        raise AssertionError("a call that was refused at once is not undone")
+
+    @saga.step
+    async def ship(saga: SagaContext[Any]) -> None:
+        await awrite(saga, f"ship {saga.result(charge)}")
+
+    return saga
+
+
+async def test_S_1_runs_sync_and_async_steps_and_calls_to_the_end(sagas: Sagas) -> None:
+    saga = order()
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="completed")
+    assert sagas.steps("one") == [("forward", step, "done") for step in ("reserve", "charge", "ship")]
+    assert sagas.effects() == ["reserve one", "ship order/one/charge/do"]
+    assert sagas.delivery("one") is None
+    receipts = sagas.service.rows(f"SELECT outcome FROM {sagas.service.table('receipt')}")
+    assert receipts == [("sent",)]
+
+
+async def test_S_2_undoes_what_was_done_when_a_call_is_refused(sagas: Sagas) -> None:
+    saga = order()
+    sagas.start(saga, "two", {"declined": True})
+    async with at_work(sagas.service, saga):
+        await sagas.ended(two="compensated")
+    assert sagas.effects() == ["reserve two", "release 7 True"]
+    assert sagas.steps("two") == [
+        ("forward", "reserve", "done"),
+        ("forward", "charge", "failed"),
+        ("back", "charge", "skipped"),
+        ("back", "reserve", "done"),
+    ]
+    row = sagas.instance("two")
+    assert (row["failed_step"], row["error_code"], row["error_message"]) == (
+        "charge",
+        "DECLINED",
+        "the card has expired",
+    )
+
+
+async def test_S_2_a_failed_attempt_leaves_nothing_and_is_retried(sagas: Sagas) -> None:
+    saga: Saga[Any] = Saga("flaky")
+
+    @saga.step(retry=SOON)
+    def flaky(saga: SagaContext[Any]) -> None:
+        write(saga, f"attempt {saga.attempt}")
+        if saga.attempt < 3:
+            raise ConnectionError("away")
+
+    @saga.step
+    def after(saga: SagaContext[Any]) -> None:
+        write(saga, f"then {saga.attempt}")
+
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="completed")
+    assert sagas.effects() == ["attempt 3", "then 1"]
+
+
+async def test_S_3_what_keeps_failing_on_the_way_back_is_parked_with_an_audit_record(sagas: Sagas) -> None:
+    saga: Saga[Any] = Saga("stuck")
+
+    @saga.step
+    def first(saga: SagaContext[Any]) -> None:
+        write(saga, "first")
+
+    @first.compensation(retry=RetryPolicy.table([0.05], max_attempts=2))
+    def undo(saga: SagaContext[Any]) -> None:
+        raise ConnectionError("away")
+
+    @saga.step
+    def second(saga: SagaContext[Any]) -> None:
+        raise Refused("NO")
+
+    sagas.start(saga, "one")
+    events: list[Any] = []
+    async with at_work(sagas.service, saga, events=events):
+        parked = await sagas.state("one", 3)
+    assert (parked["attempts"], parked["error_code"]) == (2, "CONNECTION")
+    audit = sagas.service.rows(f"SELECT action FROM {sagas.service.table('audit')}")
+    assert ("saga_parked",) in audit
+    assert [type(event).__name__ for event in events].count("SagaParked") == 1
+
+
+async def test_S_1_a_group_runs_at_the_same_time_each_in_its_own_transaction(sagas: Sagas) -> None:
+    saga: Saga[Any] = Saga("grouped")
+    together = threading.Barrier(2, timeout=20)
+    is_sqlite = sagas.service.engine.dialect.name == "sqlite"  # which has one writer at a time
+
+    def both(saga: Any, what: str) -> None:
+        if not is_sqlite:
+            together.wait()
+        write(saga, what)
+
+    @saga.step(group="g")
+    def first(saga: SagaContext[Any]) -> None:
+        both(saga, "first")
+
+    @saga.step(group="g")
+    def second(saga: SagaContext[Any]) -> None:
+        both(saga, "second")
+
+    @saga.call(group="g")
+    async def third(saga: SagaContext[Any]) -> None: ...
+
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="completed")
+    assert sorted(sagas.effects()) == ["first", "second"]
+    assert sorted(sagas.steps("one")) == [("forward", step, "done") for step in ("first", "second", "third")]
+
+
+def parcel(timeout: float = 60.0) -> Saga[Any]:
+    saga: Saga[Any] = Saga("parcel")
+
+    @saga.step
+    def send(saga: SagaContext[Any]) -> None:
+        write(saga, "send")
+
+    @send.compensation
+    def recall(saga: SagaContext[Any]) -> None:
+        write(saga, "recall")
+
+    @saga.wait("arrived", timeout=timeout)
+    def received(saga: SagaContext[Any], event: dict[str, int]) -> None:
+        write(saga, f"received {event['n']}")
+
+    return saga
+
+
+async def test_S_5_an_event_that_comes_before_the_saga_waits_is_taken(sagas: Sagas) -> None:
+    saga = parcel()
+    sagas.start(saga, "early")
+    sagas.signal(saga, "early", "arrived", {"n": 1})
+    async with at_work(sagas.service, saga):
+        await sagas.ended(early="completed")
+    assert sagas.effects() == ["send", "received 1"]
+    assert sagas.service.rows(f"SELECT count(*) FROM {sagas.service.table('saga_event')}") == [(0,)]
+
+
+async def test_S_5_an_event_wakes_a_saga_that_waits(sagas: Sagas) -> None:
+    saga = parcel()
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        waiting = await sagas.state("one", 1)
+        assert (waiting["claims"], waiting["attempts"]) == (0, 0)
+        sagas.signal(saga, "one", "arrived", {"n": 2})
+        await sagas.ended(one="completed")
+        sagas.signal(saga, "one", "arrived", {"n": 3})  # too late
+        delivery = sagas.service.table("delivery")
+        await wait_for(lambda: sagas.service.rows(f"SELECT count(*) FROM {delivery}") == [(0,)])
+    assert sagas.effects() == ["send", "received 2"]
+
+
+async def test_S_5_no_event_in_time_turns_the_saga(sagas: Sagas) -> None:
+    saga = parcel(0.3)
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="compensated")
+    assert sagas.effects() == ["send", "recall"]
+    assert sagas.steps("one")[1] == ("forward", "received", "failed")
+
+
+async def test_S_5_a_signal_to_an_unknown_saga_is_retried(sagas: Sagas) -> None:
+    saga = parcel()
+    sagas.signal(saga, "nobody", "arrived", {"n": 1})
+    delivery = sagas.service.table("delivery")
+    rows = f"SELECT state, attempts, error_code FROM {delivery}"
+    async with at_work(sagas.service, saga):
+        await wait_for(lambda: sagas.service.rows(rows) == [(2, 1, "UNKNOWN_SAGA")])
+
+
+async def test_S_1_a_child_tells_its_parent(sagas: Sagas) -> None:
+    child: Saga[Any] = Saga("child")
+    parent: Saga[Any] = Saga("parent")
+
+    @child.step
+    def work(saga: SagaContext[Any]) -> None:
+        saga.data["done"] = 5
+
+    @parent.step
+    def begin(saga: SagaContext[Any]) -> None:
+        child.start(saga.connection, {}, id=f"{saga.id}/child", tell=(saga, "child_ended"))
+
+    @parent.wait("child_ended", timeout=60)
+    def go_on(saga: SagaContext[Any], event: dict[str, Any]) -> None:
+        write(saga, f"{event['outcome']} {event['data']['done']}")
+
+    sagas.start(parent, "p")
+    async with at_work(sagas.service, parent, child):
+        await sagas.ended(p="completed")
+    assert sagas.effects() == ["completed 5"]
+
+
+async def test_S_7_missing_code_strands_a_saga_and_burns_nothing(sagas: Sagas) -> None:
+    saga = order()
+    sagas.start(saga, "one")
+    after_deploy: Saga[Any] = Saga("order")
+    after_deploy.step(name="another")(lambda _saga: None)
+    events: list[Any] = []
+    async with at_work(sagas.service, after_deploy, events=events):
+        stranded = await sagas.state("one", 1)
+    assert (stranded["error_code"], stranded["attempts"], stranded["claims"]) == ("STEP_MISSING", 0, 0)
+    assert "keep its function under @order.retired" in stranded["error_message"]
+    delivery, now = sagas.service.table("delivery"), "1970-01-01"
+    assert sagas.service.rows(f"SELECT count(*) FROM {delivery} WHERE due > '{now}'") == [(1,)]
+    assert [type(event).__name__ for event in events].count("SagaStranded") == 1
+
+
+async def test_S_1_what_is_no_saga_becomes_a_dead_letter(sagas: Sagas) -> None:
+    saga = order()
+    sagas.service.commit(Message.new("saga:order", {"n": 1}, type="whatever"))
+    for table in ("outbox", "delivery"):
+        sagas.service.execute(f"UPDATE {sagas.service.table(table)} SET queue = 'saga:order'")
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="completed")
+        delivery = sagas.service.table("delivery")
+        await wait_for(lambda: sagas.service.rows(f"SELECT state, error_code FROM {delivery}") == [(3, "NOT_A_SAGA")])
+
+
+async def test_S_4_a_step_that_timed_out_cannot_commit_after_the_turn(sagas: Sagas) -> None:
+    """Its thread was left behind: it goes on with the old token while the saga is undone under a new one."""
+    saga: Saga[Any] = Saga("late")
+    turned, ended = threading.Event(), threading.Event()
+
+    @saga.step
+    def first(saga: SagaContext[Any]) -> None:
+        write(saga, "first")
+
+    @first.compensation
+    def undo(saga: SagaContext[Any]) -> None:
+        write(saga, "undo")
+
+    @saga.step(timeout=0.2, retry=RetryPolicy(max_attempts=1))
+    def slow(saga: SagaContext[Any]) -> None:
+        try:
+            turned.wait(20)
+            write(saga, "slow")
+        finally:
+            ended.set()
+
+    sagas.start(saga, "one")
+    events: list[Any] = []
+    async with at_work(sagas.service, saga, events=events):
+        if sagas.service.engine.dialect.name == "sqlite":  # the step has the only writer's lock: the turn waits for it
+            await wait_for(
+                lambda: "slow" in [one.step for event in events if isinstance(event, StepsEnded) for one in event.steps]
+            )
+        else:
+            await sagas.ended(one="compensated")
+        turned.set()
+        await asyncio.to_thread(ended.wait, 20)
+        await sagas.ended(one="compensated")
+    assert sagas.effects() == ["first", "undo"]
+    assert sagas.instance("one")["error_code"] == "TIMEOUT"
+
+
+async def test_S_4_an_abort_in_mid_step_rolls_the_step_back(sagas: Sagas) -> None:
+    if sagas.service.engine.dialect.name == "sqlite":
+        pytest.skip("a step holds the only writer's lock, so that an abort comes before or after it")
+    saga: Saga[Any] = Saga("aborted")
+    begun, goes_on = threading.Event(), threading.Event()
+
+    @saga.step
+    def first(saga: SagaContext[Any]) -> None:
+        write(saga, "first")
+
+    @first.compensation
+    def undo(saga: SagaContext[Any]) -> None:
+        write(saga, "undo")
+
+    @saga.step
+    def second(saga: SagaContext[Any]) -> None:
+        write(saga, "second")
+        begun.set()
+        goes_on.wait(20)
+
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await asyncio.to_thread(begun.wait, 20)
+        with sagas.service.engine.begin() as connection:
+            saga.abort(connection, "one", by="ada")
+        goes_on.set()
+        await sagas.ended(one="compensated")
+    assert sagas.effects() == ["first", "undo"]
+    assert sagas.instance("one")["aborted_by"] == "ada"
+
+
+async def test_S_4_a_stop_finishes_the_step_and_gives_the_saga_back(sagas: Sagas) -> None:
+    saga: Saga[Any] = Saga("stopped")
+    begun, goes_on = threading.Event(), threading.Event()
+
+    @saga.step
+    def first(saga: SagaContext[Any]) -> None:
+        begun.set()
+        goes_on.wait(20)
+        write(saga, "first")
+
+    @saga.step
+    def second(saga: SagaContext[Any]) -> None:
+        write(saga, "second")
+
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga) as engine:
+        await asyncio.to_thread(begun.wait, 20)
+        engine.stop()
+        goes_on.set()
+    assert sagas.steps("one") == [("forward", "first", "done")]
+    delivery = sagas.delivery("one")
+    assert delivery is not None
+    assert (delivery["state"], delivery["claims"], delivery["attempts"]) == (0, 0, 0)
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="completed")
+    assert sagas.effects() == ["first", "second"]
