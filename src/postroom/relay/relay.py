@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.brokers.function import FunctionBroker
 from postroom.brokers.no_broker import NoBroker
@@ -24,6 +24,7 @@ from postroom.runtime.runnable import Runnable
 from postroom.runtime.workers import worker_name
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.backlog import BacklogReader
+from postroom.store.admin.sagas import Sagas
 from postroom.store.connections.reconnecting import Database
 from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.operations import DEFAULT_QUEUE
@@ -31,13 +32,14 @@ from postroom.telemetry.events import Lifecycle, all_of, wants_counts
 from postroom.telemetry.logs import with_tracebacks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from postroom.brokers.function import Function
     from postroom.brokers.port import Broker
     from postroom.delivery.queue import OnDead, Policy
     from postroom.delivery.queue_worker import Part
     from postroom.rules.failures import Classifier
+    from postroom.saga.saga import Saga
     from postroom.telemetry.events import Hook
 
 
@@ -47,7 +49,8 @@ class Relay(Runnable[Engine]):
     ``database`` is a URL; ``broker`` is a URL, a broker, or a function that takes a message (or a list of them, called
     ``messages``). ``brokers`` are for topics with a broker of their own, by pattern: ``{"payments.*": broker}``.
     They route what is in the default queue: a relay of another ``queue`` has one broker. These, and all other settings,
-    which may be given by name, default to the settings in force.
+    which may be given by name, default to the settings in force. ``sagas`` are run in this process, beside the brokers;
+    without any broker, only they are.
     ``worker`` names this relay among the others. ``policy`` replaces ``backoff_sec`` and ``max_attempts``;
     ``classifier`` says which failures are permanent; ``on_dead(message, code, text)`` is called for each dead letter;
     ``hook`` receives every event (`postroom.telemetry.events`). Raises `InvalidSetting`.
@@ -59,6 +62,7 @@ class Relay(Runnable[Engine]):
         broker: str | Broker | Function | None = None,
         *,
         brokers: Mapping[str, str | Broker | Function] | None = None,
+        sagas: Sequence[Saga[Any]] = (),
         worker: str | None = None,
         queue: str = DEFAULT_QUEUE,
         policy: Policy | None = None,
@@ -78,6 +82,11 @@ class Relay(Runnable[Engine]):
         self._brokers: Mapping[str, object] = self._settings.brokers if brokers is None else brokers
         if queue != DEFAULT_QUEUE:
             self._brokers = {}  # topics are those of the default queue
+        self._sagas: Sequence[Saga[Any]] = ()
+        if sagas:
+            from postroom.relay.sagas import check_sagas  # which a relay without sagas need not load
+
+            self._sagas = check_sagas(sagas, self._settings)
         self.worker = worker or worker_name(self)
         self._policy = policy or RetryPolicy.table(self._settings.backoff_sec, max_attempts=self._settings.max_attempts)
         self._classifier = classifier or DEFAULT_CLASSIFIER
@@ -123,12 +132,13 @@ class Relay(Runnable[Engine]):
         self.report = Report()
         hook = all_of(self.report.count, with_tracebacks(self._user_hook, self._settings.tracebacks))
         async with AsyncExitStack() as stack:
-            store = await open_checked_store(self._settings, Purpose.RELAY)
+            store = await open_checked_store(self._settings, Purpose.SAGAS if self._sagas else Purpose.RELAY)
             stack.push_async_callback(store.close)
             database = Database(store, hook)
             routing = Routing(self._brokers) if self._brokers else None
             queues = self._queues(routing, hook, stack)
             stack.push_async_callback(database.close)
+            queues += await self._saga_queues(database, hook, stack)
             engine = self._engine(database, queues, routing, hook)
             wakeup.subscribe(self.wake)
             stack.callback(wakeup.unsubscribe, self.wake)
@@ -154,6 +164,8 @@ class Relay(Runnable[Engine]):
 
     def _queues(self, routing: Routing | None, hook: Hook, stack: AsyncExitStack) -> list[Queue]:
         """A queue for each broker; the stack closes the brokers that were made here."""
+        if self._sagas and routing is None and self._broker is None and self._settings.broker is None:
+            return []
         if routing is None:
             broker, is_ours = as_broker(self._broker, self._settings, self._classifier)
             opened = {self._queue: (broker, is_ours)}
@@ -194,11 +206,28 @@ class Relay(Runnable[Engine]):
             has_destination=not isinstance(broker, NoBroker),
         )
 
+    async def _saga_queues(self, database: Database, hook: Hook, stack: AsyncExitStack) -> list[Queue]:
+        if not self._sagas:
+            return []
+        from postroom.relay.sagas import open_saga_queues
+
+        return await open_saga_queues(
+            self._sagas,
+            database,
+            self._settings,
+            stack,
+            worker=self.worker,
+            classifier=self._classifier,
+            on_dead=self._on_dead,
+            hook=hook,
+        )
+
     def _others(self, database: Database, hook: Hook) -> list[Part]:
         settings, names = self._settings, database.store.names
         others: list[Part] = []
         if wants_counts(hook):
-            others.append(BacklogCounter(database.connect(), BacklogReader(names, Order(settings.order)), hook))
+            reader = BacklogReader(names, Order(settings.order))
+            others.append(BacklogCounter(database.connect(), reader, hook, Sagas(names) if self._sagas else None))
         if settings.cleanup_every_sec is not None:
             connection = database.connect(TIME_LIMIT)
             others.append(Cleaning(connection, names, settings, settings.cleanup_every_sec, hook))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from postroom.rules.lifecycle import OutcomeCode
+from postroom.rules.saga_plan import SagaOutcome
 from postroom.telemetry.events import DATABASE, Event, Expired, Postponed, Reachability, Settled, TargetChanged
+from postroom.telemetry.saga_events import SagaParked, SagasEnded
 
 
 @dataclass(slots=True)
@@ -18,6 +20,12 @@ class Report:
     duplicates: int = 0
     expired: int = 0
     conflicts: int = 0
+    completed: int = 0
+    """Sagas that came to their end."""
+    compensated: int = 0
+    """Sagas that were undone."""
+    parked: int = 0
+    """How often sagas were left to an operator."""
     postponed: int = 0
     """How often messages had to wait because their topic takes none."""
     broker_down: bool = False
@@ -36,6 +44,12 @@ class Report:
                 self.expired += len(event.messages)
             case Postponed():
                 self.postponed += event.messages
+            case SagasEnded():
+                undone = sum(one.outcome is SagaOutcome.COMPENSATED for one in event.ended)
+                self.compensated += undone
+                self.completed += len(event.ended) - undone
+            case SagaParked():
+                self.parked += 1
             case TargetChanged():
                 others = {topic: reason for topic, reason in self.targets_down.items() if topic != event.topic}
                 self.targets_down = others if event.available else {**others, event.topic: event.reason}

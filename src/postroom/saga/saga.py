@@ -87,7 +87,9 @@ class Saga(StepDecorators[D]):
         if not max_data_bytes >= 1:
             raise InvalidSetting(f"max_data_bytes = {max_data_bytes!r} is not valid: give 1 or more")
         self.max_data_bytes = max_data_bytes
-        self._recorder = Recorder(Settings.load(schema=schema, table_prefix=table_prefix, notify=notify))
+        settings = Settings.load(schema=schema, table_prefix=table_prefix, notify=notify)
+        self.place = settings.schema, settings.table_prefix
+        self._recorder = Recorder(settings)
 
     # ── what runs an instance asks ─────────────────────────────────────────────────────────────────────────────────
 
