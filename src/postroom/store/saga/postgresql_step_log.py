@@ -10,13 +10,15 @@ from postroom.rules.ordering import NO_LANE
 from postroom.rules.saga_plan import SagaOutcome, StepOutcome
 from postroom.store.outbox.postgresql.given import IS_GIVEN, deliveries_given, given_deliveries, numbers, texts
 from postroom.store.saga.step_log import DONE, WORKER_LENGTH, StepLog
+from postroom.store.saga.tables import Held
 from postroom.store.saga.values import Logged
+from postroom.store.sql.states import ready
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from postroom.store.saga.values import LogItem
+    from postroom.store.saga.values import Entry, LogItem
 
 _ENTRY = {
     "direction": "smallint",
@@ -30,6 +32,7 @@ _ENTRY = {
     "message": "text",
 }
 _PLACE = f'{int(Stored.READY)}::smallint, :queue::text COLLATE "C", {NO_LANE}::smallint'
+_UNCLEAN = "attempts > 0 OR claims <> 1 OR error_code <> '' AS unclean"
 _KEY = "position || ' ' || direction || ' ' || step"
 
 
@@ -45,58 +48,92 @@ class PostgreSQLStepLog(StepLog):
         return _logged(items, *row)
 
     def write(self, items: Sequence[LogItem]) -> Steps[list[Logged]]:
-        """Write what is held and not on record yet."""
+        """Write what is held and not on record yet, in the caller's transaction."""
         if not _is_simple(items):
             return (yield from super().write(items))
         found = yield self._statement(items)
         logged = _logged(items, *found.rows[0])
+        yield from self._tell_of(items, logged)
+        return logged
+
+    def write_one(self, item: LogItem) -> Steps[Logged]:
+        """Write what the caller rolls back unless it is `WRITTEN`."""
+        if not _is_simple([item]):
+            return (yield from super().write_one(item))
+        logged = yield from self._write_one(item)
+        yield from self._tell_of([item], [logged])
+        return logged
+
+    def _tell_of(self, items: Sequence[LogItem], logged: Sequence[Logged]) -> Steps[None]:
         ended = zip(items, logged, strict=True)
         yield from self.tell([item.tell for item, one in ended if item.tell is not None and one is Logged.WRITTEN])
-        return logged
+
+    def _write_one(self, item: LogItem) -> Steps[Logged]:
+        """Write one entry: a statement with constants is far cheaper to plan than the one for many.
+
+        It deletes the delivery although the entry was there before: then the caller rolls back.
+        """
+        sql, [entry] = self.sql, item.entries
+        one = f"FROM {sql.delivery} WHERE {ready()} AND {sql.one} AND token = :token"
+        columns = f"position, attempts, {_UNCLEAN}"
+        locked = f"MATERIALIZED (SELECT {columns} {one} FOR UPDATE)"
+        if item.end is not None:
+            locked = f"(DELETE {one} RETURNING {columns})"
+        fields = _fields([entry])
+        found = yield Query(
+            f"""
+            WITH held AS {locked}, written AS ({self._entries({name: f":{name}::{_ENTRY[name]}" for name in fields})}
+            ){"" if item.end is None else self._close("held", str(int(item.end)))}
+            SELECT count(*), (SELECT count(*) FROM written), bool_or(unclean) FROM held""",
+            {
+                **sql.place(item.claimed.position),
+                "token": item.claimed.token,
+                **{name: value for name, [value] in fields.items()},
+            },
+        )
+        [[held, written, unclean]] = found.rows
+        if not written:
+            return Logged.DONE_BEFORE if held else Logged.LEASE_LOST
+        if unclean and item.end is None:
+            yield from self.go_on([Held(item.claimed.position, item.claimed.token, 1, 1, "")])
+        return Logged.WRITTEN
 
     def _statement(self, items: Sequence[LogItem]) -> Query:
         ends = any(item.end is not None for item in items)
+        fields = _fields([item.entries[0] for item in items])
         steps = f"""
             WITH {given_deliveries(**_ENTRY, **({"ends": "smallint"} if ends else {}))}, held AS MATERIALIZED (
-                SELECT given.*, d.attempts, d.attempts > 0 OR d.claims <> 1 OR d.error_code <> '' AS unclean
+                SELECT given.*, d.attempts, {_UNCLEAN}
                 FROM given JOIN {self.sql.delivery} d ON {IS_GIVEN} AND d.token = given.token
                 ORDER BY d.position FOR UPDATE OF d
-            ), written AS ({self._entries()}
+            ), written AS ({self._entries({name: f"held.{name}" for name in fields})}
             ), clean AS ({self._progress("held.ends = 0" if ends else "true")}
             ){self._ends() if ends else ""}
             SELECT count(*), CASE WHEN count(*) < :expected THEN (SELECT array_agg({_KEY}) FROM held) END,
                 CASE WHEN count(*) < :expected THEN array_agg({_KEY}) END
             FROM written"""
-        entries = [item.entries[0] for item in items]
         params: dict[str, Any] = {
             "queue": self.sql.queue,
             **deliveries_given([item.claimed for item in items]),
-            "direction": numbers([int(one.direction) for one in entries]),
-            "step": texts(one.step for one in entries),
-            "outcome": numbers([int(one.outcome) for one in entries]),
-            "ago": numbers([-float(one.seconds) for one in entries]),
-            "worker": texts(cut(one.worker, WORKER_LENGTH) for one in entries),
-            "result": texts(map(_bytes, (one.result for one in entries))),
-            "data": texts(map(_bytes, (one.data for one in entries))),
-            "code": texts(cut(one.error_code, CODE_LENGTH) for one in entries),
-            "message": texts(cut(one.error_message) for one in entries),
+            **{name: _ARRAYS[_ENTRY[name]](values) for name, values in fields.items()},
             "expected": len(items),
         }
         if ends:
             params["ends"] = numbers([int(item.end or SagaOutcome.OPEN) for item in items])
         return Query(steps, params)
 
-    def _entries(self) -> str:
-        """Rows that are not there, or wait."""
+    def _entries(self, given: Mapping[str, str]) -> str:
+        """Insert rows for what is held, or replace those that wait. `given`: where the fields of an entry are."""
         sql = self.sql
         replaced = ("outcome", "attempts", "worker", "finished", "result", "data", "error_code", "error_message")
         return f"""
                 INSERT INTO {sql.step} AS w (position, direction, step, outcome, number, attempts, worker, started,
                     finished, result, data, error_code, error_message)
-                SELECT position, direction, step, outcome,
+                SELECT held.position, {given["direction"]}, {given["step"]}, {given["outcome"]},
                     (SELECT count(*) FROM {sql.step} earlier WHERE earlier.position = held.position),
-                    CASE WHEN outcome = {int(StepOutcome.SKIPPED)} THEN 0 ELSE attempts + 1 END,
-                    worker, {sql.dialect.later("ago")}, {sql.now}, result, data, code, message
+                    CASE WHEN {given["outcome"]} = {int(StepOutcome.SKIPPED)} THEN 0 ELSE held.attempts + 1 END,
+                    {given["worker"]}, {sql.dialect.later(given["ago"])}, {sql.now}, {given["result"]}, {given["data"]},
+                    {given["code"]}, {given["message"]}
                 FROM held
                 ON CONFLICT (position, direction, step)
                 DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in replaced)}
@@ -112,20 +149,25 @@ class PostgreSQLStepLog(StepLog):
                 AND (held.position, held.direction, held.step) IN (SELECT position, direction, step FROM written)"""
 
     def _ends(self) -> str:
-        sql = self.sql
+        """Delete the deliveries of those that end with what was written. An aggregate: a join would be quadratic."""
         return f""", gone AS (
-                DELETE FROM {sql.delivery} d USING (
+                DELETE FROM {self.sql.delivery} d USING (
                     SELECT state, queue, lane, position, max(ends) AS ends FROM (
                         SELECT state, queue, lane, position, ends FROM held WHERE ends > 0
                         UNION ALL SELECT {_PLACE}, position, 0::smallint FROM written
                     ) found GROUP BY state, queue, lane, position HAVING count(*) > 1 AND max(ends) > 0
                 ) given WHERE {IS_GIVEN} RETURNING d.position, d.attempts, given.ends
-            ), receipts AS (
+            ){self._close("gone", "gone.ends")}"""
+
+    def _close(self, gone: str, outcome: str) -> str:
+        """Write the receipts of deliveries that are gone, and close their instances."""
+        sql = self.sql
+        return f""", receipts AS (
                 INSERT INTO {sql.receipt} (position, attempts, outcome)
-                SELECT position, attempts + 1, '{DONE}' FROM gone {sql.dialect.replace_receipt}
+                SELECT position, attempts + 1, '{DONE}' FROM {gone} {sql.dialect.replace_receipt}
             ), closed AS (
-                UPDATE {sql.saga} s SET outcome = gone.ends, ended = {sql.now} FROM gone
-                WHERE s.position = gone.position
+                UPDATE {sql.saga} s SET outcome = {outcome}, ended = {sql.now} FROM {gone}
+                WHERE s.position = {gone}.position
             )"""
 
 
@@ -133,17 +175,38 @@ def _is_simple(items: Sequence[LogItem]) -> bool:
     return all(len(item.entries) == 1 for item in items)
 
 
+def _fields(entries: Sequence[Entry]) -> dict[str, list[Any]]:
+    return {
+        "direction": [int(one.direction) for one in entries],
+        "step": [one.step for one in entries],
+        "outcome": [int(one.outcome) for one in entries],
+        "ago": [-float(one.seconds) for one in entries],
+        "worker": [cut(one.worker, WORKER_LENGTH) for one in entries],
+        "result": [one.result for one in entries],
+        "data": [one.data for one in entries],
+        "code": [cut(one.error_code, CODE_LENGTH) for one in entries],
+        "message": [cut(one.error_message) for one in entries],
+    }
+
+
 def _logged(
-    items: Sequence[LogItem], count: int, held: Sequence[str] | None, written: Sequence[str | None] | None
+    items: Sequence[LogItem], count: int, held: Sequence[str] | None, written: Sequence[str] | None
 ) -> list[Logged]:
+    """`held` and `written` are keys; they come only if not everything was written."""
     if count == len(items):
         return [Logged.WRITTEN] * count
+    ours, done = set(held or ()), set(written or ())
     keys = [f"{item.claimed.position} {int(item.entries[0].direction)} {item.entries[0].step}" for item in items]
-    return [
-        Logged.WRITTEN if key in (written or ()) else Logged.DONE_BEFORE if key in (held or ()) else Logged.LEASE_LOST
-        for key in keys
-    ]
+    return [Logged.WRITTEN if key in done else Logged.DONE_BEFORE if key in ours else Logged.LEASE_LOST for key in keys]
 
 
-def _bytes(value: bytes | None) -> str | None:
-    return None if value is None else rf"\x{value.hex()}"
+def _byte_strings(values: Sequence[bytes | None]) -> str:
+    return texts(None if value is None else rf"\x{value.hex()}" for value in values)
+
+
+_ARRAYS: dict[str, Callable[[Any], str]] = {
+    "smallint": numbers,
+    "float8": numbers,
+    "text": texts,
+    "bytea": _byte_strings,
+}

@@ -54,7 +54,7 @@ class StepLog:
         is removed: the step has taken it. `tell` is added if the instance ends.
         """
         try:
-            [logged] = yield from self.write([LogItem(claimed, entries, end, tell)])
+            logged = yield from self.write_one(LogItem(claimed, entries, end, tell))
         except Exception as error:
             if not is_duplicate_entry(error):
                 raise
@@ -68,6 +68,11 @@ class StepLog:
         if not items:
             return []
         return (yield from self.sql.transaction(self.write, items))
+
+    def write_one(self, item: LogItem) -> Steps[Logged]:
+        """`write` for one instance. Unless it is `WRITTEN`, the caller rolls back."""
+        [logged] = yield from self.write([item])
+        return logged
 
     def write(self, items: Sequence[LogItem]) -> Steps[list[Logged]]:
         """Write what is held and not on record yet."""
