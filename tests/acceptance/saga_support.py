@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import text
 
-from postroom.compose.databases import open_checked_store
-from postroom.delivery.engine import Engine
-from postroom.delivery.queue import EngineOptions, Queue
-from postroom.saga.running.sagas_at_work import SagasAtWork
-from postroom.settings import Settings
-from postroom.store.connections.reconnecting import Database
-from postroom.store.connections.shared import ConnectionSet
-from postroom.store.schema.purposes import Purpose
+from postroom import Relay
 from tests.acceptance.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -28,39 +20,12 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def at_work(
-    service: Service, *sagas: Saga[Any], events: list[Any] | None = None, worker: str = "w", lease: float = 120.0
-) -> AsyncIterator[Engine]:
+    service: Service, *sagas: Saga[Any], events: list[Any] | None = None, **settings: Any
+) -> AsyncIterator[Relay]:
     """A relay runs these sagas."""
-    hook = (lambda _: None) if events is None else events.append
-    store = await open_checked_store(Settings.load(database=service.url), Purpose.RELAY)
-    database = Database(store, hook)
-    at_work = SagasAtWork(database, service.url, worker=worker, concurrency=16, hook=hook)
-    destinations = [at_work.destination(saga) for saga in sagas]
-    queues = [
-        Queue(
-            name=one.name,
-            destination=one,
-            keyed=False,
-            batch=16,
-            most_in_flight=32,
-            concurrency=1,
-            hook=hook,
-        )
-        for one in destinations
-    ]
-    options = EngineOptions(worker=worker, poll_interval=0.05, lease=lease)
-    engine = Engine(database, queues, options, connections=ConnectionSet.small(database))
-    running = asyncio.create_task(engine.run())
-    try:
-        yield engine
-    finally:
-        engine.stop()
-        await running
-        for one in destinations:
-            await one.close()
-        await at_work.close()
-        await database.close()
-        await store.close()
+    hook = None if events is None else events.append
+    async with Relay(service.url, sagas=sagas, hook=hook, poll_interval_sec=0.05, **settings) as relay:
+        yield relay
 
 
 class Sagas:

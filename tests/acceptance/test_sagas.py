@@ -359,9 +359,9 @@ async def test_S_4_a_stop_finishes_the_step_and_gives_the_saga_back(sagas: Sagas
         write(saga, "second")
 
     sagas.start(saga, "one")
-    async with at_work(sagas.service, saga) as engine:
+    async with at_work(sagas.service, saga) as relay:
         await asyncio.to_thread(begun.wait, 20)
-        engine.stop()
+        relay.stop()
         goes_on.set()
     assert sagas.steps("one") == [("forward", "first", "done")]
     delivery = sagas.delivery("one")
