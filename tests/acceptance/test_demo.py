@@ -64,8 +64,21 @@ def relays_in(directory: Path) -> list[int]:
 
 def test_the_demo_tells_its_story_and_leaves_nothing_behind(temporary: Path) -> None:
     told = demo()
-    for word in ("outbox", "inbox", "Rolled back", "twice", "broker is down", "SIGKILL", "dead letter", "relay"):
+    for word in (
+        "outbox",
+        "inbox",
+        "Rolled back",
+        "twice",
+        "broker is down",
+        "SIGKILL",
+        "dead letter",
+        "relay",
+        "saga",
+    ):
         assert word in told
+    assert "order 7: stock reserved, card declined, stock given back." in told
+    assert "order 8: stock reserved, card charged, parcel sent." in told
+    assert "4 pieces in stock: one was sold, and none is lost." in told
     conclusion = re.compile(
         r"120 committed, 120 delivered, effects 120, 0 lost, 0 billed twice, duplicates skipped [1-9]\d*, dead 1\.\n"
     )
@@ -89,6 +102,9 @@ def test_L_8_I_1_nothing_is_lost_and_nothing_billed_twice(number: int, temporary
         "lost": 0,
         "billed_twice": 0,
         "pending": 0,
+        "sagas_completed": 1,
+        "sagas_undone": 1,
+        "stock_missing": 0,
     }
     assert list(temporary.iterdir()) == []
 

@@ -22,5 +22,5 @@ def demo(
         figures = scenario.play(directory, orders, display.silent() if as_json else display.visible())
     if as_json:
         print_json(figures)
-    if figures["lost"] or figures["billed_twice"]:
+    if figures["lost"] or figures["billed_twice"] or figures["stock_missing"]:
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from typing import Any
 
 from postroom import Message, Relay, RetryPolicy
 from postroom.cli.demo.broker import Broker
+from postroom.cli.demo.checkout import checkout_of
 from postroom.cli.demo.workspace import database_url
 
 GRACE = 5.0
@@ -32,6 +33,7 @@ def relay_of(directory: Path, name: str) -> Relay:
         brokers={},
         worker=name,
         policy=RetryPolicy.table([0.5], max_attempts=3),
+        sagas=[checkout_of(directory)],
     )
 
 

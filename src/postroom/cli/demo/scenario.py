@@ -1,4 +1,4 @@
-"""The scenario: a shop sells while its broker goes down, a relay is killed and one message is poison."""
+"""The scenario: a shop sells while its broker goes down, a relay is killed, a message is poison, a card declined."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from postroom import schema
 from postroom.admin import Admin, State
 from postroom.cli.demo.broker import Broker
+from postroom.cli.demo.checkout import COMPLETED, EMPTY, GOOD, UNDONE, Checkout
 from postroom.cli.demo.display import Display, Snapshot
 from postroom.cli.demo.relay_processes import LEASE, DemoFailed, RelayProcesses
 from postroom.cli.demo.shop import Billing, CardDeclined, Shop, connect
@@ -38,18 +39,27 @@ def play(directory: Path, orders: int, display: Display) -> dict[str, int]:
     with Admin(url) as admin, closing(connect(directory)) as ours, RelayProcesses(directory) as relays, display:
         broker = Broker(directory)
         broker.create()
-        return Scenario(admin, Shop(ours), Billing(ours), broker, relays, display).run(orders)
+        shop, billing, checkout = Shop(ours), Billing(ours), Checkout(ours, directory)
+        return Scenario(admin, shop, billing, checkout, broker, relays, display).run(orders)
 
 
 class Scenario:
     """The shop, billing, the broker and the relays, and what happens to them."""
 
     def __init__(
-        self, admin: Admin, shop: Shop, billing: Billing, broker: Broker, relays: RelayProcesses, display: Display
+        self,
+        admin: Admin,
+        shop: Shop,
+        billing: Billing,
+        checkout: Checkout,
+        broker: Broker,
+        relays: RelayProcesses,
+        display: Display,
     ) -> None:
         self._admin = admin
         self._shop = shop
         self._billing = billing
+        self._checkout = checkout
         self._broker = broker
         self._relays = relays
         self._display = display
@@ -70,6 +80,7 @@ class Scenario:
         self._lose_the_broker(min(third, orders - 1))
         self._kill_a_relay(third)
         self._set_poison_aside()
+        self._undo_an_order()
         self._relays.stop()
         figures = self._figures()
         self._conclude(figures)
@@ -135,6 +146,22 @@ class Scenario:
                 f"5. The damaged message to {dead.topic} {tries}.\n"
                 "   It is now a dead letter, for a person to look at. It held up nothing else."
             )
+
+    def _undo_an_order(self) -> None:
+        """Run two sagas: one that fails in the middle, and one that does not."""
+        checkout, before = self._checkout, self._checkout.stock()
+        for order in (EMPTY, GOOD):
+            checkout.begin(order)
+        self._until(lambda: checkout.ended(UNDONE) == checkout.ended(COMPLETED) == 1, "the end of two sagas")
+        self._tell(
+            "6. Some orders take several steps: reserve the stock, charge the card, send the parcel. The card\n"
+            "   is charged elsewhere, so no transaction can roll it all back. A saga does the steps one by one,\n"
+            f"   and if one fails, undoes those before it. {_counted(before, 'piece')} in stock.\n"
+            f"   order {EMPTY}: {checkout.story(EMPTY)}.\n"
+            f"   order {GOOD}: {checkout.story(GOOD)}.\n"
+            f"   {_counted(checkout.stock(), 'piece')} in stock: one was sold, and none is lost."
+        )
+        self._display.pause()
 
     def _take(self, orders: int) -> None:
         for count in range(1, orders + 1):
@@ -204,6 +231,9 @@ class Scenario:
             "lost": self._billing.not_billed(),
             "billed_twice": self._billing.billed_twice(),
             "pending": found.pending,
+            "sagas_completed": self._checkout.ended(COMPLETED),
+            "sagas_undone": self._checkout.ended(UNDONE),
+            "stock_missing": self._checkout.missing(),
         }
 
     def _conclude(self, figures: dict[str, int]) -> None:
@@ -215,6 +245,7 @@ class Scenario:
             ("dead", figures["dead"], "messages set aside"),
             ("lost", figures["lost"], "orders that were never billed"),
             ("billed twice", figures["billed_twice"], "orders with a second invoice"),
+            ("sagas undone", figures["sagas_undone"], "orders whose card was declined; their stock was given back"),
         ]
         self._display.tell("")
         self._display.conclude(
