@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -149,7 +150,7 @@ def test_S_7_decorates_functions_and_methods() -> None:
     assert asyncio.run(client.afetch(number=1)) == 8
     assert (client.failing.calls, client.waiting.calls) == (2, 2)
     assert (Client.fetch.__name__, Client.fetch.__doc__) == ("fetch", "Fetch it.")
-    assert asyncio.iscoroutinefunction(Client.afetch)
+    assert inspect.iscoroutinefunction(Client.afetch)
 
 
 @pytest.mark.parametrize("decorate", [POLICY, POLICY.retrying, POLICY.retrying(retry_on=OSError)])
