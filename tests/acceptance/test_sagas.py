@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postroom import Message, RetryPolicy, Saga
+from postroom import Message, Relay, RetryPolicy, Saga
 from postroom.errors import Refused
 from postroom.telemetry.saga_events import StepsEnded
 from tests.acceptance.saga_support import EFFECTS, Sagas, at_work, awrite, write
@@ -73,6 +73,14 @@ async def test_S_1_runs_sync_and_async_steps_and_calls_to_the_end(sagas: Sagas) 
     assert sagas.delivery("one") is None
     receipts = sagas.service.rows(f"SELECT outcome FROM {sagas.service.table('receipt')}")
     assert receipts == [("sent",)]
+
+
+async def test_S_1_a_relay_runs_until_nothing_is_left_although_what_it_claims_is_not_free(sagas: Sagas) -> None:
+    saga = order()
+    for number in range(40):
+        sagas.start(saga, f"order {number}", {"declined": number % 2 == 0})
+    report = await Relay(sagas.service.url, sagas=[saga]).run_until_empty()
+    assert (report.completed, report.compensated) == (20, 20)
 
 
 async def test_S_2_undoes_what_was_done_when_a_call_is_refused(sagas: Sagas) -> None:

@@ -209,7 +209,9 @@ class QueueWorker:
     async def anything_to_send(self) -> bool:
         """Whether anything is left that could be sent. Waits first until nothing is in flight."""
         await self.in_flight.wait_until_empty()
-        return await self._connections.heartbeats.run(self._store.anything_to_send)
+        found = await self._connections.heartbeats.run(self._store.anything_to_send)
+        # What was being claimed meanwhile is leased, and so was not found.
+        return found or len(self.in_flight) > 0 or any(one.unresolved for one in self._row_claimers)
 
     def moved_in(self) -> None:
         """Messages came into the queue at positions that may have been passed by."""
