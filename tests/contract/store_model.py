@@ -231,7 +231,9 @@ class Model:
             case Retry():
                 one.fail(Stored.RETRY, self.now + settlement.delay, 1)
             case Postponed():
+                claims = one.claims - 1 if one.key is None else 0  # not tried: this claim does not count, others do
                 one.fail(Stored.RETRY, self.now + settlement.delay, 0)
+                one.claims = claims
             case Dead():
                 one.fail(Stored.DEAD, self.now, int(settlement.attempted))
             case GivenBack():

@@ -71,10 +71,10 @@ def test_S_5_a_parked_saga_is_resumed_with_all_its_attempts(room: Room) -> None:
     position = park(room, "orders", "1")
     room.admin().resume_saga("orders", "1", **WHO)
     row = room.delivery(position)
-    assert (row.state, row.attempts, row.claims, row.error_code, row.due) == (Stored.RETRY, 0, 0, "", None)
+    assert (row.state, row.attempts, row.claims, row.error_code, row.due) == (Stored.RETRY, 0, 1, "", None)
     assert room.admin().saga("orders", "1").state is SagaState.COMPENSATING
     [claimed] = claim(room)
-    assert (claimed.position, claimed.attempts, claimed.claims) == (position, 0, 1)
+    assert (claimed.position, claimed.attempts, claimed.claims) == (position, 0, 2)
     [(action, actor, at, details)] = acts(room)
     assert (action, actor, at, details["reason"]) == ("saga_resumed", "ada", position, "the bank is back")
     assert (details["saga"], details["id"], details["error_code"]) == ("orders", "1", "CONNECTION")

@@ -53,7 +53,7 @@ def _of_open(direction: Direction, stored: Stored | None, *, taken: bool, error_
     if stored is Stored.DEAD or stored is None:
         # Without a delivery nobody would ever run it again: that needs an operator too.
         return SagaState.PARKED
-    if stored is Stored.SCHEDULED and error_code == STEP_MISSING:
+    if stored is not Stored.READY and error_code == STEP_MISSING:
         return SagaState.STRANDED
     if direction is Direction.BACK:
         return SagaState.COMPENSATING

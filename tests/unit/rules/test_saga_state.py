@@ -37,7 +37,7 @@ def test_a_saga_that_nobody_has_taken_is_started_and_then_runs() -> None:
 def test_the_delivery_tells_what_a_saga_waits_for() -> None:
     assert shown(FORWARD, Stored.SCHEDULED) is SagaState.WAITING
     assert shown(FORWARD, Stored.RETRY) is SagaState.RETRYING
-    assert shown(FORWARD, Stored.RETRY, error_code=STEP_MISSING) is SagaState.RETRYING
+    assert shown(FORWARD, Stored.RETRY, error_code="TIMEOUT") is SagaState.RETRYING
 
 
 @pytest.mark.parametrize("stored", [Stored.READY, Stored.SCHEDULED, Stored.RETRY])
@@ -52,6 +52,8 @@ def test_what_needs_somebody_is_shown_in_either_direction(direction: Direction) 
     assert shown(direction, Stored.DEAD, error_code=STEP_MISSING) is SagaState.PARKED
     assert shown(direction, None) is SagaState.PARKED
     assert shown(direction, Stored.SCHEDULED, error_code=STEP_MISSING) is SagaState.STRANDED
+    assert shown(direction, Stored.RETRY, error_code=STEP_MISSING) is SagaState.STRANDED
+    assert shown(direction, Stored.READY, error_code=STEP_MISSING) is not SagaState.STRANDED
 
 
 @pytest.mark.parametrize("direction", Direction)

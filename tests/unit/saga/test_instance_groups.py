@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Any
 from postroom import RetryPolicy, Saga
 from postroom.errors import Refused
 from postroom.saga.running.left import RetryLater
+from postroom.saga.running.memory_journal import MemoryJournal
+from postroom.store.saga.values import Logged
 from tests.unit.saga.runs import Runs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from postroom.saga.context import SagaContext
+    from postroom.saga.running.journal import Record
+    from postroom.saga.running.step_calls import Returned, StepCall
+    from postroom.store.outbox.leases import Claimed
 
 TWICE = RetryPolicy.table([1.0], max_attempts=2)
 
@@ -120,3 +127,17 @@ async def test_a_group_at_the_end_ends_the_saga() -> None:
     runs = Runs(saga)
     await runs.take_up()
     assert runs.outcome == "COMPLETED"
+
+
+async def test_undoes_one_that_is_done_although_its_answer_was_lost() -> None:
+    class LosesAnswers(MemoryJournal):
+        async def run_step(self, claimed: Claimed, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
+            await super().run_step(claimed, call, record)
+            return Logged.DONE_BEFORE
+
+    calls: list[str] = []
+    runs = Runs(prepared(calls, {"card": [Refused("NO")]}))
+    runs.journal = LosesAnswers(runs.journal.message)
+    await runs.until_settled()
+    assert calls[:3] == ["stock", "card", "undo stock"]
+    assert runs.outcome == "COMPENSATED"

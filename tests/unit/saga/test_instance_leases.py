@@ -11,7 +11,7 @@ from postroom.errors import Refused
 from postroom.rules.lifecycle import Stored
 from postroom.rules.saga_plan import Direction, StepOutcome
 from postroom.saga.running.journal import NotBegun, Turning
-from postroom.saga.running.left import LEASE_GONE, WRITTEN, NotTried
+from postroom.saga.running.left import LEASE_GONE, WRITTEN, NotTried, RetryLater
 from postroom.saga.running.memory_journal import MemoryJournal
 from postroom.store.saga.values import StepRow
 from postroom.telemetry.saga_events import SagaStranded
@@ -130,7 +130,7 @@ async def test_a_record_that_never_changes_is_left_alone_after_a_while() -> None
     runs.journal = Contradicts(runs.journal.message)
     runs.journal.instance.rows[Direction.FORWARD, "first"] = DONE
     left = await runs.take_up()
-    assert isinstance(left, NotTried)
+    assert isinstance(left, RetryLater)
     assert left.delay == 30.0
     assert "does not change" in left.text
 

@@ -113,7 +113,7 @@ class SagaDestination:
         outcomes = [self._sort(one, starts) for one in claimed]
         read_at = time.monotonic()
         try:
-            instances = await self._connection.attempt(self._store.read(list(starts))) if starts else {}
+            instances = await self._read([one for one in claimed if one.position in starts])
         except Outage:
             return [NOT_SENT] * len(claimed)
         if self.is_stopping:
@@ -123,12 +123,17 @@ class SagaDestination:
                 continue
             if one.position not in starts:
                 self._signals.append(one)
-            elif one.position in instances:
-                self._instances.append(_InHand(one, starts[one.position], instances[one.position], read_at))
+            elif one.position not in instances:
+                outcomes[index] = LEASE_LOST
+            elif instance := instances[one.position]:
+                self._instances.append(_InHand(one, starts[one.position], instance, read_at))
             else:
                 outcomes[index] = _refused(NOT_A_SAGA, "it has no row among the sagas: use Saga.start to start one")
         self._set_to_work()
         return outcomes
+
+    async def _read(self, claimed: Sequence[Claimed]) -> dict[int, Instance | None]:
+        return await self._connection.attempt(self._store.read_held(claimed)) if claimed else {}
 
     async def close(self) -> None:
         """Leave what still runs behind: it cannot commit once its lease has ended."""
@@ -178,7 +183,7 @@ class SagaDestination:
         try:
             left: Left = await run.run()
         except Exception as error:  # noqa: BLE001 - one instance must not stop the others
-            left = NotTried(AGAIN, Reason.INTERNAL_ERROR, self._flaw(error))
+            left = RetryLater(AGAIN, Reason.INTERNAL_ERROR, self._flaw(error))  # what was begun may go on
         self._land(run.claimed, _outcome(run.claimed, left), time.monotonic() - started)
 
     async def _take_up_signals(self) -> None:

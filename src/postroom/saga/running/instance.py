@@ -299,7 +299,8 @@ class InstanceRun:
         self._state.turn(entries, SagaFailure(reason.step, reason.code, reason.text))
         self._reads = 0
         self._running.reports.event(SagaTurned(self._saga.name, self._state.id, reason.step, reason.code, reason.text))
-        return None
+        # Of a group, another may be done of which nothing was heard: it must be undone, too.
+        return await self._read_again(turned)
 
     async def _park(self, reason: Turning, *, attempted: bool) -> Left:
         claimed, state = self.claimed, self._state
@@ -324,13 +325,13 @@ class InstanceRun:
         """Read the record under the first of these claims that holds: what was tried may be written after all."""
         self._reads += 1
         if self._reads > MOST_READS:
-            return NotTried(RETRY_STRANDED, Reason.INTERNAL_ERROR, DISAGREES)
+            return RetryLater(RETRY_STRANDED, Reason.INTERNAL_ERROR, DISAGREES)
         for claimed in claims:
             read_at = self._journal.monotonic()
             instance = await self._journal.read(claimed)
             if instance is not None:
-                if claimed is not self.claimed:
-                    self._recorder.go_on_as(claimed)
+                # What was tried and is not on record must not be taken for untried.
+                self._recorder.go_on_as(msgspec.structs.replace(claimed, claims=max(2, claimed.claims)))
                 self._state.load(instance, read_at)
                 return None
         raise _Lost

@@ -63,9 +63,10 @@ class StoredJournal:
 
     async def read(self, claimed: Claimed) -> Instance | None:
         """Read the instance again; None if the lease is lost, unless that is because it has ended."""
-        return await self._connection.run(lambda: self._read(claimed))
+        return await self._connection.run(lambda: self._store.sql.transaction(self._read, claimed))
 
     def _read(self, claimed: Claimed) -> Steps[Instance | None]:
+        """Keep the lock until the record is read: what another worker does after it is not this one's to go on from."""
         is_held = yield from self._store.holds(claimed)
         instance = (yield from self._store.read([claimed.position])).get(claimed.position)
         return instance if is_held or (instance is not None and instance.outcome) else None

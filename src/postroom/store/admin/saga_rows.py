@@ -48,10 +48,14 @@ class SagaRows(SagaLookup):
         return [position for [position] in found.rows]
 
     def resume(self, name: str, stored: Stored, positions: Sequence[int]) -> Steps[None]:
-        """Make those due at once whose delivery is in this state, with all their attempts before them."""
+        """Make those due at once whose delivery is in this state, with all their attempts before them.
+
+        They count as claimed before: so that nobody takes the next attempt for the first, of which no other can still
+        be on its way.
+        """
         yield Query(
             f"UPDATE {self.delivery_by_key} SET {becomes(Transition.REQUEUE)}, due = {self.dialect.never}, "
-            f"attempts = 0, claims = 0, error_code = '', error_message = '' WHERE {in_state(stored)} "
+            f"attempts = 0, claims = 1, error_code = '', error_message = '' WHERE {in_state(stored)} "
             f"AND queue = :queue AND {self.places([Place(NO_LANE, position) for position in positions])}",
             {"queue": f"{SAGA_QUEUE}{name}"},
         )

@@ -161,7 +161,7 @@ class SettlementWriter:
         for fields, claimed in alike.items():
             yield Query(
                 f"UPDATE {sql.delivery_by_key} SET state = :becomes, due = {sql.dialect.later(':delay')}, "
-                f"attempts = attempts + :attempts, claims = 0, "
+                f"attempts = attempts + :attempts, claims = {claims_after(str(fields.attempts), str(fields.becomes))}, "
                 # PostgreSQL refuses a parameter that stands for values of two types.
                 f"failed_at = {self.failed_at(str(fields.attempts), str(fields.becomes), ':same_code')}, "
                 "error_code = :code, "
@@ -186,6 +186,13 @@ class SettlementWriter:
                 f"WHERE {ready()} AND queue = :queue AND {sql.places(claimed)}",
                 {"queue": sql.queue, "to": to},
             )
+
+
+def claims_after(attempts: str, becomes: str, delivery: str = "") -> str:
+    """The claims of a delivery that failed. If it was not even tried, this claim does not count, but others do."""
+    of = f"{delivery}." if delivery else ""
+    not_tried = f"{attempts} = 0 AND {becomes} = {int(Stored.RETRY)} AND {of}lane = {NO_LANE}"
+    return f"CASE WHEN {not_tried} THEN {of}claims - 1 ELSE 0 END"
 
 
 def _in_line(settlement: Settlement, verdict: Verdict) -> Settlement:

@@ -29,6 +29,16 @@ class Reading:
             instances |= yield from self._instances(whole_numbers(some))
         return instances
 
+    def read_held(self, claimed: Sequence[Claimed]) -> Steps[dict[int, Instance | None]]:
+        """The instances whose deliveries are still held, by position; None for a delivery without an instance.
+
+        Looks at the leases last. A worker that has lost its lease and reads what another has done since would begin
+        what comes next, while the other relies on being the first to do so.
+        """
+        instances = yield from self.read([one.position for one in claimed])
+        held = yield from self._sql.held(claimed)
+        return {position: instances.get(position) for position in held}
+
     def _instances(self, positions: str) -> Steps[dict[int, Instance]]:
         sql = self._sql
         since = sql.dialect.seconds_since

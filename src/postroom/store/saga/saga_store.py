@@ -36,6 +36,7 @@ class SagaStore:
         self.start = starting.start
         self.position_of = starting.position_of
         self.read = reading.read
+        self.read_held = reading.read_held
         self.holds = reading.holds
         self.begin = reading.begin
         self.log = log.log

@@ -10,7 +10,7 @@ from postroom.rules.naming import SAGA_QUEUE
 from postroom.rules.ordering import NO_LANE
 from postroom.store.sql.operations import Operations, chunks
 from postroom.store.sql.states import in_state, ready, unsettled
-from postroom.store.sql.steps import Query, Steps
+from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,26 +69,33 @@ class SagaTables(Operations):
         The token alone decides: late work counts if nobody has taken it over. SQLite, which locks no rows, writes: from
         then on nobody else can.
         """
-        wanted = {one.position: one.token for one in claimed}
         held: dict[int, Held] = {}
         for some in chunks(claimed):
-            columns = "position, token, attempts, claims, error_code"
             if self._locks_rows:
-                source, these = self.only_deliveries(some)
-                listed = columns.replace("position", "d.position").replace(", ", ", d.")
-                found = yield Query(
-                    f"SELECT {listed} FROM {source} WHERE {ready('d')} AND d.queue = :queue AND {these} "
-                    f"ORDER BY d.position{self.dialect.for_update}",
-                    {"queue": self.queue},
-                )
+                query = self._look(some, self.dialect.for_update)
             else:
-                found = yield Query(
+                query = Query(
                     f"UPDATE {self.delivery} SET token = token WHERE {ready()} AND queue = :queue "
-                    f"AND {self.places(some)} RETURNING {columns}",
+                    f"AND {self.places(some)} RETURNING {', '.join(Held._fields)}",
                     {"queue": self.queue},
                 )
-            held |= {row[0]: Held(*row) for row in found.rows if wanted[row[0]] == row[1]}
+            held |= _under_their_tokens(some, (yield query).rows)
         return held
+
+    def held(self, claimed: Sequence[Claimed]) -> Steps[dict[int, Held]]:
+        """Look which deliveries are still held under their tokens, without a lock; by position."""
+        held: dict[int, Held] = {}
+        for some in chunks(claimed):
+            held |= _under_their_tokens(some, (yield self._look(some)).rows)
+        return held
+
+    def _look(self, claimed: Sequence[Claimed], lock: str = "") -> Query:
+        source, these = self.only_deliveries(claimed)
+        return Query(
+            f"SELECT {', '.join(f'd.{column}' for column in Held._fields)} FROM {source} "
+            f"WHERE {ready('d')} AND d.queue = :queue AND {these} ORDER BY d.position{lock}",
+            {"queue": self.queue},
+        )
 
     def lock_in_any_state(self, position: int) -> Steps[Stored | None]:
         """Lock an instance's delivery, whoever holds it; returns its stored state, or None if there is none.
@@ -128,3 +135,8 @@ class SagaTables(Operations):
     def free(self) -> str:
         """The assignments that end a lease."""
         return f"token = 0, owner = '', leased_until = {self.dialect.never}"
+
+
+def _under_their_tokens(claimed: Sequence[Claimed], rows: Sequence[Row]) -> dict[int, Held]:
+    tokens = {one.position: one.token for one in claimed}
+    return {row[0]: Held(*row) for row in rows if tokens[row[0]] == row[1]}

@@ -19,6 +19,7 @@ from postroom.store.outbox.postgresql.given import (
 from postroom.store.outbox.settlements import (
     SettlementWriter,
     Written,
+    claims_after,
     failure_fields,
     receipt_fields,
     rerouted_by_queue,
@@ -95,7 +96,8 @@ class PostgreSQLSettlementWriter(SettlementWriter):
                 UPDATE {sql.delivery} d
                 SET state = given.becomes, due = {sql.dialect.later("given.delay")},
                     attempts = d.attempts + given.attempts,
-                    claims = 0, failed_at = {self.failed_at("given.attempts", "given.becomes", "given.code")},
+                    claims = {claims_after("given.attempts", "given.becomes", "d")},
+                    failed_at = {self.failed_at("given.attempts", "given.becomes", "given.code")},
                     error_code = given.code, error_message = given.message,
                     token = 0, owner = '', leased_until = {sql.dialect.never}
                 FROM given WHERE {self._mine()}
