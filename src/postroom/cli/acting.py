@@ -52,7 +52,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Request:
-    """Which messages the command line asks for, and who asks."""
+    """Which messages the command line asks for."""
 
     ids: tuple[UUID, ...]
     topic: str | None
@@ -61,7 +61,6 @@ class Request:
     older_than: int | None
     every: bool
     yes: bool
-    by: str | None
 
     def selection(self, verb: str) -> Filter:
         """The filter. Raises `InvalidSetting` unless the request says in exactly one way what to act on."""
@@ -75,16 +74,17 @@ class Request:
         older_than = None if self.older_than is None else timedelta(days=self.older_than)
         return Filter(self.ids or None, topic=self.topic, key=self.key, code=self.code, older_than=older_than)
 
-    def actor(self) -> str:
-        """Who does it, for the audit."""
-        if self.by is not None:
-            if not 0 < len(self.by) <= LONGEST_NAME:
-                raise InvalidSetting(f"--by has {len(self.by)} characters: give a name of 1 to {LONGEST_NAME}")
-            return self.by
-        try:
-            return getpass.getuser()
-        except (ImportError, KeyError, OSError):  # in a container whose user has no name
-            return ""
+
+def actor_of(by: str | None) -> str:
+    """Who does it, for the audit: as `--by` says, or the system's user. Raises `InvalidSetting`."""
+    if by is not None:
+        if not 0 < len(by) <= LONGEST_NAME:
+            raise InvalidSetting(f"--by has {len(by)} characters: give a name of 1 to {LONGEST_NAME}")
+        return by
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # in a container whose user has no name
+        return ""
 
 
 def command(act: Act) -> Callable[..., None]:
@@ -106,8 +106,8 @@ def command(act: Act) -> Callable[..., None]:
     ) -> None:
         from postroom.admin import Admin
 
-        request = Request(tuple(ids or ()), topic, key, code, older_than, every, yes, by)
-        which, actor = request.selection(act.verb), request.actor()
+        request = Request(tuple(ids or ()), topic, key, code, older_than, every, yes)
+        which, actor = request.selection(act.verb), actor_of(by)
         with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
             result = _perform(act, admin, which, request, actor)
         _report(act, result, as_json=as_json)
@@ -125,17 +125,17 @@ def _perform(act: Act, admin: Admin, which: Filter, request: Request, actor: str
     if act.warns_of_old:
         _warn_of_old(counted)
     if not (request.ids or request.yes or not counted.total):
-        _ask(act, counted.total)
+        ask(act.verb, act.counted(counted.total))
         which = replace(which, as_of=counted.as_of)  # a yes is for what was counted, and not for what came since
     with progress(act.done, counted.total) as tell:
         return act.act(admin)(which, actor=actor, progress=tell)
 
 
-def _ask(act: Act, total: int) -> None:
+def ask(verb: str, what: str) -> None:
     """Many at once need a yes. Raises `typer.Exit` if the answer is no."""
     if not can_answer():
-        raise InvalidSetting(f"this would {act.verb} {act.counted(total)}: confirm it with --yes")
-    if not typer.confirm(f"{act.verb.capitalize()} {act.counted(total)}?", err=True):
+        raise InvalidSetting(f"this would {verb} {what}: confirm it with --yes")
+    if not typer.confirm(f"{verb.capitalize()} {what}?", err=True):
         print_text("nothing was done")
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import bench, cleanup, consume, dead, demo, init, messages, relay, schema, status
+from postroom.cli import bench, cleanup, consume, dead, demo, init, messages, relay, sagas, schema, status
 
 app = typer.Typer(
     name="postroom",
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 messages_app = typer.Typer(help="Inspect and cancel messages, and free expired leases.", rich_markup_mode=None)
 dead_app = typer.Typer(help="List, requeue and discard dead letters.", rich_markup_mode=None)
+sagas_app = typer.Typer(help="List, show, resume, skip, abort and fork sagas.", rich_markup_mode=None)
 
 app.command("init")(init.init)
 app.command("schema")(schema.schema)
@@ -35,6 +36,13 @@ dead_app.command("list")(dead.list_dead)
 dead_app.command("show")(dead.show)
 dead_app.command("requeue")(dead.requeue)
 dead_app.command("discard")(dead.discard)
+app.add_typer(sagas_app, name="sagas")
+sagas_app.command("list")(sagas.list_sagas)
+sagas_app.command("show")(sagas.show_saga)
+sagas_app.command("resume")(sagas.resume)
+sagas_app.command("skip")(sagas.skip)
+sagas_app.command("abort")(sagas.abort)
+sagas_app.command("fork")(sagas.fork)
 app.command("cleanup")(cleanup.cleanup)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
@@ -78,4 +86,10 @@ def _messages(context: typer.Context) -> None:
 @dead_app.callback(invoke_without_command=True)
 def _dead(context: typer.Context) -> None:
     """List, requeue and discard dead letters."""
+    _help_without_command(context)
+
+
+@sagas_app.callback(invoke_without_command=True)
+def _sagas(context: typer.Context) -> None:
+    """List, show, resume, skip, abort and fork sagas."""
     _help_without_command(context)

@@ -15,7 +15,13 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-STATUS_STYLES = {"dead": "bold red", "waiting": "yellow", "sending": "cyan", "sent": "green", "expired": "dim"}
+STATUS_STYLES = {
+    **dict.fromkeys(("dead", "parked", "stranded"), "bold red"),
+    **dict.fromkeys(("waiting", "retrying", "compensating"), "yellow"),
+    **dict.fromkeys(("sending", "running"), "cyan"),
+    **dict.fromkeys(("sent", "completed"), "green"),
+    **dict.fromkeys(("expired", "compensated"), "dim"),
+}
 
 
 def on_terminal() -> bool:

@@ -1,0 +1,140 @@
+"""One saga for people: where it stands, what was done and when, and what comes next."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from postroom.cli.output import print_table, print_text, shown
+from postroom.rules.saga_plan import Direction, StepOutcome
+from postroom.rules.saga_state import SagaState
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from postroom.admin import NextStep, SagaDetails, SagaStep
+
+DONE, UNDONE, FAILED, SKIPPED, NEXT = "✓", "↩", "✗", "-", "…"
+PLAIN = {DONE: "+", UNDONE: "<", FAILED: "x", NEXT: "."}
+"""For terminals whose encoding lacks them."""
+TITLES = ("", "step", "at (UTC)", "took", "attempt", "")
+SECOND, MINUTE, HOUR, DAY = 1.0, 60.0, 3600.0, 86_400.0
+
+
+def print_saga(told: SagaDetails) -> None:
+    """Print everything but data, results and the payloads of events."""
+    held = f"   held by {told.owner}" if told.owner else ""
+    print_text(shown(f"{told.name} {told.id}   {told.state}{held}"), style="bold")
+    print_text(f"{shown(told.explanation)}\n")
+    rows = [_done(step) for step in told.steps if step.outcome is not StepOutcome.WAITING]
+    rows += [_coming(told, step) for step in told.next]
+    if rows:
+        print_table(TITLES, rows, right=("took", "attempt"))
+        print_text("")
+    print_table(("field", "value"), [(name, value) for name, value in _facts(told).items() if value])
+    if told.events:
+        print_text("\nevents that no step has taken yet:")
+        events = [(event.name, event.received_at, event.message_id) for event in told.events]
+        print_table(("event", "received (UTC)", "message"), events)
+    if told.history:
+        print_text("")
+        history = [(entry.at, entry.action, entry.actor, entry.reason) for entry in told.history]
+        print_table(("at (UTC)", "act", "by", "why"), history)
+
+
+def print_data(found: dict[str, object]) -> None:
+    """Print what `--data` asks for, as `--json` has it."""
+    import json
+
+    values = {"data": found["data"]}
+    values |= {f"result of {step['step']}": step["result"] for step in found["steps"] if step["result"] is not None}  # type: ignore[attr-defined]
+    values |= {f"event {event['name']}": event["payload"] for event in found["events"]}  # type: ignore[attr-defined]
+    for title, value in values.items():
+        print_text(f"\n{shown(title)}:")
+        print_text("\n".join(map(shown, json.dumps(value, indent=2).splitlines())))
+
+
+def _facts(told: SagaDetails) -> dict[str, object]:
+    parent = told.parent
+    return {
+        "started": _moment(told.started_at),
+        "ended": _moment(told.ended_at),
+        "deadline": _moment(told.deadline),
+        "message": str(told.message_id),
+        "plan": " → ".join(step.name for step in told.plan) if _encodable("→") else "",
+        "data": f"{told.data_bytes:,} bytes",
+        "leased until": _moment(told.leased_until),
+        "claims": str(told.claims) if told.claims > 1 else "",
+        "parent": f"{parent.name} {parent.id}, which is told by event {parent.event!r}" if parent else "",
+        "children": ", ".join(f"{one.name} {one.id} ({one.state})" for one in told.children),
+        "forked from": told.fork_of or "",
+    }
+
+
+def _done(step: SagaStep) -> tuple[str, ...]:
+    back = step.direction is Direction.BACK
+    match step.outcome:
+        case StepOutcome.SKIPPED:
+            mark, text = SKIPPED, f"skipped{f' by {step.worker}' if step.worker else ''}"
+        case StepOutcome.FAILED:
+            mark, text = FAILED, _error(step.error_code, step.error_message)
+        case _:
+            mark, text = UNDONE if back else DONE, ""
+    attempt = str(step.attempts) if step.attempts else ""
+    return _mark(mark), step.step, _clock(step.at), duration(step.seconds), attempt, text
+
+
+def _coming(told: SagaDetails, step: NextStep) -> tuple[str, ...]:
+    what = "undo" if step.direction is Direction.BACK else ""
+    error = _error(step.error_code, step.error_message)
+    match told.state:
+        case SagaState.PARKED:
+            text = f"parked: {error}"
+        case SagaState.STRANDED:
+            text = "stranded: no worker has its code"
+        case SagaState.WAITING:
+            text = f"waits for {step.event}" if step.event else "sleeps"
+            text += f" until {_moment(step.due)}" if step.due else ""
+        case _ if step.attempts or error:
+            text = f"retry {step.attempts} at {_moment(step.due)}: {error}" if step.due else f"retry now: {error}"
+        case _:
+            text = "runs" if told.owner else "comes next"
+    return _mark(NEXT), step.step, "", "", "", f"{what} {text}".strip()
+
+
+def _error(code: str | None, text: str | None) -> str:
+    return f"{code or ''} {text or ''}".strip()
+
+
+def duration(seconds: float | None) -> str:
+    """For people: ``18 ms``, ``2.5 s``, ``3 min``, ``4 h``, ``2 d``."""
+    if seconds is None:
+        return ""
+    if seconds < SECOND:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s"
+    for unit, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    raise AssertionError("unreachable")
+
+
+def _moment(moment: datetime | None) -> str:
+    return f"{shown(moment)} UTC" if moment else ""
+
+
+def _clock(moment: datetime | None) -> str:
+    return shown(moment) if moment else ""
+
+
+def _mark(mark: str) -> str:
+    return mark if _encodable(mark) else PLAIN.get(mark, mark)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
