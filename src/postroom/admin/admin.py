@@ -56,9 +56,9 @@ class Admin:
         self._closed = False
 
     def status(self) -> Status:
-        """How many messages are in each state, in all and by queue; who is alive; which topics take no messages.
+        """How many messages and sagas are in each state; who is alive; which topics take no messages.
 
-        Reads all unsent messages and all receipts. For figures every few seconds, use the relay's metrics.
+        Reads all unsent messages, all receipts and all sagas. For figures every few seconds, use the relay's metrics.
         """
         return self._run(self._steps.status())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postroom.rules.naming import SAGA_ID, SAGA_QUEUE, SAGA_START, is_saga_queue
 from postroom.rules.routing import is_parked
 from postroom.rules.why_not_sent import WhyNotSent
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 def explanation_of(where: WhyNotSent, found: FoundMessage, holder: Holder) -> str:
     """The sentence, with the facts and, where there is something to do, the remedy."""
+    name, identifier = found.queue.removeprefix(SAGA_QUEUE), found.message.headers.get(SAGA_ID)
+    if is_saga_queue(found.queue) and found.message.type == SAGA_START and identifier:
+        return f"starts a saga: see `postroom sagas show {name} {identifier}`"
     return EXPLANATIONS[where](found, holder)
 
 

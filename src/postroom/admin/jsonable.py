@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from postroom.admin.details import MessageDetails
 from postroom.admin.results import ActResult, Page, Refusal
 from postroom.admin.saga_details import SagaDetails
-from postroom.admin.saga_json import acted_json, saga_json
+from postroom.admin.saga_json import acted_json, counts_json, saga_json
 from postroom.admin.saga_results import SagaActResult
 from postroom.store.admin.dead_letters import DeadLetter
 from postroom.store.admin.status import Status, Worker
@@ -53,12 +53,13 @@ def _status(status: Status) -> dict[str, Any]:
     counts = {
         field.name: getattr(status, field.name)
         for field in fields(status)
-        if field.name not in ("workers", "targets", "queues")
+        if field.name not in ("workers", "targets", "queues", "sagas")
     }
     return {
         **counts,
         "relays": [_worker(worker) for worker in status.workers],
         "targets": [asdict(target) for target in status.targets],
+        "sagas": counts_json(status.sagas),
     }
 
 

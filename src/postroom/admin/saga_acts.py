@@ -66,7 +66,7 @@ class SagaActs:
         skipped = step_to_skip(start.plan, found.direction, found.outcomes, step)
         if isinstance(skipped, Refusal):
             return skipped
-        yield from self._rows.skip(saga.position, skipped, note.actor)
+        yield from self._rows.skip(saga.position, skipped, note)
         yield from self._rows.resume(saga.name, delivery.stored, [saga.position])
         details = {**_details(found.saga), "step": skipped.step, "direction": skipped.direction.name.lower()}
         yield from audit(self._names, SKIPPED, note, [(saga.position, str(found.message.id), details)])
@@ -103,7 +103,7 @@ class SagaActs:
         if isinstance(taken_over, Refusal):
             raise _refused(old, taken_over.reason)
         new = yield from self._start(found, start.plan, new_id)
-        yield from self._rows.copy(position, new.position, taken_over, note.actor)
+        yield from self._rows.copy(position, new.position, taken_over, note)
         details = {"saga": name, "id": old.id, "from": step, "new_id": new.id}
         entries: list[Entry] = [
             (position, str(found.message.id), details),

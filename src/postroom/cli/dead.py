@@ -20,6 +20,7 @@ from postroom.cli.options import (
     Topic,
 )
 from postroom.cli.output import on_terminal, print_json, print_table, print_text, shown
+from postroom.rules.naming import SAGA_START, is_saga_queue
 
 LONGEST_ERROR = 60
 
@@ -68,6 +69,8 @@ def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
     print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare=SPARE)
     if on_terminal() and page.next:
         print_text(f"Older ones: --before {page.next}")
+    if any(is_saga_queue(letter.queue) and letter.type == SAGA_START for letter in page):
+        print_text("Some of them are parked sagas: act on these with `postroom sagas`")
 
 
 def show(

@@ -75,7 +75,7 @@ def _done(step: SagaStep) -> tuple[str, ...]:
     back = step.direction is Direction.BACK
     match step.outcome:
         case StepOutcome.SKIPPED:
-            mark, text = SKIPPED, f"skipped{f' by {step.worker}' if step.worker else ''}"
+            mark, text = SKIPPED, f"{'undo ' if back else ''}skipped{_by_operator(step)}"
         case StepOutcome.FAILED:
             mark, text = FAILED, _error(step.error_code, step.error_message)
         case _:
@@ -85,21 +85,27 @@ def _done(step: SagaStep) -> tuple[str, ...]:
 
 
 def _coming(told: SagaDetails, step: NextStep) -> tuple[str, ...]:
-    what = "undo" if step.direction is Direction.BACK else ""
+    what = "undo: " if step.direction is Direction.BACK else ""
     error = _error(step.error_code, step.error_message)
     match told.state:
         case SagaState.PARKED:
-            text = f"parked: {error}"
+            text = f"parked, {error}"
         case SagaState.STRANDED:
-            text = "stranded: no worker has its code"
+            text = "stranded, no worker has its code"
         case SagaState.WAITING:
             text = f"waits for {step.event}" if step.event else "sleeps"
             text += f" until {_moment(step.due)}" if step.due else ""
         case _ if step.attempts or error:
-            text = f"retry {step.attempts} at {_moment(step.due)}: {error}" if step.due else f"retry now: {error}"
+            text = f"retry {step.attempts} {f'at {_moment(step.due)}' if step.due else 'now'}, {error}"
         case _:
             text = "runs" if told.owner else "comes next"
-    return _mark(NEXT), step.step, "", "", "", f"{what} {text}".strip()
+    return _mark(NEXT), step.step, "", "", "", f"{what}{text}"
+
+
+def _by_operator(step: SagaStep) -> str:
+    if not step.error_code:  # its condition said no, or there was nothing to undo
+        return ""
+    return f" by {step.worker}{f': {step.error_message}' if step.error_message else ''}"
 
 
 def _error(code: str | None, text: str | None) -> str:

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
-from postroom.cli.output import print_json, print_table, print_text
+from postroom.cli.output import counted, print_json, print_table, print_text, warn
+from postroom.rules.saga_state import SagaState
 
 if TYPE_CHECKING:
-    from postroom.admin import HeldTarget, Status, Worker
+    from postroom.admin import HeldTarget, SagaCount, Status, Worker
 
 MEANINGS = {
     "pending": "to be sent now",
@@ -34,12 +35,14 @@ WORKERS = {
     "seen_seconds_ago": "seen (s ago)",
 }
 """What people are shown of a relay or consumer → its title."""
+STUCK = (SagaState.PARKED, SagaState.STRANDED)
+"""Sagas in these states wait for somebody."""
 
 
 def status(
     database: Database = None, schema: Schema = None, table_prefix: TablePrefix = None, as_json: Json = False
 ) -> None:
-    """Count messages by state, and list live relays.
+    """Count messages and sagas by state, and list live relays.
 
     Also shows how long the oldest message has been waiting.
     """
@@ -52,6 +55,7 @@ def status(
         print_json(jsonable(found))
         return
     _show_counts(found)
+    _show_sagas(found.sagas)
     _show_targets(found.targets)
     _show_workers(found.workers)
 
@@ -61,6 +65,23 @@ def _show_counts(found: Status) -> None:
     if found.pending:
         rows[0] = ("pending", found.pending, f"to be sent now; the oldest for {found.oldest_pending_seconds:,.0f} s")
     print_table(("status", "messages", ""), rows, right=("messages",))
+
+
+def _show_sagas(counts: Sequence[SagaCount]) -> None:
+    """A line for each name, a column for each state that occurs; and what to do about those that are stuck."""
+    if not counts:
+        return
+    states = [state for state in SagaState if any(one.state is state for one in counts)]
+    by_name: dict[str, dict[SagaState, int]] = {}
+    for one in counts:
+        by_name.setdefault(one.name, {})[one.state] = one.count
+    print_text("")
+    rows = [(name, *(found.get(state, 0) for state in states)) for name, found in by_name.items()]
+    print_table(("saga", *states), rows, right=states)
+    for state in STUCK:
+        if total := sum(one.count for one in counts if one.state is state):
+            are = "is" if total == 1 else "are"
+            warn(f"{counted(total, 'saga')} {are} {state}: see `postroom sagas list --state {state}`")
 
 
 def _show_targets(targets: Sequence[HeldTarget]) -> None:

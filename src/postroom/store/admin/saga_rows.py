@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
     from postroom.rules.lifecycle import Stored
     from postroom.rules.saga_acts import Fork
+    from postroom.store.admin.audit import Note
+
+
+BY_OPERATOR = "SKIPPED_BY_OPERATOR"
+"""The code on record of a step that an operator skipped."""
 
 
 class SagaRows(SagaLookup):
@@ -60,32 +65,35 @@ class SagaRows(SagaLookup):
             {"queue": f"{SAGA_QUEUE}{name}"},
         )
 
-    def skip(self, position: int, skip: Skip, actor: str) -> Steps[None]:
-        """Put a step on record as skipped, by whom. One that waited does so no longer."""
+    def skip(self, position: int, skip: Skip, note: Note) -> Steps[None]:
+        """Put a step on record as skipped, by whom and why. One that waited does so no longer."""
         params = {
             "position": position,
             "direction": int(skip.direction),
             "step": skip.step,
-            "worker": cut(actor, ACTOR_LENGTH),
+            "worker": cut(note.actor, ACTOR_LENGTH),
+            "code": BY_OPERATOR,
+            "text": cut(note.reason),
         }
         table = self.tables["saga_step"]
         this = "position = :position AND direction = :direction AND step = :step"
         there = yield Query(f"SELECT 1 FROM {table} WHERE {this}", params)
         if there.rows:
             yield Query(
-                f"UPDATE {table} SET outcome = {int(StepOutcome.SKIPPED)}, worker = :worker, finished = {self.now} "
-                f"WHERE {this}",
+                f"UPDATE {table} SET outcome = {int(StepOutcome.SKIPPED)}, worker = :worker, finished = {self.now}, "
+                f"error_code = :code, error_message = :text WHERE {this}",
                 params,
             )
             return
         before = yield Query(f"SELECT count(*) FROM {table} WHERE position = :position", params)
         yield Query(
-            f"INSERT INTO {table} (position, direction, step, outcome, number, attempts, worker) "
-            f"VALUES (:position, :direction, :step, {int(StepOutcome.SKIPPED)}, :number, 0, :worker)",
+            f"INSERT INTO {table} (position, direction, step, outcome, number, attempts, worker, error_code, "
+            f"error_message) VALUES (:position, :direction, :step, {int(StepOutcome.SKIPPED)}, :number, 0, :worker, "
+            ":code, :text)",
             {**params, "number": before.rows[0][0]},
         )
 
-    def copy(self, old: int, new: int, fork: Fork, actor: str) -> Steps[None]:
+    def copy(self, old: int, new: int, fork: Fork, note: Note) -> Steps[None]:
         """Give a new saga the record of the steps that it takes over, and keep it from undoing them."""
         table = self.tables["saga_step"]
         if not fork.kept:
@@ -99,7 +107,7 @@ class SagaRows(SagaLookup):
             kept,
         )
         for step in fork.not_undone:
-            yield from self.skip(new, Skip(Direction.BACK, step), actor)
+            yield from self.skip(new, Skip(Direction.BACK, step), note)
 
     def message_ids(self, positions: Sequence[int]) -> Steps[dict[int, str]]:
         """The ids of the messages that started these, by position."""

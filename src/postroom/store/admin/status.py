@@ -1,4 +1,4 @@
-"""Status: how many messages are in which state, who is alive to send them, and what waits for its topic."""
+"""Status: how many messages and sagas are in which state, who is alive, and what waits for its topic."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
+from postroom.store.admin.sagas import SagaCount, Sagas
 from postroom.store.outbox.held_targets import HeldTarget, HeldTargets
 from postroom.store.outbox.workers import ALIVE_SECONDS
 from postroom.store.sql.operations import Operations
@@ -89,6 +90,8 @@ class Status:
     """Topics that took no messages when last tried."""
     queues: tuple[QueueStatus, ...] = ()
     """Queues with unsent messages, by name."""
+    sagas: tuple[SagaCount, ...] = ()
+    """Sagas by name and state."""
 
 
 class StatusReader(Operations):
@@ -117,6 +120,7 @@ class StatusReader(Operations):
             workers=(yield from self.workers()),
             targets=(yield from self.held_targets()),
             queues=queues,
+            sagas=tuple((yield from Sagas(self.names).counts())),
         )
 
     def queues(self) -> Steps[tuple[QueueStatus, ...]]:
