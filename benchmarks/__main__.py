@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware")
+BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware", "sagas")
 """Modules of this package; each has a `main` that measures and prints."""
-WITH_OPTIONS = ("brokers",)
+WITH_OPTIONS = ("brokers", "sagas")
 """Their `main` takes the arguments after the name."""
 
 

@@ -1,0 +1,266 @@
+"""Sagas of three steps that do nothing beside DBOS workflows of three steps, on the same PostgreSQL server.
+
+``python -m benchmarks sagas [--rounds N] [--json]``. Both sides take turns. DBOS runs in an environment of its own,
+made for this run, in several ways, of which the fastest is what all are compared with. Sagas are measured from the
+commit of their start to the end of the last; DBOS workflows from the first call, since DBOS starts them by running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import asyncpg
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from benchmarks.rounds import create_tables
+from postroom import Relay, Saga
+from postroom.store.connections.urls import resolve
+from postroom.telemetry import SagasEnded
+from tests.services.postgresql import PostgreSQL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from postroom.telemetry import Event
+
+DBOS = "dbos==3.3.0"
+WORKFLOWS = 100
+"""Of DBOS, in each round."""
+AT_ONCE = 16
+"""Steps at a time, which is the relay's default, and so the connections that they get."""
+CALLS_AT_ONCE = 256
+"""Async calls at a time: each waits for others, so that many of them cost little more than a few."""
+WARM = 100
+"""Sagas before each measurement, so that connections are open and statements prepared."""
+
+
+class Variant(NamedTuple):
+    """Something to measure."""
+
+    name: str
+    sagas: int
+    run: Callable[[], tuple[float, float]]
+    """Returns seconds, and seconds of processor time of the workers."""
+
+
+class Rate(NamedTuple):
+    """What was measured: the median of the rounds."""
+
+    name: str
+    per_second: float
+    cpu_ms: float
+    """Processor time of the worker for each saga."""
+    times_dbos: float = 1.0
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks sagas")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", default="", help="measure the variants whose names contain this, and DBOS's first")
+    options = parser.parse_args(arguments)
+    with closing(PostgreSQL()) as server, tempfile.TemporaryDirectory() as folder:
+        server.start()
+        server.create_database("shop")
+        create_tables(server.url("shop"))
+        dbos, ours = _dbos(server, Path(folder)), _ours(server.url("shop"))
+        if options.only:
+            dbos, ours = dbos[:1], [one for one in ours if options.only in one.name]
+        found = _measured([*dbos, *ours], options.rounds, len(dbos))
+    if options.json:
+        print(json.dumps([one._asdict() for one in found], indent=2))
+        return
+    print("\nsagas of three steps that do nothing, one process unless it says otherwise")
+    for one in found:
+        times = f"{one.times_dbos:>7.1f} x DBOS" if one.times_dbos != 1.0 else ""
+        print(f"  {one.name:<34} {one.per_second:>9,.0f}/s {one.cpu_ms:>8.2f} ms of processor each {times}")
+
+
+def _measured(variants: Sequence[Variant], rounds: int, of_dbos: int) -> list[Rate]:
+    """Let all take turns; the first `of_dbos` are DBOS's, and the fastest of these is what all are compared with."""
+    seen: dict[str, list[tuple[float, float]]] = {one.name: [] for one in variants}
+    for _ in range(rounds):
+        for one in variants:
+            seconds, cpu = one.run()
+            seen[one.name].append((one.sagas / seconds, cpu / one.sagas * 1000))
+    medians = {name: tuple(map(median, zip(*values, strict=True))) for name, values in seen.items()}
+    best = max(medians[one.name][0] for one in variants[:of_dbos])
+    return [Rate(name, round(rate, 1), round(cpu, 3), round(rate / best, 2)) for name, (rate, cpu) in medians.items()]
+
+
+def _dbos(server: PostgreSQL, folder: Path) -> list[Variant]:
+    python = folder / "bin" / "python"
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, DBOS], check=True)
+
+    def variant(name: str, how: str, processes: int = 1) -> Variant:
+        def run() -> tuple[float, float]:
+            database = f"dbos_{uuid4().hex}"
+            server.create_database(database)
+            try:
+                return _dbos_round(python, server.url(database), how, processes)
+            finally:
+                server.drop_database(database)
+
+        return Variant(name, WORKFLOWS, run)
+
+    return [
+        variant("DBOS, called from 16 threads", "direct"),
+        variant("DBOS, async", "async"),
+        variant("DBOS, from a queue", "queue"),
+        variant("DBOS, from threads, 2 processes", "direct", 2),
+    ]
+
+
+def _dbos_round(python: Path, url: str, how: str, processes: int) -> tuple[float, float]:
+    program = Path(__file__).with_name("dbos_workflows.py")
+    command = [str(part) for part in (python, program, url, how, WORKFLOWS // processes)]
+    workers = []
+    try:
+        for _ in range(processes):
+            workers.append(
+                subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                )
+            )
+            _said(workers[-1])
+        for worker in workers:
+            print(file=worker.stdin, flush=True)
+        answers = [json.loads(_said(worker)) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    return max(one["seconds"] for one in answers), sum(one["cpu"] for one in answers)
+
+
+def _said(worker: subprocess.Popen[str]) -> str:
+    line = worker.stdout.readline() if worker.stdout else ""
+    if not line:
+        raise RuntimeError(f"{' '.join(map(str, worker.args))} failed: run it by hand to see why")  # type: ignore[arg-type]  # a list
+    return line
+
+
+def _ours(url: str) -> list[Variant]:
+    def sync_engine() -> Any:
+        return create_engine(resolve(url), pool_size=AT_ONCE)
+
+    def async_engine() -> Any:
+        return create_async_engine(resolve(url, asynchronous=True), pool_size=AT_ONCE)
+
+    def variant(name: str, kind: str, count: int, engine: Callable[[], Any] | None = None) -> Variant:
+        at_once = CALLS_AT_ONCE if kind == "call" else AT_ONCE
+        return Variant(name, count, lambda: asyncio.run(_round(url, kind, count, at_once, engine)))
+
+    return [
+        variant("calls, async", "call", 2000),
+        variant("calls, sync", "sync call", 1000),
+        variant("steps, asyncpg", "asyncpg", 1000),
+        variant("steps, SQLAlchemy sync", "sync step", 500, sync_engine),
+        variant("steps, SQLAlchemy async", "step", 500, async_engine),
+    ]
+
+
+async def _round(
+    url: str, kind: str, count: int, at_once: int, engine: Callable[[], Any] | None
+) -> tuple[float, float]:
+    """Start all sagas in one transaction, and measure from its commit until the last has ended."""
+    async with _transactions(url, kind, engine) as transactions:
+        saga = _saga(kind, transactions)
+        ended = _Ended()
+        connection = await asyncpg.connect(url)
+        try:
+            async with Relay(url, sagas=[saga], hook=ended, saga_concurrency=at_once):
+                await _started(saga, connection, WARM)
+                await ended.reach(WARM)
+                transaction = connection.transaction()
+                await transaction.start()
+                for _ in range(count):
+                    await saga.astart(connection, {})
+                cpu, begun = time.process_time(), time.perf_counter()
+                await transaction.commit()
+                await ended.reach(WARM + count)
+                return time.perf_counter() - begun, time.process_time() - cpu
+        finally:
+            await connection.close()
+
+
+async def _started(saga: Saga[Any], connection: Any, count: int) -> None:
+    async with connection.transaction():
+        for _ in range(count):
+            await saga.astart(connection, {})
+
+
+class _Ended:
+    """A hook that waits until so many sagas have ended."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._wanted = 0
+        self._reached = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, SagasEnded):
+            self._count += len(event.ended)
+            if self._count >= self._wanted:
+                self._reached.set()
+
+    async def reach(self, count: int) -> None:
+        self._wanted = count
+        self._reached.clear()
+        if self._count < count:
+            async with asyncio.timeout(60):
+                await self._reached.wait()
+
+
+@asynccontextmanager
+async def _transactions(url: str, kind: str, engine: Callable[[], Any] | None) -> AsyncIterator[Any]:
+    """What a saga opens its transactions with: an engine, or asyncpg's own."""
+    if kind == "asyncpg":
+        async with asyncpg.create_pool(url, min_size=AT_ONCE, max_size=AT_ONCE, reset=_as_it_is) as pool:
+
+            @asynccontextmanager
+            async def transaction() -> AsyncIterator[Any]:
+                async with pool.acquire() as connection, connection.transaction():
+                    yield connection
+
+            yield transaction
+    elif engine is None:
+        yield None
+    else:
+        made = engine()
+        yield made
+        closing = made.dispose()
+        if closing is not None:
+            await closing
+
+
+async def _as_it_is(_connection: Any) -> None:
+    """Skip asyncpg's own reset, which takes a round trip: transactions leave nothing behind."""
+
+
+def _saga(kind: str, transactions: Any) -> Saga[Any]:
+    saga: Saga[Any] = Saga(f"bench_{kind.replace(' ', '_')}", transactions=transactions)
+    declare = saga.call if "call" in kind else saga.step
+
+    async def async_nothing(_saga: Any) -> None: ...
+
+    def nothing(_saga: Any) -> None: ...
+
+    for n in range(3):
+        declare(name=f"step_{n}")(nothing if kind.startswith("sync") else async_nothing)
+    return saga
