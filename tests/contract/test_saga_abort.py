@@ -48,7 +48,7 @@ def test_an_abort_takes_the_lease_and_turns_back(room: Room, sagas: Sagas, state
     [again] = sagas.claim(worker="other")  # it goes back at once
     assert again.position == position
     entry = room.audit()[-1]
-    assert (entry.action, entry.actor, entry.position) == ("saga_abort", "ann", position)
+    assert (entry.action, entry.actor, entry.position) == ("saga_aborted", "ann", position)
     assert entry.details == {"saga": NAME, "id": "order-7", "reason": "no longer wanted"}
     assert abort(sagas) is Aborted.ALREADY_BACK
 

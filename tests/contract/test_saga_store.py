@@ -166,6 +166,25 @@ def test_many_are_logged_and_ended_at_once(room: Room, sagas: Sagas) -> None:
     assert room.run(sagas.store.log_many([])) == []
 
 
+def test_several_items_of_one_instance_are_each_judged_alone(room: Room, sagas: Sagas) -> None:
+    """As the calls of a group are logged, which end at about the same time."""
+    claimed = sagas.running()
+    items = [LogItem(claimed, [done(step)]) for step in ("hotel", "flight", "car")]
+    assert room.run(sagas.store.log_many(items)) == [Logged.WRITTEN] * 3
+    old = msgspec.structs.replace(claimed, token=claimed.token + 1)
+    items = [
+        LogItem(old, [done("late")]),
+        LogItem(claimed, [done("train"), done("taxi")]),
+        LogItem(claimed, [done("hotel")]),
+        LogItem(claimed, [done("train")]),
+        LogItem(claimed, [done("bus")]),
+    ]
+    lost, before, written = Logged.LEASE_LOST, Logged.DONE_BEFORE, Logged.WRITTEN
+    assert room.run(sagas.store.log_many(items)) == [lost, written, before, before, written]
+    steps = ["hotel", "flight", "car", "train", "taxi", "bus"]
+    assert sagas.steps(claimed.position) == {(0, step): DONE for step in steps}
+
+
 def test_progress_forgets_what_failed_before_it(room: Room, sagas: Sagas) -> None:
     claimed = sagas.running()
     room.run(sagas.queue.settlements.settle([Retry(claimed, 0, "TIMEOUT", "no answer")]))

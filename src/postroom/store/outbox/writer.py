@@ -93,7 +93,7 @@ class Writer:
             inserted |= yield from self._insert(chunk)
         refused = [message for message in fresh if message.id not in inserted]
         try:
-            existing = yield from self._existing(refused)
+            existing = yield from self.existing(refused)
         except (IdempotencyConflict, DuplicateMessage) as error:
             if inserted and self.savepoints:
                 yield Query("ROLLBACK TO SAVEPOINT postroom_add")
@@ -128,7 +128,7 @@ class Writer:
         if chunk:
             yield chunk
 
-    def _existing(self, refused: Sequence[Message]) -> Steps[dict[UUID, Message]]:
+    def existing(self, refused: Sequence[Message]) -> Steps[dict[UUID, Message]]:
         """The existing messages to return in place of the refused ones."""
         existing: dict[UUID, Message] = {}
         for chunk in self._chunks(refused):

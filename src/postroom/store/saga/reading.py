@@ -37,7 +37,7 @@ class Reading:
         """
         instances = yield from self.read([one.position for one in claimed])
         held = yield from self._sql.held(claimed)
-        return {position: instances.get(position) for position in held}
+        return {position: instances.get(position) for position, _ in held}
 
     def _instances(self, positions: str) -> Steps[dict[int, Instance]]:
         sql = self._sql

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.store.saga.aborting import Aborting
+from postroom.store.saga.postgresql_starting import PostgreSQLStarting
 from postroom.store.saga.postgresql_step_log import PostgreSQLStepLog
 from postroom.store.saga.reading import Reading
 from postroom.store.saga.starting import Starting
@@ -15,6 +16,20 @@ from postroom.store.saga.waiting import WaitingForEvents
 
 if TYPE_CHECKING:
     from postroom.store.sql.names import Names
+
+
+class _Parts(NamedTuple):
+    """What differs between databases. By default a statement for each thing that is done."""
+
+    starting: type[Starting] = Starting
+    log: type[StepLog] = StepLog
+
+
+_PARTS = {
+    "sqlite": _Parts(),
+    "mysql": _Parts(),  # and MariaDB
+    "postgresql": _Parts(PostgreSQLStarting, PostgreSQLStepLog),
+}
 
 
 class SagaStore:
@@ -28,9 +43,10 @@ class SagaStore:
     def __init__(self, names: Names, name: str, *, notify: bool = False) -> None:
         """`notify`: wake listening relays of what is added here, where the database can."""
         self.sql = SagaTables(names, name, notify=notify)
-        starting = Starting(self.sql)
+        parts = _PARTS[names.dialect]
+        starting = parts.starting(self.sql)
         reading = Reading(self.sql)
-        log = (PostgreSQLStepLog if names.dialect == "postgresql" else StepLog)(self.sql)
+        log = parts.log(self.sql)
         turning = Turning(log)
         waiting = WaitingForEvents(log, starting)
         self.start = starting.start

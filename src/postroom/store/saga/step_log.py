@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.ordering import NO_LANE
@@ -75,34 +74,28 @@ class StepLog:
         return logged
 
     def write(self, items: Sequence[LogItem]) -> Steps[list[Logged]]:
-        """Write what is held and not on record yet."""
-        in_order = sorted(items, key=attrgetter("claimed.position"))  # so that two of these do not deadlock
-        held = yield from self.sql.lock([item.claimed for item in in_order])
-        known = yield from self.on_record(held)
-        fresh = {
-            item.claimed.position
-            for item in items
-            if item.claimed.position in held and not repeats(item.entries, known[item.claimed.position])
-        }
-        writing = [item for item in in_order if item.claimed.position in fresh]
-        yield from self.write_entries(
-            [(held[item.claimed.position], known[item.claimed.position], item.entries) for item in writing]
-        )
-        yield from self.go_on([held[item.claimed.position] for item in writing if item.end is None])
-        yield from self._end([(held[item.claimed.position], item) for item in writing if item.end is not None])
-        return [
-            Logged.WRITTEN
-            if item.claimed.position in fresh
-            else Logged.DONE_BEFORE
-            if item.claimed.position in held
-            else Logged.LEASE_LOST
-            for item in items
-        ]
+        """Write what is held and not on record yet. Several items may belong to one instance."""
+        held = yield from self.sql.lock([item.claimed for item in items])
+        known = yield from self.on_record({position for position, _ in held})
+        outcomes: list[Logged] = []
+        rows: list[_Row] = []
+        for item in items:
+            on_record = known.get(item.claimed.position, {})
+            outcomes.append(_foreseen(item, on_record) if item.claimed.lease in held else Logged.LEASE_LOST)
+            if outcomes[-1] is Logged.WRITTEN:
+                rows += _rows(held[item.claimed.lease], on_record, item.entries)
+        yield from self._write_rows(rows)
+        written = [item for item, logged in zip(items, outcomes, strict=True) if logged is Logged.WRITTEN]
+        ended = {item.claimed.lease for item in written if item.end is not None}
+        going_on = {item.claimed.lease for item in written} - ended
+        yield from self.go_on([held[lease] for lease in sorted(going_on)])
+        yield from self._end([(held[item.claimed.lease], item) for item in written if item.end is not None])
+        return outcomes
 
     def on_record(self, positions: Iterable[int]) -> Steps[dict[int, Known]]:
         """What is on record of these instances, whose deliveries are locked."""
         known: dict[int, Known] = {position: {} for position in positions}
-        for some in chunks(list(known)):
+        for some in chunks(sorted(known)):
             found = yield Query(
                 f"SELECT position, direction, step, outcome FROM {self.sql.step} "
                 f"WHERE position IN ({whole_numbers(some)})"
@@ -111,23 +104,22 @@ class StepLog:
                 known[position][Direction(direction), step] = StepOutcome(outcome)
         return known
 
-    def write_entries(self, writing: Sequence[tuple[Held, Known, Sequence[Entry]]]) -> Steps[None]:
-        """Write rows that are not there, and replace those that wait."""
-        new: list[tuple[Held, int, Entry]] = []
-        for held, known, entries in writing:
-            for n, entry in enumerate(entries):
-                if (entry.direction, entry.step) in known:
-                    yield self._replacement(held, entry)
-                else:
-                    new.append((held, len(known) + n, entry))
-        for some in chunks(new):
+    def write_entries(self, held: Held, known: Known, entries: Sequence[Entry]) -> Steps[None]:
+        """Write the rows of one instance that are not there, and replace those that wait."""
+        yield from self._write_rows(_rows(held, known, entries))
+
+    def _write_rows(self, rows: Sequence[_Row]) -> Steps[None]:
+        for row in rows:
+            if row.waits:
+                yield self._replacement(row.held, row.entry)
+        for some in chunks([row for row in rows if not row.waits]):
             yield self._insertion(some)
 
-    def _insertion(self, rows: Sequence[tuple[Held, int, Entry]]) -> Query:
+    def _insertion(self, rows: Sequence[_Row]) -> Query:
         sql = self.sql
         params: dict[str, Any] = {}
         values: list[str] = []
-        for n, (held, number, entry) in enumerate(rows):
+        for n, (held, number, _, entry) in enumerate(rows):
             params |= {f"{name}_{n}": value for name, value in self._fields(held, entry).items()}
             values.append(
                 f"({held.position}, {int(entry.direction)}, :step_{n}, {int(entry.outcome)}, {number}, :attempts_{n}, "
@@ -212,6 +204,28 @@ class StepLog:
             f"DELETE FROM {self.sql.event} WHERE position = :position AND message_id = :message{as_id}",
             {"position": claimed.position, "message": str(event)},
         )
+
+
+class _Row(NamedTuple):
+    """A row to be written: the how-manieth of its instance, and whether it is there already, and waits."""
+
+    held: Held
+    number: int
+    waits: bool
+    entry: Entry
+
+
+def _rows(held: Held, known: Known, entries: Sequence[Entry]) -> list[_Row]:
+    """The rows of these entries, which are in `known` afterwards."""
+    rows: list[_Row] = []
+    for entry in entries:
+        rows.append(_Row(held, len(known), (entry.direction, entry.step) in known, entry))
+        known[entry.direction, entry.step] = entry.outcome
+    return rows
+
+
+def _foreseen(item: LogItem, known: Known) -> Logged:
+    return Logged.DONE_BEFORE if repeats(item.entries, known) else Logged.WRITTEN
 
 
 def repeats(entries: Sequence[Entry], known: Known) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.errors import DatabaseUnreachable
@@ -15,7 +16,7 @@ from postroom.store.sql.steps import Query, Row, Steps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from postroom.store.outbox.leases import Claimed
+    from postroom.store.outbox.leases import Claimed, Lease
     from postroom.store.sql.names import Names
 
 _MOST_ROUNDS = 10
@@ -63,14 +64,14 @@ class SagaTables(Operations):
         """Bytes as a parameter. On MySQL in hexadecimal: drivers differ in how they write bytes into a statement."""
         return value.hex() if value is not None and self.names.dialect == "mysql" else value
 
-    def lock(self, claimed: Sequence[Claimed]) -> Steps[dict[int, Held]]:
-        """Lock the deliveries that are still held under their tokens; by position.
+    def lock(self, claimed: Sequence[Claimed]) -> Steps[dict[Lease, Held]]:
+        """Lock the deliveries that are still held under their tokens.
 
         The token alone decides: late work counts if nobody has taken it over. SQLite, which locks no rows, writes: from
         then on nobody else can.
         """
-        held: dict[int, Held] = {}
-        for some in chunks(claimed):
+        held: dict[Lease, Held] = {}
+        for some in chunks(sorted(claimed, key=attrgetter("position"))):  # so that two of these do not deadlock
             if self._locks_rows:
                 query = self._look(some, self.dialect.for_update)
             else:
@@ -82,9 +83,9 @@ class SagaTables(Operations):
             held |= _under_their_tokens(some, (yield query).rows)
         return held
 
-    def held(self, claimed: Sequence[Claimed]) -> Steps[dict[int, Held]]:
-        """Look which deliveries are still held under their tokens, without a lock; by position."""
-        held: dict[int, Held] = {}
+    def held(self, claimed: Sequence[Claimed]) -> Steps[dict[Lease, Held]]:
+        """Look which deliveries are still held under their tokens, without a lock."""
+        held: dict[Lease, Held] = {}
         for some in chunks(claimed):
             held |= _under_their_tokens(some, (yield self._look(some)).rows)
         return held
@@ -137,6 +138,6 @@ class SagaTables(Operations):
         return f"token = 0, owner = '', leased_until = {self.dialect.never}"
 
 
-def _under_their_tokens(claimed: Sequence[Claimed], rows: Sequence[Row]) -> dict[int, Held]:
-    tokens = {one.position: one.token for one in claimed}
-    return {row[0]: Held(*row) for row in rows if tokens[row[0]] == row[1]}
+def _under_their_tokens(claimed: Sequence[Claimed], rows: Sequence[Row]) -> dict[Lease, Held]:
+    leases = {one.lease for one in claimed}
+    return {(row[0], row[1]): Held(*row) for row in rows if (row[0], row[1]) in leases}

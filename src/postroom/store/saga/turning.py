@@ -51,10 +51,12 @@ class Turning:
     def _turn(self, claimed: Claimed, entries: Sequence[Entry], token: int, reason: dict[str, str]) -> Steps[bool]:
         sql = self._sql
         held = yield from sql.lock([claimed])
-        known = yield from self._log.on_record(held)
-        if not held or repeats(entries, known[claimed.position]):
+        if not held:
             return False
-        yield from self._log.write_entries([(held[claimed.position], known[claimed.position], entries)])
+        known = (yield from self._log.on_record([claimed.position]))[claimed.position]
+        if repeats(entries, known):
+            return False
+        yield from self._log.write_entries(held[claimed.lease], known, entries)
         yield Query(
             f"UPDATE {sql.saga} SET direction = {int(Direction.BACK)}, failed_step = :step, error_code = :code, "
             "error_message = :text, aborted_by = :by WHERE position = :position",
@@ -76,7 +78,7 @@ class Turning:
         held = yield from sql.lock([claimed])
         if not held:
             return False
-        attempts = held[claimed.position].attempts + int(attempted)
+        attempts = held[claimed.lease].attempts + int(attempted)
         error = {"code": cut(code, CODE_LENGTH), "text": cut(text)}
         yield Query(
             f"UPDATE {sql.delivery_by_key} SET {becomes(Transition.EXHAUST)}, attempts = :attempts, claims = 0, "

@@ -39,18 +39,18 @@ class WaitingForEvents:
         held = yield from self._sql.lock([claimed])
         if not held:
             return LOST
-        known = (yield from self._log.on_record(held))[claimed.position]
+        known = (yield from self._log.on_record([claimed.position]))[claimed.position]
         row = known.get((Direction.FORWARD, step))
         if row not in (None, StepOutcome.WAITING):
             return LOST
         if row is None:
             entry = Entry(Direction.FORWARD, step, StepOutcome.WAITING)
-            yield from self._log.write_entries([(held[claimed.position], known, [entry])])
+            yield from self._log.write_entries(held[claimed.lease], known, [entry])
         found = None if event is None else (yield from self._look(claimed.position, event))
         if found is None and due_in > 0:
             yield self._sleep(claimed.position, due_in)
         elif row is None:
-            yield from self._log.go_on([held[claimed.position]])
+            yield from self._log.go_on([held[claimed.lease]])
         return found
 
     def _look(self, position: int, event: str) -> Steps[Event | None]:
@@ -90,11 +90,11 @@ class WaitingForEvents:
             return Received.UNKNOWN
         state = yield from self._sql.lock_in_any_state(position)
         if state is None:
-            return (yield from self._too_late(held[claimed.position], position))
+            return (yield from self._too_late(held[claimed.lease], position))
         yield self._event(claimed, position, event, payload)
         if state is Stored.SCHEDULED:
             yield self._wake(position)
-        yield from self._settle(held[claimed.position])
+        yield from self._settle(held[claimed.lease])
         return Received.DELIVERED
 
     def _too_late(self, signal: Held, position: int) -> Steps[Received]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from postroom.rules.ordering import key_hash
@@ -67,7 +67,7 @@ class PostgreSQLWriter(Writer):
         many = listed(f":{column}::{self._sent_as(column)}[]" for column in self._COLUMNS)
         given = listed(f"{column}{self._stored_as(column)} AS {column}" for column in self._COLUMNS)
         columns = listed(MESSAGE_COLUMNS)
-        self._one = f"""
+        self.one = f"""
             WITH {STARTED}, message AS (
                 INSERT INTO {self.tables["outbox"]} ({columns})
                 SELECT {listed(one[column] for column in MESSAGE_COLUMNS)} FROM started
@@ -78,7 +78,7 @@ class PostgreSQLWriter(Writer):
                 SELECT queue, position, {one["state"]}, {one["lane"]}, {one["key_hash"]}, {one["size"]},
                     coalesce({one["due"]}, '-infinity')
                 FROM message
-            )
+            ){self.beside()}
             SELECT {self.id_as_text} FROM message{told}"""
         self._many = f"""
             WITH {STARTED}, given AS MATERIALIZED (
@@ -96,6 +96,14 @@ class PostgreSQLWriter(Writer):
             )
             SELECT {self.id_as_text} FROM message{told_all}"""
 
+    def beside(self) -> str:
+        """More of the statement `one`, each part with a comma before it. `message` is what was inserted."""
+        return ""
+
+    def row(self, message: Message) -> dict[str, Any]:
+        """The parameters of the statement `one`, which adds this message unless it is a duplicate."""
+        return dict(zip(self._COLUMNS, self._message_row(message) + self._delivery_row(message), strict=True))
+
     def _sent_as(self, column: str) -> str:
         return self._SENT_AS.get(column, "text")
 
@@ -111,7 +119,7 @@ class PostgreSQLWriter(Writer):
         rows = [self._message_row(message) + self._delivery_row(message) for message in chunk]
         channels = self._channels(chunk)
         if len(rows) == 1:
-            result = yield Query(self._one, dict(zip(self._COLUMNS, rows[0], strict=True)) | channels)
+            result = yield Query(self.one, dict(zip(self._COLUMNS, rows[0], strict=True)) | channels)
         else:
             columns = map(list, zip(*rows, strict=True))
             result = yield Query(self._many, dict(zip(self._COLUMNS, columns, strict=True)) | channels)
