@@ -87,13 +87,14 @@ def test_a_parked_saga_is_not_discarded(room: Room, sagas: Sagas, which: str) ->
     assert rows(room) == {"outbox": 1, "delivery": 1, "saga": 1}
 
 
-def test_a_requeued_saga_goes_on(room: Room, sagas: Sagas) -> None:
+def test_a_requeued_saga_goes_on_as_a_resumed_one(room: Room, sagas: Sagas) -> None:
+    """A first attempt that is refused has no effect to undo; this one is not the first, though its attempts are."""
     claimed = sagas.running()
     sagas.log(claimed, done("reserve"))
     room.run(sagas.store.park(claimed, "charge", "TIMEOUT", "", attempted=True))
     assert room.run(DeadLetters(room.names).requeue(Filter(ids=[claimed.message.id]))).count == 1
     [again] = sagas.claim()
-    assert (again.attempts, again.claims) == (0, 1)
+    assert (again.attempts, again.claims) == (0, 2)
     assert list(sagas.read(again.position).rows) == [(0, "reserve")]
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from postroom.rules.lifecycle import Transition
+from postroom.rules.naming import is_saga_queue
 from postroom.rules.ordering import NO_LANE
 from postroom.store.admin.audit import UNSIGNED, Note, audit
 from postroom.store.admin.selection import ALL, Acted, Batch, Filter, KeyRange, Progress, SelectedDeliveries
@@ -119,10 +120,12 @@ class DeadLetters(SelectedDeliveries):
         )
 
     def _revive(self, queue: str, letters: Sequence[DeadLetter]) -> Steps[None]:
-        # Through the retry state, so that it goes before what is held behind it on its key.
+        # Through the retry state, so that it goes before what is held behind it on its key. A saga counts as claimed
+        # before, as when it is resumed: nobody may take its next attempt for the first.
+        claims = int(is_saga_queue(queue))
         yield Query(
             f"UPDATE {self.delivery_by_key} SET {becomes(Transition.REQUEUE)}, due = {self.dialect.never}, "
-            f"attempts = 0, claims = 0, error_code = '', error_message = '' "
+            f"attempts = 0, claims = {claims}, error_code = '', error_message = '' "
             f"WHERE {before(Transition.REQUEUE)} AND queue = :queue AND {self.places(letters)}",
             {"queue": queue},
         )
