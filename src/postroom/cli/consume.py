@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-import threading
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from postroom.cli import late_calls
 from postroom.cli.options import (
     Database,
     HttpHost,
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
 
     from postroom.cli.telemetry import Telemetry
     from postroom.consumer import Consumer
-
-LAST_CHANCE = 1.0
-"""Seconds that a handler's thread has to end when all is done."""
 
 
 def consume(  # noqa: PLR0913, PLR0917 - each is an option
@@ -79,16 +74,10 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
     told = telemetry(settings)
     for one in consumers:
         one.add_hook(told.hook)
-    runner = asyncio.Runner()
-    try:
-        runner.run(_run(consumers, told, once=once))
-    finally:
-        late = _late_calls(runner.get_loop())
-        if not late:
-            runner.close()  # which would wait for them
+    late = late_calls.run(_run(consumers, told, once=once))
     if as_json:
         print_json({one.name: asdict(one.report) for one in consumers})
-    _leave_late_handlers(late)
+    late_calls.leave(late)
 
 
 def _load(address: str) -> Sequence[Consumer]:
@@ -116,24 +105,3 @@ async def _run(consumers: Sequence[Consumer], told: Telemetry, *, once: bool) ->
         async with told.serving, asyncio.TaskGroup() as group:
             for one in consumers:
                 group.create_task(one.run_once() if once else one.run())
-
-
-def _late_calls(loop: asyncio.AbstractEventLoop) -> Sequence[asyncio.Task[object]]:
-    """Calls of async handlers that continue although they were cancelled."""
-    from postroom.runtime.calls import CALLS
-
-    return [task for task in asyncio.all_tasks(loop) if task.get_name() == CALLS]
-
-
-def _leave_late_handlers(late: Sequence[asyncio.Task[object]]) -> None:
-    """End the process if a handler does not end, long after its timeout. The database rolls back what it wrote."""
-    from postroom.runtime.calls import CALLS
-
-    deadline = time.monotonic() + LAST_CHANCE
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith(CALLS)]
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    if late or any(thread.is_alive() for thread in threads):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)

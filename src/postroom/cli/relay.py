@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import typer
 
+from postroom.cli import late_calls
 from postroom.cli.options import (
     Database,
     HttpHost,
@@ -25,6 +26,7 @@ from postroom.cli.options import (
 )
 from postroom.cli.output import print_json, warn
 from postroom.cli.relay_options import (
+    App,
     Backoff,
     BatchSize,
     Broker,
@@ -41,17 +43,24 @@ from postroom.cli.relay_options import (
     Once,
     PollInterval,
     Processes,
+    SagaConcurrency,
     UntilEmpty,
     WorkerName,
 )
 from postroom.cli.signals import stop_on_signals
 from postroom.compose.brokers import check_default
 from postroom.errors import BrokerUnavailable, InvalidSetting
-from postroom.settings import MOST_PORT, Settings
+from postroom.rules.naming import SAGA_QUEUE, is_saga_queue
+from postroom.runtime.functions import load_object
+from postroom.settings import ENVIRONMENT, MOST_PORT, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.cli.late_calls import LateCalls
     from postroom.cli.telemetry import Telemetry
     from postroom.relay import Relay, Report
+    from postroom.saga import Saga
 
 SUPERVISED = "POSTROOM_SUPERVISED"
 """Set for the processes of `--processes`: they stop when their standard input ends, because then nobody minds them."""
@@ -68,11 +77,13 @@ class Mode(StrEnum):
 def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     broker: Broker = None,
     broker_for: BrokerFor = None,
+    app: App = None,
     once: Once = False,
     until_empty: UntilEmpty = False,
     processes: Processes = 1,
     worker: WorkerName = None,
     concurrency: Concurrency = None,
+    saga_concurrency: SagaConcurrency = None,
     batch: BatchSize = None,
     poll_interval_sec: PollInterval = None,
     lock_lease_sec: LockLease = None,
@@ -94,7 +105,7 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Deliver messages from the outbox until SIGTERM or Ctrl-C. A second signal stops it at once."""
+    """Deliver messages from the outbox, and run sagas, until SIGTERM or Ctrl-C. A second signal stops it at once."""
     given = {name: value for name, value in locals().items() if name in Settings.__struct_fields__}
     given["brokers"] = _brokers(broker_for)
     mode = _mode(once=once, until_empty=until_empty)
@@ -102,14 +113,15 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     if not settings.enabled:
         _say_that_it_is_off(as_json=as_json)
     elif processes > 1:
-        raise typer.Exit(_supervise(settings, given, processes, worker, mode))
+        raise typer.Exit(_supervise(settings, given, app or [], processes, worker, mode))
     else:
         reasons: dict[str, str] = {}
-        report = _deliver(settings, given, worker, mode, reasons)
+        report, late = _deliver(settings, given, _sagas(app or [], given), worker, mode, reasons)
         if as_json:
             print_json(asdict(report))
         if mode is Mode.ONCE:
             _fail_if_down(report, reasons, several=bool(settings.brokers))
+        late_calls.leave(late)
 
 
 def _mode(*, once: bool, until_empty: bool) -> Mode:
@@ -126,6 +138,26 @@ def _settings(given: dict[str, Any]) -> Settings:
     return settings
 
 
+def _sagas(addresses: Sequence[str], given: dict[str, Any]) -> list[Saga[Any]]:
+    """The sagas at ``module:object``. Raises `InvalidSetting`."""
+    if not addresses:
+        return []
+    from postroom.saga import Saga
+
+    # What the code of the application does not say, the options do.
+    named = {name: given[name] for name in ("database", "schema", "table_prefix") if given[name] is not None}
+    os.environ |= {ENVIRONMENT[name][0]: value for name, value in named.items()}
+    sagas: list[Saga[Any]] = []
+    for address in addresses:
+        found = load_object(address, f"--app {address}", "an object: write module:object")
+        some = list(found) if isinstance(found, list | tuple) else [found]
+        if not some or not all(isinstance(one, Saga) for one in some):
+            hint = " (consumers are run by `postroom consume`)" if type(found).__name__ == "Consumer" else ""
+            raise InvalidSetting(f"--app {address} is a {type(found).__name__}: give a Saga, or a list of them{hint}")
+        sagas += some
+    return sagas
+
+
 def _say_that_it_is_off(*, as_json: bool) -> None:
     warn("the relay is switched off (OUTBOX_ENABLED): messages are recorded, and wait")
     if as_json:
@@ -134,23 +166,29 @@ def _say_that_it_is_off(*, as_json: bool) -> None:
         print_json(asdict(Report()))
 
 
-def _supervise(settings: Settings, given: dict[str, Any], processes: int, worker: str | None, mode: Mode) -> int:
+def _supervise(
+    settings: Settings, given: dict[str, Any], apps: Sequence[str], processes: int, worker: str | None, mode: Mode
+) -> int:
     from postroom.cli.processes import supervise
 
     ending = {Mode.ALWAYS: [], Mode.ONCE: ["--once"], Mode.UNTIL_EMPTY: ["--until-empty"]}[mode]
-    arguments = [*ending, *_flags(given | {"http_port": None})]
+    arguments = [*ending, *(f"--app={app}" for app in apps), *_flags(given | {"http_port": None})]
     return supervise(processes, worker, arguments, _ports(settings, processes))
 
 
 def _fail_if_down(report: Report, reasons: dict[str, str], *, several: bool) -> None:
     """Raise `BrokerUnavailable` where a run over what could be sent now could not send all of it."""
-    if report.broker_down:
-        which = f" ({', '.join(report.queues_down)})" if several else ""
-        why = "; ".join(dict.fromkeys(reasons[queue].rstrip(".") for queue in report.queues_down))
+    down = [queue for queue in report.queues_down if not is_saga_queue(queue)]
+    if down:
+        which = f" ({', '.join(down)})" if several else ""
+        why = "; ".join(dict.fromkeys(reasons[queue].rstrip(".") for queue in down))
         raise BrokerUnavailable(f"the broker cannot be reached{which}: {why}; what is left waits for the next run")
     if report.targets_down:
         why = "; ".join(f"{topic}: {reason}" for topic, reason in sorted(report.targets_down.items()))
         raise BrokerUnavailable(f"some topics take no messages: {why}; `postroom status` shows how many messages wait")
+    if report.queues_down:
+        why = "; ".join(f"{queue.removeprefix(SAGA_QUEUE)}: {reasons[queue]}" for queue in report.queues_down)
+        raise BrokerUnavailable(f"not all sagas could be run: {why}")
 
 
 def _ports(settings: Settings, processes: int) -> range | None:
@@ -200,9 +238,14 @@ def _flags(given: dict[str, Any]) -> list[str]:
 
 
 def _deliver(
-    settings: Settings, given: dict[str, Any], worker: str | None, mode: Mode, reasons: dict[str, str]
-) -> Report:
-    """Run a relay; `reasons` gets, for each queue, why its broker could not be reached."""
+    settings: Settings,
+    given: dict[str, Any],
+    sagas: Sequence[Saga[Any]],
+    worker: str | None,
+    mode: Mode,
+    reasons: dict[str, str],
+) -> tuple[Report, LateCalls]:
+    """Run a relay; `reasons` gets, for each queue, why nothing can be done there."""
     from postroom.cli.telemetry import telemetry
     from postroom.relay import Relay
     from postroom.telemetry.events import DATABASE, Event, Reachability, all_of
@@ -214,12 +257,11 @@ def _deliver(
     broker = given.pop("broker")
     database = given.pop("database")
     told = telemetry(settings)
-    relay = Relay(database, broker, worker=worker, hook=all_of(note, told.hook), **given)
+    relay = Relay(database, broker, sagas=sagas, worker=worker, hook=all_of(note, told.hook), **given)
     gc.collect()
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
-    with asyncio.Runner() as runner:
-        runner.run(_run(relay, told, mode))
-    return relay.report
+    late = late_calls.run(_run(relay, told, mode))
+    return relay.report, late
 
 
 async def _run(relay: Relay, told: Telemetry, mode: Mode) -> None:

@@ -1,4 +1,4 @@
-"""The options of ``postroom relay``. All but the first five are settings, by their names."""
+"""The options of ``postroom relay``. All but the first six are settings, by their names."""
 
 from __future__ import annotations
 
@@ -29,6 +29,17 @@ Broker = Annotated[
         help="Where to deliver: amqp://host, https://host/path, kafka://host, nats://host, redis://host, "
         "python:module:function, stdout: (JSON lines). Default: POSTROOM_BROKER.",
     ),
+]
+App = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE:OBJECT",
+        help="Run a saga, or a list of them, as in shop.orders:place_order; may be repeated. Without a broker, only "
+        "sagas run.",
+    ),
+]
+SagaConcurrency = Annotated[
+    int | None, typer.Option(metavar="N", help="Instances of each saga that run in parallel (16).")
 ]
 Concurrency = Annotated[int | None, typer.Option(metavar="N", help="Publish calls in flight (4).")]
 BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Messages claimed at once (1000).")]

@@ -37,6 +37,8 @@ class InFlight:
         self._landed = asyncio.Event()
         self._closing = False
         self.bytes = 0
+        self.takes = 0
+        """How often claims were taken."""
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -46,6 +48,7 @@ class InFlight:
 
     def take(self, claimed: Sequence[Claimed], deadline: float) -> None:
         """Add claims whose lease holds until the deadline; those of lanes are held for as long as their lane."""
+        self.takes += 1
         claims = self._claims
         positions = [one.position for one in claimed]
         if not claims.keys().isdisjoint(positions):  # our own, whose leases had ended

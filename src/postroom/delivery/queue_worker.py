@@ -209,9 +209,11 @@ class QueueWorker:
     async def anything_to_send(self) -> bool:
         """Whether anything is left that could be sent. Waits first until nothing is in flight."""
         await self.in_flight.wait_until_empty()
-        found = await self._connections.heartbeats.run(self._store.anything_to_send)
-        # What was being claimed meanwhile is leased, and so was not found.
-        return found or len(self.in_flight) > 0 or any(one.unresolved for one in self._row_claimers)
+        takes = self.in_flight.takes
+        if await self._connections.heartbeats.run(self._store.anything_to_send):
+            return True
+        # What was claimed meanwhile is no longer free in the database, and may not have come here yet.
+        return takes != self.in_flight.takes or any(claimer.unresolved for claimer in self._row_claimers)
 
     def moved_in(self) -> None:
         """Messages came into the queue at positions that may have been passed by."""

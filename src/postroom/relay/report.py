@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from postroom.rules.lifecycle import OutcomeCode
+from postroom.rules.naming import is_saga_queue
 from postroom.rules.saga_plan import SagaOutcome
 from postroom.telemetry.events import DATABASE, Event, Expired, Postponed, Reachability, Settled, TargetChanged
 from postroom.telemetry.saga_events import SagaParked, SagasEnded
@@ -31,7 +32,7 @@ class Report:
     broker_down: bool = False
     """Whether a broker could not be reached when the run ended."""
     queues_down: list[str] = field(default_factory=list)
-    """The queues of the brokers that could not be reached."""
+    """The queues of the brokers that could not be reached, and of sagas whose steps hang and leave no thread free."""
     targets_down: dict[str, str] = field(default_factory=dict)
     """The topics that took no messages when the run ended, and why."""
 
@@ -56,7 +57,7 @@ class Report:
             case Reachability() if event.what != DATABASE:
                 queues = [queue for queue in self.queues_down if queue != event.queue]
                 self.queues_down = queues if event.reachable else [*queues, event.queue]
-                self.broker_down = bool(self.queues_down)
+                self.broker_down = any(not is_saga_queue(queue) for queue in self.queues_down)
             case _:
                 pass
 

@@ -74,6 +74,10 @@ class Answering:
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
 
+    async def run(self, _operation: Any) -> Any:
+        answer = self.answers.pop(0)
+        return answer() if callable(answer) else answer
+
     async def attempt(self, steps: Any, _on: int | None = None) -> Any:
         steps.close()
         answer = self.answers.pop(0)
@@ -258,6 +262,27 @@ async def test_what_is_in_hand_proves_nothing_about_the_destination_until_it_lan
     worker.attempt.land(probe, ALREADY_SETTLED, 0.0)
     await in_hand(worker, after)
     assert [event.reachable for event in events if isinstance(event, Reachability)] == [False, True]
+
+
+async def test_what_was_claimed_while_the_database_was_asked_is_left_to_do() -> None:
+    """A run until empty would end otherwise, and give it back."""
+    connection = Answering()
+    worker = worker_for(Sagas(), connection=connection)
+    claimer = worker._row_claimers[0]
+    one = claimed(1)
+
+    def claims() -> bool:
+        claimer.unresolved.append(1)
+        return False
+
+    def takes_and_lands() -> bool:
+        claimer.unresolved.clear()
+        worker.in_flight.take([one], FUTURE)
+        worker.in_flight.land([one])
+        return False
+
+    connection.answers = [True, claims, takes_and_lands, False]
+    assert [await worker.anything_to_send() for _ in range(4)] == [True, True, True, False]
 
 
 def test_a_queue_with_keys_cannot_have_such_a_destination() -> None:

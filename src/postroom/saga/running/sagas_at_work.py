@@ -76,7 +76,9 @@ class SagasAtWork:
             self._concurrency * _widest_group(saga),
             database_answers=self._others.answers,
             is_lost_connection=is_lost_connection,
-            report=lambda problem: self._hook(Reachability(f"steps of {saga.name}", problem is None, problem or "")),
+            report=lambda problem: self._hook(
+                Reachability(f"steps of {saga.name}", problem is None, problem or "", saga.queue)
+            ),
         )
         self._calls.append(calls)
         transactions = self._transactions(saga)
