@@ -36,7 +36,8 @@ class SyncGuard:
         self._kind = kind
         self._transaction: Any = None
         if isinstance(kind, SQLAlchemyConnection):
-            self._transaction = kind.connection.get_transaction()
+            # One that begins by itself has not begun yet, where nothing was executed before.
+            self._transaction = kind.connection.get_transaction() or kind.connection.begin()
         elif not isinstance(kind, Django):  # which refuses by itself
             kind.execute(Query(BEGIN))
 
@@ -68,6 +69,8 @@ class AsyncGuard:
     async def begin(self) -> None:
         """Look at the transaction before the function gets it."""
         if isinstance(self._kind, SQLAlchemyAsyncConnection):
+            if not self._kind.connection.in_transaction():
+                await self._kind.connection.begin()
             self._transaction = self._kind.connection.sync_connection.get_transaction()
         elif not isinstance(self._kind, Asyncpg):
             await self._kind.execute(Query(BEGIN))
