@@ -17,7 +17,9 @@ from postroom.store.sql.steps import arun, run
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from postroom.rules.saga_calls import Headers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -125,7 +127,7 @@ class Inbox:
         result: Any = await awaited(function(*args, **kwargs))
         return Once(first_time=True, result=result)
 
-    def barrier(self, connection: object, headers: Mapping[str, str]) -> bool:
+    def barrier(self, connection: object, headers: Headers) -> bool:
         """Whether to carry out what a saga of another service asks for with these headers: its `saga.headers`.
 
         False for a repeated call, for an undo without a do, and for a do that comes after its undo: answer them as
@@ -137,7 +139,7 @@ class Inbox:
         kind = sync_kind(connection, "inbox.barrier")
         return run(explained(self._marker(kind.dialect).pass_barrier(self.consumer, call)), kind.execute)
 
-    async def abarrier(self, connection: object, headers: Mapping[str, str]) -> bool:
+    async def abarrier(self, connection: object, headers: Headers) -> bool:
         """`barrier` for an async connection."""
         call = call_of(headers)
         kind = await async_kind(connection, "inbox.abarrier")

@@ -4,8 +4,9 @@ Both are the same for every try of one step in one direction.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 from urllib.parse import quote, unquote
 
 from postroom.errors import InvalidMessage
@@ -50,9 +51,17 @@ class Call:
     """The mark that says: undo it no more."""
 
 
+@runtime_checkable
+class Headers(Protocol):
+    """Headers as frameworks have them; not all of theirs are mappings."""
+
+    def items(self) -> Iterable[tuple[str, str]]:
+        """Names and values."""
+
+
 def call_of(headers: object) -> Call:
     """Read a call from the headers of a request or message, whose names ignore case. Raises `InvalidMessage`."""
-    if not isinstance(headers, Mapping):
+    if not isinstance(headers, Headers) or isinstance(headers, type):
         raise InvalidMessage(
             f"the headers of a saga's call must be a mapping of names to values, not {type(headers).__name__}: pass "
             "the headers of the request or message"

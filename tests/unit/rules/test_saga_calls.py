@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import starlette.datastructures
+import werkzeug.datastructures
+from django.http.request import HttpHeaders
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,8 +78,19 @@ def test_S_4_marks_differ_whatever_a_stranger_sends(instance: str, step: str, mo
     assert call_of(sent).done != call_of(moved).done
 
 
-def test_S_4_names_of_headers_ignore_case() -> None:
-    assert call_of({name.title(): value for name, value in CHARGE.items()}) == call_of(CHARGE)
+FRAMEWORKS = {
+    "plain": dict,
+    "Starlette": starlette.datastructures.Headers,
+    "Flask": werkzeug.datastructures.Headers,  # not a Mapping
+    "Django": HttpHeaders,
+}
+
+
+@pytest.mark.parametrize("kind", FRAMEWORKS.values(), ids=FRAMEWORKS)
+def test_S_4_headers_of_every_framework_are_read_and_their_names_ignore_case(kind: Any) -> None:
+    named = {name.title(): value for name, value in CHARGE.items()}
+    environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in CHARGE.items()}
+    assert call_of(kind(environ if kind is HttpHeaders else named)) == call_of(CHARGE)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +98,7 @@ def test_S_4_names_of_headers_ignore_case() -> None:
     [
         ([("postroom-saga", "a")], "must be a mapping of names to values, not list"),
         (None, "not NoneType"),
+        (dict, "not type"),
         ({}, "header postroom-saga of the saga's call is missing: the caller must send all of saga.headers"),
         ({**CHARGE, "postroom-saga": ""}, "header postroom-saga of the saga's call is ''"),
         ({**CHARGE, "postroom-saga-step": b"x"}, "header postroom-saga-step of the saga's call is b'x'"),
