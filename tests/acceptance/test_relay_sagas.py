@@ -123,6 +123,30 @@ async def test_S_1_a_slow_saga_stops_no_other_and_no_message(sagas: Sagas) -> No
     assert relay.report.completed == 20
 
 
+async def test_S_1_a_lock_on_one_saga_stops_no_other(sagas: Sagas) -> None:
+    """Whoever aborts in a transaction that stays open for long locks the instance, and all that would be written."""
+    locked, other = Gate("locked"), quick()
+    goes_on = asyncio.Event()
+
+    @locked.saga.call
+    async def after(saga: SagaContext[Any]) -> None:
+        await goes_on.wait()
+
+    locked.opened.set()
+    sagas.start(locked.saga, "locked")
+    async with Relay(sagas.service.url, sagas=[locked.saga, other]):
+        await wait_for(sagas.effects)
+        with sagas.service.engine.begin() as connection:
+            locked.saga.abort(connection, "locked", by="ada")
+            goes_on.set()
+            await asyncio.sleep(0)
+            sagas.start(other, "1")
+            started = asyncio.get_running_loop().time()
+            await sagas.ended(**{"1": "completed"})
+            assert asyncio.get_running_loop().time() - started < LONG / 2
+        await sagas.ended(locked="compensated")
+
+
 async def test_S_1_a_stop_finishes_the_step_that_runs_and_gives_the_others_back(sagas: Sagas) -> None:
     slow = Gate()
     for number in range(6):

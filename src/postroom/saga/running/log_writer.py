@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.runtime.backoff import Backoff
 from postroom.store.connections.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Outage
+from postroom.store.connections.shared import SteppedAside
 from postroom.store.saga.values import LogItem
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class LogWriter:
         while True:
             try:
                 logged = await self._connection.attempt(self._store.log_many([one.item for one in waiting]))
+            except SteppedAside:
+                continue
             except Outage as outage:
                 if await self._connection.answers():
                     if len(waiting) > 1:  # it is the statement: find out which log is at fault

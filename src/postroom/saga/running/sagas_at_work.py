@@ -15,6 +15,8 @@ from postroom.saga.running.log_writer import LogWriter
 from postroom.saga.running.reports import Reports
 from postroom.saga.running.step_transactions import StepTransactions
 from postroom.saga.running.stored_journal import StoredJournal
+from postroom.store.connections.reconnecting import QUICK
+from postroom.store.connections.shared import SharedConnection
 from postroom.store.saga.saga_store import SagaStore
 from postroom.store.sql.db_errors import is_lost_connection
 from postroom.telemetry.events import HookFailed, Reachability
@@ -61,8 +63,10 @@ class SagasAtWork:
         self._notify = notify
         self._classifier = classifier
         self._on_dead = on_dead
-        self._logs = database.connect()
-        self._others = database.connect()
+        self._logs = database.connect(QUICK)
+        self._others = database.connect(QUICK)
+        self._spare = database.connect()
+        """For a saga whose statements wait for locks, so that the others go on."""
         self._shared: Transactions | None = None
         self._opened: list[Transactions] = []
         self._calls: list[Calls] = []
@@ -71,10 +75,11 @@ class SagasAtWork:
     def destination(self, saga: Saga[Any]) -> SagaDestination:
         """What runs the instances of this saga."""
         store = SagaStore(self._database.store.names, saga.name, notify=self._notify)
+        others = SharedConnection(self._others, self._spare)
         calls = Calls(
             WORDS,
             self._concurrency * _widest_group(saga),
-            database_answers=self._others.answers,
+            database_answers=others.answers,
             is_lost_connection=is_lost_connection,
             report=lambda problem: self._hook(
                 Reachability(f"steps of {saga.name}", problem is None, problem or "", saga.queue)
@@ -82,12 +87,12 @@ class SagasAtWork:
         )
         self._calls.append(calls)
         transactions = self._transactions(saga)
-        log = LogWriter(store, self._logs)
+        log = LogWriter(store, SharedConnection(self._logs, self._spare))
         reports = Reports(saga.name, self._hook)
         made: list[SagaDestination] = []
         running = Running(
             saga=saga,
-            journal=StoredJournal(store, self._others, log, calls, StepTransactions(store, transactions)),
+            journal=StoredJournal(store, others, log, calls, StepTransactions(store, transactions)),
             reports=reports,
             classifier=self._classifier,
             worker=self._worker,
@@ -97,8 +102,8 @@ class SagasAtWork:
             on_parked=self._call_on_dead(),
         )
         self._checks.append((transactions, {one.is_async for one in _in_transactions(saga)}, calls))
-        events = EventsReceived(saga.name, store, self._others, reports)
-        made.append(SagaDestination(running, store, self._others, log, events, self._concurrency, self._hook))
+        events = EventsReceived(saga.name, store, others, reports)
+        made.append(SagaDestination(running, store, others, log, events, self._concurrency, self._hook))
         return made[0]
 
     async def check(self) -> None:
