@@ -129,11 +129,12 @@ def explain(execute: Execute, query: Query, *, generic: bool) -> Plan:
     """Prepare the statement, run it and take it back."""
     text, order = render(query.text, "numeric_dollar")
     values = ", ".join(sql.Literal(query.params[name]).as_string() for name in order)
+    given = f" ({values})" if values else ""
     execute(Query(f"SET plan_cache_mode = force_{'generic' if generic else 'custom'}_plan"))
     execute(Query(f"PREPARE statement AS {text}"))
     execute(Query("BEGIN"))
     try:
-        [[[explained]]] = execute(Query(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE statement ({values})")).rows
+        [[[explained]]] = execute(Query(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE statement{given}")).rows
     finally:
         execute(Query("ROLLBACK"))
         execute(Query("DEALLOCATE statement"))
