@@ -11,9 +11,19 @@ FORKABLE = frozenset({SagaState.PARKED, SagaState.COMPLETED, SagaState.COMPENSAT
 
 
 def can_skip(stored: Stored | None, error_code: str) -> bool:
-    """Whether something of it has failed, and no worker has it: it is parked, stranded or waits for a retry."""
-    stranded = stored is Stored.SCHEDULED and error_code == STEP_MISSING
-    return stranded or stored in (Stored.DEAD, Stored.RETRY)
+    """Whether what comes next has failed, and no worker has it: the saga is parked, stranded or waits for a retry.
+
+    One that was just resumed has not: otherwise a skip that is repeated would skip the next step as well.
+    """
+    match stored:
+        case Stored.DEAD:
+            return True
+        case Stored.RETRY:
+            return bool(error_code)
+        case Stored.SCHEDULED:
+            return error_code == STEP_MISSING
+        case _:
+            return False
 
 
 @dataclass(frozen=True, slots=True)

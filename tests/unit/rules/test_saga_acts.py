@@ -31,6 +31,7 @@ PLAN = (
     [
         (Stored.DEAD, "", True),
         (Stored.RETRY, "TIMEOUT", True),
+        (Stored.RETRY, "", False),
         (Stored.SCHEDULED, STEP_MISSING, True),
         (Stored.SCHEDULED, "", False),
         (Stored.READY, STEP_MISSING, False),
