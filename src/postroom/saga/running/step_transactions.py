@@ -94,15 +94,22 @@ class StepTransactions:
         ours = self._store.sql.names.dialect
         if dialect != ours:
             raise WrongDatabase(f"the transactions of steps are on {dialect}, and the sagas on {ours}: {_REMEDY}")
-        return (yield from self._store.begin(call.claimed))
+        is_held = yield from self._store.begin(call.claimed)
+        if not is_held:
+            yield from self._require_saga(call)
+        return is_held
 
     def _log(self, call: StepCall, record: Record) -> Steps[Logged]:
         logged = yield from self._store.log(
             call.claimed, record.entries, record.end, event=record.event, tell=record.tell
         )
-        if logged is Logged.LEASE_LOST and not (yield from self._store.read([call.claimed.position])):
-            raise WrongDatabase(f"the transactions of steps are on a database without this saga: {_REMEDY}")
+        if logged is Logged.LEASE_LOST:
+            yield from self._require_saga(call)
         return logged
+
+    def _require_saga(self, call: StepCall) -> Steps[None]:
+        if not (yield from self._store.read([call.claimed.position])):
+            raise WrongDatabase(f"the transactions of steps are on a database without this saga: {_REMEDY}")
 
 
 _REMEDY = "let `transactions` open those of the database that the relay reads"

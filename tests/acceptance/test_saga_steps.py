@@ -1,0 +1,294 @@
+"""S-1: a step's transaction carries effect and log together, on every kind of connection, whatever happens to it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+from postroom import RetryPolicy, Saga
+from postroom.compose.transactions import Transactions
+from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
+from postroom.saga.context import SagaContext
+from postroom.saga.running.journal import Record
+from postroom.saga.running.step_calls import StepCall
+from postroom.saga.running.step_failures import StepMisused
+from postroom.saga.running.step_transactions import StepTransactions
+from postroom.store.connections.kinds import async_kind
+from postroom.store.connections.stores import Store
+from postroom.store.connections.urls import resolve
+from postroom.store.outbox.queue_store import QueueStore
+from postroom.store.saga.saga_store import SagaStore
+from postroom.store.saga.values import Entry, Logged
+from postroom.store.sql.steps import Query
+from tests.acceptance.saga_support import EFFECTS, Sagas, at_work, write
+from tests.acceptance.service import Service
+from tests.contract.connection_kinds import KINDS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from tests.conftest import FreshDatabase
+    from tests.contract.connection_callers import Caller
+
+
+def opened(url: str) -> Iterator[Sagas]:
+    with closing(Service(url)) as service:
+        service.execute(EFFECTS[service.engine.dialect.name])
+        yield Sagas(service)
+
+
+@pytest.fixture
+def sagas(kind: str, fresh_database: FreshDatabase) -> Iterator[Sagas]:
+    yield from opened(fresh_database(kind))
+
+
+on_every_database = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
+REPRESENTATIVES = {
+    *("sqlite3", "psycopg", "psycopg2", "PyMySQL", "Django proxy, postgresql", "Django wrapper, mariadb"),
+    *("Connection, pysqlite", "Connection, psycopg", "Session, pymysql", "scoped_session, psycopg2"),
+    *("asyncpg", "asyncpg pool", "psycopg async", "aiosqlite", "asyncmy", "aiomysql"),
+    *("AsyncConnection, asyncpg", "AsyncSession, aiosqlite", "AsyncSession, asyncmy", "async_scoped_session, psycopg"),
+}
+"""One of each class, so that each database has some."""
+on_every_kind = pytest.mark.parametrize(
+    ("each", "kind"),
+    [pytest.param(kind, kind.database, id=kind.name) for kind in KINDS if kind.name in REPRESENTATIVES],
+)
+EFFECT = "INSERT INTO effect (what) VALUES ('step')"
+
+
+class OneStep:
+    """A saga of one step, claimed by a worker that is about to run it on this connection."""
+
+    def __init__(self, sagas: Sagas, caller: Caller) -> None:
+        self.saga: Saga[Any] = Saga("kinds")
+        self.saga.step(name="only")(self.astep if caller.runner else self.step)
+        self._sagas = sagas
+        self._caller = caller
+        self._misuse = ""
+        sagas.start(self.saga, "one")
+        with closing(Store(sagas.service.url)) as store:
+            self.store = SagaStore(store.names, "kinds")
+            rows = QueueStore(store.names, "saga:kinds").rows
+            (self.claimed,) = store.run(rows.claim("w", 10, 120)).messages
+
+    def step(self, _saga: Any) -> None:
+        self._caller.sql(EFFECT)
+        if self._misuse:
+            getattr(self._caller.connection, self._misuse)()
+
+    async def astep(self, saga: Any) -> None:
+        kind = await async_kind(saga.connection, "saga.astart")
+        await kind.execute(Query(EFFECT))
+        if self._misuse:
+            if hasattr(saga.connection, self._misuse):
+                await getattr(saga.connection, self._misuse)()
+            else:
+                await saga.connection.execute(self._misuse)  # asyncpg
+
+    def run(self, token: int | None = None, misuse: str = "") -> Logged:
+        """Run the step in a transaction of the application's."""
+        self._misuse = misuse
+        import msgspec
+
+        claimed = self.claimed if token is None else msgspec.structs.replace(self.claimed, token=token)
+        call = StepCall(
+            *(claimed, self.saga.steps["only"], "only", Direction.FORWARD), timeout=30, context=self._context
+        )
+        entry = Entry(Direction.FORWARD, "only", StepOutcome.DONE, worker="w")
+        record = Record([entry], SagaOutcome.COMPLETED)
+        self._caller.begin()
+        try:
+            logged: Logged = self._caller.wait(self._run(call, record))
+        except BaseException:
+            self._end("rollback")
+            raise
+        self._end("commit" if logged is Logged.WRITTEN else "rollback")
+        return logged
+
+    def _run(self, call: StepCall, record: Record) -> Any:
+        connection = self._caller.connection
+
+        @asynccontextmanager
+        async def waiting() -> AsyncIterator[Any]:
+            yield connection
+
+        @contextmanager
+        def blocking() -> Iterator[Any]:
+            yield connection
+
+        transactions = StepTransactions(self.store, Transactions(waiting if self._caller.runner else blocking, None))
+        return (transactions.arun if self._caller.runner else transactions.run)(call, lambda _: record)
+
+    def _end(self, how: str) -> None:
+        try:
+            getattr(self._caller, how)()
+        except Exception:
+            if not self._misuse:
+                raise
+
+    def _context(self, connection: Any) -> SagaContext[Any]:
+        from datetime import UTC, datetime
+
+        return SagaContext(
+            name="kinds",
+            id="one",
+            step="only",
+            direction=Direction.FORWARD,
+            attempt=1,
+            data={},
+            connection=connection,
+            started_at=datetime.now(UTC),
+            deadline=None,
+            steps=self.saga.steps,
+            results={},
+        )
+
+
+@on_every_kind
+def test_S_1_effect_and_log_commit_together_on_every_kind_of_connection(sagas: Sagas, each: Kind) -> None:
+    with each.open(make_url(sagas.service.url)) as caller:
+        one = OneStep(sagas, caller)
+        assert one.run(token=1) is Logged.LEASE_LOST
+        assert (sagas.effects(), sagas.steps("one")) == ([], [])
+        for misuse in ("rollback", "commit"):  # a function that ends its transaction has failed
+            with pytest.raises(Exception, match=r"leave its end to the saga|atomic") as raised:
+                one.run(misuse=misuse)
+            assert isinstance(raised.value, StepMisused) or each.name.startswith("Django")
+            assert sagas.steps("one") == []
+        before = sagas.effects()
+        assert one.run() is Logged.WRITTEN
+        assert one.run() is Logged.LEASE_LOST  # the delivery is gone
+    assert sagas.effects() == [*before, "step"]
+    assert sagas.outcomes() == {"one": "completed"}
+
+
+def losing_answers(engine: Any, lost: list[int], *, before: bool) -> Callable[[], Any]:
+    """Transactions whose first commit is answered by a broken connection."""
+
+    @contextmanager
+    def transaction() -> Iterator[Any]:
+        with engine.connect() as connection:
+            begun = connection.begin()
+            try:
+                yield connection
+            except BaseException:
+                begun.rollback()
+                raise
+            if lost == [0]:  # a step has run
+                lost.append(1)
+                begun.rollback() if before else begun.commit()
+                raise OperationalError("COMMIT", {}, Exception("gone"), connection_invalidated=True)
+            begun.commit()
+
+    return transaction
+
+
+@on_every_database
+@pytest.mark.parametrize("before", [True, False], ids=["not committed", "committed"])
+@pytest.mark.parametrize("steps", [1, 2], ids=["at the end", "before the end"])
+async def test_S_1_a_lost_answer_to_the_commit_repeats_no_effect(sagas: Sagas, *, before: bool, steps: int) -> None:
+    engine = create_engine(resolve(sagas.service.url))
+    lost: list[int] = []
+    saga: Saga[Any] = Saga("lost", transactions=losing_answers(engine, lost, before=before))
+    attempts: list[int] = []
+
+    def step(saga: SagaContext[Any]) -> None:
+        attempts.append(saga.attempt)
+        lost[:] = lost or [0]
+        write(saga, saga.step)
+
+    for number in range(steps):
+        saga.step(name=f"step{number}")(step)
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="completed")
+    assert lost == [0, 1]
+    assert sagas.effects() == [f"step{number}" for number in range(steps)]
+    assert attempts == [1] * (steps + before)  # no attempt is burnt
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_S_1_a_heartbeat_in_mid_step_burns_no_attempt_above_read_committed(sagas: Sagas, isolation: str) -> None:
+    engine = create_engine(resolve(sagas.service.url), isolation_level=isolation)
+    saga: Saga[Any] = Saga("isolated", transactions=engine)
+    attempts: list[int] = []
+
+    @saga.step(retry=RetryPolicy(max_attempts=1))
+    def step(saga: SagaContext[Any]) -> None:
+        saga.connection.execute(text("SELECT 1"))  # takes the snapshot
+        attempts.append(saga.attempt)
+        if len(attempts) < 3:  # as a heartbeat renews the lease
+            sagas.service.execute(f"UPDATE {sagas.service.table('delivery')} SET leased_until = leased_until")
+        write(saga, "step")
+
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="completed")
+    assert attempts == [1, 1, 1]
+    assert sagas.effects() == ["step"]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+async def test_S_1_a_step_that_reads_first_can_still_write_on_sqlite(sagas: Sagas) -> None:
+    """Without a write before it, a heartbeat in between would make the database refuse at once."""
+    saga: Saga[Any] = Saga("reading")
+    attempts: list[int] = []
+
+    @saga.step(retry=RetryPolicy(max_attempts=1))
+    def step(saga: SagaContext[Any]) -> None:
+        attempts.append(saga.attempt)
+        saga.connection.execute(text("SELECT count(*) FROM effect")).all()
+        with pytest.raises(OperationalError, match="locked"), quick.begin() as heartbeat:
+            heartbeat.execute(text(f"UPDATE {sagas.service.table('delivery')} SET claims = claims"))
+        write(saga, "step")
+
+    quick = create_engine(resolve(sagas.service.url), connect_args={"timeout": 0})
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="completed")
+    assert attempts == [1]
+    quick.dispose()
+
+
+@on_every_database
+async def test_S_1_a_swallowed_database_error_fails_the_step(sagas: Sagas) -> None:
+    saga: Saga[Any] = Saga("swallowing")
+
+    @saga.step(retry=RetryPolicy(max_attempts=1))
+    def step(saga: SagaContext[Any]) -> None:
+        write(saga, "before")
+        with pytest.raises(Exception, match="nothing"):
+            saga.connection.execute(text("SELECT * FROM nothing"))
+
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        if sagas.service.engine.dialect.name != "postgresql":  # which undoes the transaction
+            await sagas.ended(one="completed")
+            return
+        await sagas.ended(one="compensated")
+    assert sagas.effects() == []
+    assert "went on after a statement had failed" in sagas.instance("one")["error_message"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+async def test_S_1_steps_on_another_database_are_not_run_and_say_why(
+    sagas: Sagas, fresh_database: FreshDatabase
+) -> None:
+    with closing(Service(fresh_database("sqlite"))) as other:
+        other.execute(EFFECTS["sqlite"])
+        saga: Saga[Any] = Saga("elsewhere", transactions=other.engine)
+        saga.step(name="step")(lambda saga: write(saga, "step"))
+        sagas.start(saga, "one")
+        async with at_work(sagas.service, saga):
+            delivery = await sagas.state("one", 2)
+        assert (delivery["error_code"], delivery["attempts"]) == ("WRONG_DATABASE", 0)
+        assert "let `transactions` open those of the database that the relay reads" in delivery["error_message"]
+        assert other.rows("SELECT * FROM effect") == []
