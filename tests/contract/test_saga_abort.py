@@ -10,7 +10,7 @@ from postroom.errors import SagaNotDecodable
 from postroom.rules.lifecycle import Stored
 from postroom.rules.saga_plan import Kind, PlannedStep, SagaOutcome
 from postroom.store.saga.values import Aborted, Logged
-from tests.contract.stored_sagas import NAME, Row, Sagas, done, failed
+from tests.contract.stored_sagas import BACK, NAME, Row, Sagas, done, failed
 
 if TYPE_CHECKING:
     from tests.contract.store_drivers import Room
@@ -70,6 +70,13 @@ def test_a_pivot_that_may_be_on_its_way_refuses_an_abort(room: Room, sagas: Saga
     claimed = sagas.running(id="order-7", plan=(PlannedStep("charge", Kind.CALL, pivot=True),))
     assert abort(sagas) is Aborted.PAST_PIVOT
     assert room.run(sagas.store.holds(claimed))
+
+
+def test_a_parked_pivot_leaves_it_to_the_operator_whether_it_happened(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running(id="order-7", plan=(PlannedStep("charge", Kind.CALL, pivot=True),))
+    room.run(sagas.store.park(claimed, "charge", "TIMEOUT", "no answer", attempted=True))
+    assert sagas.in_transaction(sagas.store.abort, "order-7", "ada", "the bank has not seen it") is Aborted.ABORTED
+    assert sagas.row(claimed.position).direction == BACK
 
 
 def test_an_instance_that_turned_by_itself_is_on_its_way_back(room: Room, sagas: Sagas) -> None:

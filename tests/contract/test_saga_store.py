@@ -284,3 +284,22 @@ def test_an_instance_that_is_put_back_burns_neither_attempt_nor_claim(room: Room
         room.advance(31)
         [claimed] = sagas.claim()
     assert (claimed.attempts, claimed.claims) == (0, 1)
+
+
+def test_a_worker_that_lost_its_lease_reads_nothing_of_what_others_did_since(room: Room, sagas: Sagas) -> None:
+    """It would begin what comes next, while the other relies on being the first to do so."""
+    late = sagas.running()
+    assert list(room.run(sagas.store.read_held([late]))) == [late.position]
+    room.advance(31)
+    [claimed] = sagas.claim()
+    sagas.log(claimed, done("reserve"))
+    assert room.run(sagas.store.read_held([late])) == {}
+    instance = room.run(sagas.store.read_held([claimed]))[claimed.position]
+    assert instance is not None
+    assert list(instance.rows) == [(FORWARD, "reserve")]
+
+
+def test_what_is_no_instance_is_read_as_none(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    room.execute("DELETE FROM {saga} WHERE position = :at", at=claimed.position)
+    assert room.run(sagas.store.read_held([claimed])) == {claimed.position: None}

@@ -55,7 +55,7 @@ class PlannedStep:
     group: str = ""
     """Steps of one group stand together, and run at the same time."""
     pivot: bool = False
-    """Once it is done, the saga only goes forward."""
+    """Once it is passed, the saga only goes forward."""
     compensated: bool = False
     """Whether there is a compensation."""
     event: str = ""
@@ -126,15 +126,15 @@ def to_undo(plan: Plan, outcomes: Outcomes) -> tuple[PlannedStep, ...]:
 
 
 def past_pivot(plan: Plan, outcomes: Outcomes) -> bool:
-    """Whether the pivot is done, so that the saga can only go forward. A pivot that was skipped binds nothing."""
-    return any(step.pivot and _is_done(step, outcomes) for step in plan)
+    """Whether the pivot is done or skipped, so that the saga can only go forward: nothing can undo what follows it."""
+    return any(step.pivot and outcomes.get((Direction.FORWARD, step.name)) in _PASSED for step in plan)
 
 
 def pivot_may_have_happened(plan: Plan, outcomes: Outcomes) -> bool:
     """Whether the saga must not turn, as far as the record tells: past its pivot, or at one that may have happened.
 
     The latter is a pivot that is a call, comes next and has no compensation. Nothing could undo it, and a worker that
-    has lost its lease may still be sending it.
+    has lost its lease may still be sending it. Only an operator can know better.
     """
     return past_pivot(plan, outcomes) or any(
         step.pivot and step.kind is Kind.CALL and not step.compensated for step in frontier(plan, outcomes)

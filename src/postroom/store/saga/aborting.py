@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.rules.failures import cut
+from postroom.rules.lifecycle import Stored
 from postroom.rules.naming import SAGA_PLAN, saga_key
-from postroom.rules.saga_plan import Direction, SagaOutcome, pivot_may_have_happened
+from postroom.rules.saga_plan import Direction, SagaOutcome, past_pivot, pivot_may_have_happened
 from postroom.store.admin.audit import ACTOR_LENGTH, Note, audit
 from postroom.store.saga.plan_header import plan_from_header
 from postroom.store.saga.values import Aborted
@@ -16,7 +17,6 @@ from postroom.store.sql.states import in_state, ready
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
-    from postroom.rules.lifecycle import Stored
     from postroom.store.saga.step_log import StepLog
 
 ABORTED = "ABORTED"
@@ -58,7 +58,9 @@ class Aborting:
         if direction == Direction.BACK:
             return Aborted.ALREADY_BACK
         known = (yield from self._log.on_record([position]))[position]
-        if pivot_may_have_happened(plan_from_header(header), known):
+        plan = plan_from_header(header)
+        # Of a parked one an operator has seen whether its pivot happened.
+        if past_pivot(plan, known) or (state is not Stored.DEAD and pivot_may_have_happened(plan, known)):
             return Aborted.PAST_PIVOT
         yield from self._turn(position, state, note)
         details = {"saga": sql.saga_name, "id": text(identifier)}

@@ -122,4 +122,4 @@ class Aborted(Enum):
     ALREADY_BACK = auto()
     """It is being compensated."""
     PAST_PIVOT = auto()
-    """It only goes forward: its pivot is done, or may be."""
+    """It only goes forward: its pivot is passed, or may have happened and nobody has parked it."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from postroom.rules.lifecycle import Stored
-from postroom.rules.saga_plan import Run, StepOutcome, Undo, pivot_may_have_happened
+from postroom.rules.saga_plan import Run, StepOutcome, Undo, past_pivot, pivot_may_have_happened
 from tests.unit.rules.saga_model import database
 from tests.unit.rules.saga_model.database import BACK, FORWARD, move_of
 from tests.unit.rules.saga_model.worker import Change, fault
@@ -108,7 +108,10 @@ def _operator_acts(scenario: Scenario, world: World) -> Iterator[Change]:
 
 def _abort(scenario: Scenario, world: World) -> Iterator[Change]:
     outcomes = database.record(scenario.plan, world.forward, world.back)
-    allowed = not pivot_may_have_happened(scenario.plan, outcomes)
+    is_open = not pivot_may_have_happened(scenario.plan, outcomes)
+    allowed = is_open or (world.delivery is Stored.DEAD and not past_pivot(scenario.plan, outcomes))
+    if allowed and not is_open:  # the operator has seen that the pivot did not happen, or answers for it
+        world = world._replace(pardoned=world.pardoned | {n for n, one in enumerate(scenario.plan) if one.pivot})
     if scenario.makes(Mistake.ABORT_ON_OLD_ROWS):
         if not world.operator_looked:
             if allowed:
