@@ -125,18 +125,19 @@ class Plan:
         return float(sum(node.get("Rows Removed by Filter", 0) * node["Actual Loops"] for node in self.nodes))
 
 
-def explain(execute: Execute, query: Query, *, generic: bool) -> Plan:
-    """Prepare the statement, run it and take it back."""
+def explain(execute: Execute, query: Query, *, generic: bool, within: bool = False) -> Plan:
+    """Prepare the statement, run it and take it back; `within`: in a transaction that is open."""
+    begin, take_back = ("SAVEPOINT explained", "ROLLBACK TO SAVEPOINT explained") if within else ("BEGIN", "ROLLBACK")
     text, order = render(query.text, "numeric_dollar")
     values = ", ".join(sql.Literal(query.params[name]).as_string() for name in order)
-    given = f" ({values})" if values else ""
+    given = f"({values})" if values else ""
     execute(Query(f"SET plan_cache_mode = force_{'generic' if generic else 'custom'}_plan"))
     execute(Query(f"PREPARE statement AS {text}"))
-    execute(Query("BEGIN"))
+    execute(Query(begin))
     try:
-        [[[explained]]] = execute(Query(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE statement{given}")).rows
+        [[[explained]]] = execute(Query(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE statement {given}")).rows
     finally:
-        execute(Query("ROLLBACK"))
+        execute(Query(take_back))
         execute(Query("DEALLOCATE statement"))
     return Plan(list(_nodes(explained["Plan"])), explained["Execution Time"])
 

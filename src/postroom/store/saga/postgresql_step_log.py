@@ -33,6 +33,10 @@ _ENTRY = {
 }
 _PLACE = f'{int(Stored.READY)}::smallint, :queue::text COLLATE "C", {NO_LANE}::smallint'
 _UNCLEAN = "attempts > 0 OR claims <> 1 OR error_code <> '' AS unclean"
+_BY_ENDS = (
+    f"CASE WHEN position = ANY (ARRAY(SELECT position FROM gone WHERE ends = {int(SagaOutcome.COMPENSATED)})) "
+    f"THEN {int(SagaOutcome.COMPENSATED)} ELSE {int(SagaOutcome.COMPLETED)} END"
+)
 _KEY = "position || ' ' || direction || ' ' || step"
 
 
@@ -157,17 +161,20 @@ class PostgreSQLStepLog(StepLog):
                         UNION ALL SELECT {_PLACE}, position, 0::smallint FROM written
                     ) found GROUP BY state, queue, lane, position HAVING count(*) > 1 AND max(ends) > 0
                 ) given WHERE {IS_GIVEN} RETURNING d.position, d.attempts, given.ends
-            ){self._close("gone", "gone.ends")}"""
+            ){self._close("gone", _BY_ENDS)}"""
 
     def _close(self, gone: str, outcome: str) -> str:
-        """Write the receipts of deliveries that are gone, and close their instances."""
+        """Write the receipts of deliveries that are gone, and close their instances.
+
+        Those are found by an array: for a join, without statistics, all instances would be read.
+        """
         sql = self.sql
         return f""", receipts AS (
                 INSERT INTO {sql.receipt} (position, attempts, outcome)
                 SELECT position, attempts + 1, '{DONE}' FROM {gone} {sql.dialect.replace_receipt}
             ), closed AS (
-                UPDATE {sql.saga} s SET outcome = {outcome}, ended = {sql.now} FROM {gone}
-                WHERE s.position = {gone}.position
+                UPDATE {sql.saga} SET outcome = {outcome}, ended = {sql.now}
+                WHERE position = ANY (ARRAY(SELECT position FROM {gone}))
             )"""
 
 

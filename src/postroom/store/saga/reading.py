@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
 from postroom.store.saga.values import Instance, StepRow
-from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import chunks
 from postroom.store.sql.rows import as_bytes
 from postroom.store.sql.steps import Query, Steps
@@ -26,7 +25,7 @@ class Reading:
         """The instances at these positions; those that do not exist are left out."""
         instances: dict[int, Instance] = {}
         for some in chunks(positions):
-            instances |= yield from self._instances(whole_numbers(some))
+            instances |= yield from self._instances(some)
         return instances
 
     def read_held(self, claimed: Sequence[Claimed]) -> Steps[dict[int, Instance | None]]:
@@ -39,12 +38,14 @@ class Reading:
         held = yield from self._sql.held(claimed)
         return {position: instances.get(position) for position, _ in held}
 
-    def _instances(self, positions: str) -> Steps[dict[int, Instance]]:
+    def _instances(self, positions: Sequence[int]) -> Steps[dict[int, Instance]]:
         sql = self._sql
         since = sql.dialect.seconds_since
+        source, params = sql.at(sql.saga, positions)
         found = yield Query(
             f"SELECT position, name, id, direction, outcome, {since('deadline')}, {since('started')}, failed_step, "
-            f"error_code, error_message, aborted_by FROM {sql.saga} WHERE position IN ({positions})"
+            f"error_code, error_message, aborted_by {source}",
+            params,
         )
         instances = {
             position: Instance(
@@ -63,9 +64,11 @@ class Reading:
             )
             for position, name, id_, direction, outcome, past, age, failed_step, code, text, aborted_by in found.rows
         }
+        source, params = sql.at(sql.step, positions)
         steps = yield Query(
             f"SELECT position, direction, step, outcome, attempts, result, data, {since('started')}, error_code, "
-            f"error_message FROM {sql.step} WHERE position IN ({positions}) ORDER BY position, number, finished"
+            f"error_message {source} ORDER BY position, number, finished",
+            params,
         )
         for position, direction, step, outcome, attempts, result, data, waited, code, text in steps.rows:
             if position in instances:

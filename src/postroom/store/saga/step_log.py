@@ -96,10 +96,8 @@ class StepLog:
         """What is on record of these instances, whose deliveries are locked."""
         known: dict[int, Known] = {position: {} for position in positions}
         for some in chunks(sorted(known)):
-            found = yield Query(
-                f"SELECT position, direction, step, outcome FROM {self.sql.step} "
-                f"WHERE position IN ({whole_numbers(some)})"
-            )
+            source, params = self.sql.at(self.sql.step, some)
+            found = yield Query(f"SELECT position, direction, step, outcome {source}", params)
             for position, direction, step, outcome in found.rows:
                 known[position][Direction(direction), step] = StepOutcome(outcome)
         return known

@@ -9,6 +9,8 @@ from postroom.errors import DatabaseUnreachable
 from postroom.rules.lifecycle import Stored
 from postroom.rules.naming import SAGA_QUEUE
 from postroom.rules.ordering import NO_LANE
+from postroom.store.outbox.postgresql.given import numbers
+from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import Operations, chunks
 from postroom.store.sql.states import in_state, ready, unsettled
 from postroom.store.sql.steps import Query, Row, Steps
@@ -63,6 +65,18 @@ class SagaTables(Operations):
     def as_bytes(self, value: bytes | None) -> bytes | str | None:
         """Bytes as a parameter. On MySQL in hexadecimal: drivers differ in how they write bytes into a statement."""
         return value.hex() if value is not None and self.names.dialect == "mysql" else value
+
+    def at(self, table: str, positions: Sequence[int]) -> tuple[str, dict[str, object]]:
+        """FROM and WHERE for the rows of a table at these positions, called `s`, and the parameters.
+
+        On PostgreSQL one probe for each, whatever the statistics: without any, it would read the whole table. And the
+        text is always the same, so that it is planned once.
+        """
+        if self.names.dialect != "postgresql":
+            return f"FROM {table} s WHERE s.position IN ({whole_numbers(positions)})", {}
+        given, probed = "unnest(:positions::text::bigint[]) AS these (at)", f"{table} t WHERE t.position = these.at"
+        source = f"FROM {given} CROSS JOIN LATERAL (SELECT * FROM {probed} OFFSET 0) s WHERE true"
+        return source, {"positions": numbers(positions)}
 
     def lock(self, claimed: Sequence[Claimed]) -> Steps[dict[Lease, Held]]:
         """Lock the deliveries that are still held under their tokens.
