@@ -196,12 +196,14 @@ class Calls:
         if len(self._late_tasks) >= self._threads.number:
             raise self._cannot_call(call, STUCK_TASKS, len(self._late_tasks))
         task = asyncio.create_task(_without_exits(waiting(call)), name=CALLS)
-        task.add_done_callback(lambda _: self._ended(call))
         is_late = False
         try:
-            is_late = not (await asyncio.wait({task}, timeout=call.timeout))[0]
+            is_late = not await _done_in_time(task, call.timeout)
         finally:
-            if not task.done():
+            if task.done():
+                self._ended(call)
+            else:
+                task.add_done_callback(lambda _: self._ended(call))
                 await self._cancel(task)
         if not task.done():
             raise TimeoutError
@@ -262,6 +264,25 @@ class Calls:
             self._stuck[call.is_async] = stuck
         if (was is None) != (self.stuck is None):
             self._report(self.stuck)
+
+
+async def _done_in_time(task: asyncio.Task[Any], timeout: float) -> bool:  # noqa: ASYNC109 - the task goes on
+    """Wait for a task, and tell whether it has ended: `asyncio.wait`, at half its price for a single task."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake(_task: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    timer = loop.call_later(timeout, wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        task.remove_done_callback(wake)
+    return task.done()
 
 
 async def _without_exits(waiting: Awaitable[R]) -> R:
