@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from postroom.rules.failures import CODE_LENGTH, cut
@@ -18,6 +19,7 @@ from postroom.store.sql.steps import Query, Steps
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from postroom.store.saga.tables import SagaTables
     from postroom.store.saga.values import Entry, LogItem
 
 _ENTRY = {
@@ -42,6 +44,11 @@ _KEY = "position || ' ' || direction || ' ' || step"
 
 class PostgreSQLStepLog(StepLog):
     """Writes one entry for each instance in one statement; several entries of one come together only if it turns."""
+
+    def __init__(self, sql: SagaTables) -> None:
+        super().__init__(sql)
+        self._for_one = cache(self._make_for_one)
+        self._for_many = cache(self._make_for_many)
 
     def log_many(self, items: Sequence[LogItem]) -> Steps[list[Logged]]:
         """Write the entries of many instances. One statement commits by itself; what is told needs more."""
@@ -77,20 +84,11 @@ class PostgreSQLStepLog(StepLog):
 
         It deletes the delivery although the entry was there before: then the caller rolls back.
         """
-        sql, [entry] = self.sql, item.entries
-        one = f"FROM {sql.delivery} WHERE {ready()} AND {sql.one} AND token = :token"
-        columns = f"position, attempts, {_UNCLEAN}"
-        locked = f"MATERIALIZED (SELECT {columns} {one} FOR UPDATE)"
-        if item.end is not None:
-            locked = f"(DELETE {one} RETURNING {columns})"
-        fields = _fields([entry])
+        fields = _fields(item.entries)
         found = yield Query(
-            f"""
-            WITH held AS {locked}, written AS ({self._entries({name: f":{name}::{_ENTRY[name]}" for name in fields})}
-            ){"" if item.end is None else self._close("held", str(int(item.end)))}
-            SELECT count(*), (SELECT count(*) FROM written), bool_or(unclean) FROM held""",
+            self._for_one(item.end),
             {
-                **sql.place(item.claimed.position),
+                **self.sql.place(item.claimed.position),
                 "token": item.claimed.token,
                 **{name: value for name, [value] in fields.items()},
             },
@@ -105,17 +103,6 @@ class PostgreSQLStepLog(StepLog):
     def _statement(self, items: Sequence[LogItem]) -> Query:
         ends = any(item.end is not None for item in items)
         fields = _fields([item.entries[0] for item in items])
-        steps = f"""
-            WITH {given_deliveries(**_ENTRY, **({"ends": "smallint"} if ends else {}))}, held AS MATERIALIZED (
-                SELECT given.*, d.attempts, {_UNCLEAN}
-                FROM given JOIN {self.sql.delivery} d ON {IS_GIVEN} AND d.token = given.token
-                ORDER BY d.position FOR UPDATE OF d
-            ), written AS ({self._entries({name: f"held.{name}" for name in fields})}
-            ), clean AS ({self._progress("held.ends = 0" if ends else "true")}
-            ){self._ends() if ends else ""}
-            SELECT count(*), CASE WHEN count(*) < :expected THEN (SELECT array_agg({_KEY}) FROM held) END,
-                CASE WHEN count(*) < :expected THEN array_agg({_KEY}) END
-            FROM written"""
         params: dict[str, Any] = {
             "queue": self.sql.queue,
             **deliveries_given([item.claimed for item in items]),
@@ -124,7 +111,33 @@ class PostgreSQLStepLog(StepLog):
         }
         if ends:
             params["ends"] = numbers([int(item.end or SagaOutcome.OPEN) for item in items])
-        return Query(steps, params)
+        return Query(self._for_many(ends=ends), params)
+
+    def _make_for_one(self, end: SagaOutcome | None) -> str:
+        sql = self.sql
+        one = f"FROM {sql.delivery} WHERE {ready()} AND {sql.one} AND token = :token"
+        columns = f"position, attempts, {_UNCLEAN}"
+        locked = f"MATERIALIZED (SELECT {columns} {one} FOR UPDATE)"
+        if end is not None:
+            locked = f"(DELETE {one} RETURNING {columns})"
+        given = {name: f":{name}::{kind}" for name, kind in _ENTRY.items()}
+        return f"""
+            WITH held AS {locked}, written AS ({self._entries(given)}
+            ){"" if end is None else self._close("held", str(int(end)))}
+            SELECT count(*), (SELECT count(*) FROM written), bool_or(unclean) FROM held"""
+
+    def _make_for_many(self, *, ends: bool) -> str:
+        return f"""
+            WITH {given_deliveries(**_ENTRY, **({"ends": "smallint"} if ends else {}))}, held AS MATERIALIZED (
+                SELECT given.*, d.attempts, {_UNCLEAN}
+                FROM given JOIN {self.sql.delivery} d ON {IS_GIVEN} AND d.token = given.token
+                ORDER BY d.position FOR UPDATE OF d
+            ), written AS ({self._entries({name: f"held.{name}" for name in _ENTRY})}
+            ), clean AS ({self._progress("held.ends = 0" if ends else "true")}
+            ){self._ends() if ends else ""}
+            SELECT count(*), CASE WHEN count(*) < :expected THEN (SELECT array_agg({_KEY}) FROM held) END,
+                CASE WHEN count(*) < :expected THEN array_agg({_KEY}) END
+            FROM written"""
 
     def _entries(self, given: Mapping[str, str]) -> str:
         """Insert rows for what is held, or replace those that wait. `given`: where the fields of an entry are."""
