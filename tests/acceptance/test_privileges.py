@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from postroom import Admin, Consumer, Message, Outbox, Relay, schema
-from postroom.admin import ALL, Filter
+from postroom import Admin, Consumer, Message, Outbox, Relay, RetryPolicy, Saga, schema
+from postroom.admin import ALL, Filter, SagaState
 from postroom.cli import main
-from postroom.errors import IdempotencyConflict, PrivilegeMissing
+from postroom.errors import IdempotencyConflict, PrivilegeMissing, Refused
 from postroom.idempotency import Ledger
 from postroom.store.admin.backlog import BacklogReader
 from postroom.store.connections.stores import Store
@@ -258,6 +258,39 @@ async def test_an_operator_acts_on_dead_letters_and_cleans_up(roles: Roles) -> N
             Outbox().add(connection, "orders", 0, key="8", ledger=run.entry)  # type: ignore[union-attr]  # it is the first
         assert admin.cancel(ALL, actor="ada").count == 2
         assert admin.cleanup(days=0, inbox_days=0).messages == 1
+
+
+async def test_an_operator_acts_on_sagas_and_a_dashboard_looks_at_them(roles: Roles) -> None:
+    order: Saga[Any] = Saga("order")
+
+    @order.step
+    def reserve(saga: Any) -> None: ...
+
+    @reserve.compensation(retry=RetryPolicy.table([0], max_attempts=1))
+    def release(saga: Any) -> None:
+        raise ValueError
+
+    @order.step
+    def ship(saga: Any) -> None:
+        raise Refused("NO")
+
+    with roles.service.engine.begin() as connection:
+        for n in range(3):
+            order.start(connection, {}, id=str(n))
+    await Relay(roles.service.url, sagas=[order], **QUICK).run_until_empty()
+    with roles.service.engine.begin() as connection:
+        order.start(connection, {}, id="new")
+    with Admin(roles.make(Purpose.OPERATOR)) as admin:
+        admin.resume_saga("order", "0", actor="ada")
+        admin.skip_saga_step("order", "1", actor="ada")
+        assert admin.fork_saga("order", "2", step="ship", actor="ada").kept == ("reserve",)
+        admin.abort_saga("order", "new", actor="ada")
+    with Admin(roles.make(Purpose.DASHBOARD)) as looking:
+        assert len(looking.sagas()) == 5
+        assert looking.saga("order", "2").state is SagaState.PARKED
+        assert sum(one.count for one in looking.status().sagas) == 5
+        with pytest.raises(PrivilegeMissing, match=DENIED):
+            looking.resume_saga("order", "2", actor="eve")
 
 
 def test_a_ledger_keeps_its_entries(roles: Roles) -> None:
