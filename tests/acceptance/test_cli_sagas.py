@@ -12,8 +12,10 @@ import pytest
 
 from postroom import Saga
 from postroom.cli import main
+from postroom.rules.saga_failures import STEP_RETRY
 from postroom.rules.saga_plan import Direction, StepOutcome
 from postroom.store.connections.stores import Store
+from postroom.store.outbox.leases import Retry
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.saga.saga_store import SagaStore
 from postroom.store.saga.values import Entry
@@ -103,6 +105,11 @@ class Desk:
         sql = self.sagas.sql
         self.store.run(sql.transaction(self.sagas.log, claimed, entries))
 
+    def retry(self, claimed: Claimed, code: str, text: str) -> None:
+        """What came next has failed, and is tried again in an hour."""
+        queue = QueueStore(self.store.names, "saga:place_order")
+        assert self.store.run(queue.settlements.settle([Retry(claimed, 3600, code, text)])) == []
+
     def park(self, *ids: str) -> None:
         """Sagas whose charge was refused, and whose refund failed for good."""
         for one in ids:
@@ -172,6 +179,7 @@ def test_S_5_a_day_with_parked_sagas(desk: Desk) -> None:
         "kind": "call",
         "event": None,
         "attempts": 1,
+        "max_attempts": 15,
         "due": None,
         "error_code": "CONNECTION",
         "error_message": "bank is away",
@@ -205,6 +213,27 @@ def test_S_5_a_day_with_parked_sagas(desk: Desk) -> None:
         ("saga_parked", ""),
         ("saga_skipped", "paid back by hand"),
     ]
+
+
+def test_S_5_a_saga_shows_what_it_waits_for_and_when_it_is_tried_again(desk: Desk) -> None:
+    desk.start("order-7")
+    claimed = desk.claim()
+    assert "held by web1:4711" in desk("sagas", "show", "place_order", "order-7")
+    desk.retry(claimed, "TIMEOUT", "no answer")
+    shown = desk("sagas", "show", "place_order", "order-7")
+    assert "place_order order-7   retrying\n" in shown
+    assert f"reserve failed (TIMEOUT no answer); attempt 2 of {STEP_RETRY.max_attempts} is at " in shown
+    assert f"attempt 2 of {STEP_RETRY.max_attempts} at " in shown.splitlines()[4]
+    desk.start("order-8")
+    claimed = desk.claim()
+    done = [Entry(FORWARD, step, StepOutcome.DONE) for step in ("reserve", "charge", "ship")]
+    desk.log(claimed, *done)
+    assert desk.store.run(desk.sagas.wait(claimed, "delivered", "parcel", 600.0)) is None
+    shown = desk("sagas", "show", "place_order", "order-8")
+    assert "waits for event 'parcel' until " in shown
+    assert "delivered" in shown
+    [told] = desk.json("sagas", "show", "place_order", "order-8")["next"]
+    assert (told["step"], told["event"], told["kind"]) == ("delivered", "parcel", "wait")
 
 
 def test_S_5_status_tells_of_sagas_and_warns_of_those_that_are_stuck(desk: Desk) -> None:

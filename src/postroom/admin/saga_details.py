@@ -9,6 +9,7 @@ from postroom.admin.saga_explanations import explanation_of
 from postroom.errors import SagaNotDecodable
 from postroom.rules.lifecycle import Stored
 from postroom.rules.naming import SAGA_FORK_OF
+from postroom.rules.saga_failures import COMPENSATION_RETRY, STEP_RETRY
 from postroom.rules.saga_plan import Direction, Kind, Run, StepOutcome, Undo, next_move
 from postroom.saga.messages import read_start
 
@@ -58,6 +59,8 @@ class NextStep:
     """What it waits for."""
     attempts: int
     """Failed attempts so far."""
+    max_attempts: int
+    """How many it has in all, by the code that started the saga."""
     due: datetime | None
     """When it is tried or looked at again; None if that is not a question of time."""
     error_code: str | None
@@ -202,6 +205,9 @@ def _next(found: FoundSaga, step: PlannedStep) -> NextStep:
         kind=step.kind,
         event=None if back else step.event or None,
         attempts=at.attempts if at else 0,
+        max_attempts=(step.undo_attempts or COMPENSATION_RETRY.max_attempts)
+        if back
+        else (step.attempts or STEP_RETRY.max_attempts),
         due=at.due if at and waits else None,
         error_code=at.error_code or None if at else None,
         error_message=at.error_message or None if at else None,

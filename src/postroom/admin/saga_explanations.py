@@ -41,13 +41,13 @@ def _waiting(found: FoundSaga, coming: Sequence[NextStep]) -> str:
 
 
 def _retrying(found: FoundSaga, coming: Sequence[NextStep]) -> str:
-    return f"{_names(coming)} failed{_error(found)}; {_retry(found)}{_nobody(found)}"
+    return f"{_names(coming)} failed{_error(found)}; {_retry(found, coming)}{_nobody(found)}"
 
 
 def _compensating(found: FoundSaga, coming: Sequence[NextStep]) -> str:
     at = found.delivery
     if at is not None and at.error_code and not at.leased:
-        now = f"undoing {_names(coming)} failed{_error(found)}; {_retry(found)}{_nobody(found)}"
+        now = f"undoing {_names(coming)} failed{_error(found)}; {_retry(found, coming)}{_nobody(found)}"
     else:
         now = f"{_doing(coming)}{_held_by(found)}"
     return f"goes back, because {_why_back(found)}: {now}"
@@ -100,11 +100,12 @@ def _names(coming: Sequence[NextStep]) -> str:
     return " and ".join(step.step for step in coming) or "a step"
 
 
-def _retry(found: FoundSaga) -> str:
+def _retry(found: FoundSaga, coming: Sequence[NextStep]) -> str:
     at = found.delivery
     if at is None or at.due is None:
         return "it is tried again at once"
-    return f"retry {at.attempts} is at {_moment(at.due)}"
+    of = f" of {coming[0].max_attempts}" if len(coming) == 1 else ""
+    return f"attempt {at.attempts + 1}{of} is at {_moment(at.due)}"
 
 
 def _held_by(found: FoundSaga) -> str:

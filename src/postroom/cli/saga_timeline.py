@@ -96,7 +96,8 @@ def _coming(told: SagaDetails, step: NextStep) -> tuple[str, ...]:
             text = f"waits for {step.event}" if step.event else "sleeps"
             text += f" until {_moment(step.due)}" if step.due else ""
         case _ if step.attempts or error:
-            text = f"retry {step.attempts} {f'at {_moment(step.due)}' if step.due else 'now'}, {error}"
+            attempt = f"attempt {step.attempts + 1} of {step.max_attempts}"
+            text = f"{attempt} {f'at {_moment(step.due)}' if step.due else 'now'}, {error}"
         case _:
             text = "runs" if told.owner else "comes next"
     return _mark(NEXT), step.step, "", "", "", f"{what}{text}"

@@ -26,6 +26,9 @@ from postroom.rules.saga_plan import (
 DEFAULT_STEP_TIMEOUT = 30.0
 """Seconds that a step may run."""
 
+STEP_RETRY = RetryPolicy.consistency()
+"""The default for steps."""
+
 COMPENSATION_RETRY = RetryPolicy.exponential(base=1.0, cap=600.0, max_attempts=15)
 """The default for compensations: 1 s, doubling to 10 minutes."""
 

@@ -60,6 +60,10 @@ class PlannedStep:
     """Whether there is a compensation."""
     event: str = ""
     """What a wait waits for."""
+    attempts: int = 0
+    """How many it had; 0: the default. For people alone: a worker goes by its own code."""
+    undo_attempts: int = 0
+    """The same of its compensation."""
 
 
 Plan: TypeAlias = tuple[PlannedStep, ...]

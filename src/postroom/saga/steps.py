@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, Pr
 
 from postroom.errors import InvalidSetting
 from postroom.rules.backoff import LONGEST_DELAY, RetryPolicy
-from postroom.rules.saga_failures import COMPENSATION_RETRY, DEFAULT_STEP_TIMEOUT
+from postroom.rules.saga_failures import COMPENSATION_RETRY, DEFAULT_STEP_TIMEOUT, STEP_RETRY
 from postroom.rules.saga_plan import Kind, PlannedStep
 from postroom.runtime.functions import is_async
 from postroom.saga.data import kind_of
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from postroom.saga.context import SagaContext
 
 TIMEOUT = DEFAULT_STEP_TIMEOUT
-STEP_RETRY = RetryPolicy.consistency()
 LONGEST_NAME = 50
 _NAME = re.compile(r"[a-z0-9_.-]{1,50}")
 
@@ -142,7 +141,11 @@ class Step(Action[P, R]):
     @property
     def planned(self) -> PlannedStep:
         """The step as the plan of a new instance has it."""
-        return PlannedStep(self.name, self.kind, self.group, self.pivot, self.undo is not None, self.event)
+        return PlannedStep(
+            *(self.name, self.kind, self.group, self.pivot, self.undo is not None, self.event),
+            attempts=_unless_default(self.retry, STEP_RETRY),
+            undo_attempts=0 if self.undo is None else _unless_default(self.undo.retry, COMPENSATION_RETRY),
+        )
 
     @cached_property
     def result_kind(self) -> Any:
@@ -317,3 +320,8 @@ def _needed(function: Callable[..., Any]) -> list[str]:
         return []
     positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
     return [one.name for one in parameters if one.default is one.empty and one.kind in positional]
+
+
+def _unless_default(policy: RetryPolicy, default: RetryPolicy) -> int:
+    """How many attempts the policy has; 0 if as many as the default, so that plans stay short."""
+    return 0 if policy.max_attempts == default.max_attempts else policy.max_attempts

@@ -54,7 +54,7 @@ def test_the_plan_is_what_is_declared_in_that_order(saga: Saga[Any]) -> None:
 
     assert saga.plan == (
         PlannedStep("reserve_stock", compensated=True),
-        PlannedStep("charge", Kind.CALL, "prepare", compensated=True),
+        PlannedStep("charge", Kind.CALL, "prepare", compensated=True, undo_attempts=6),
         PlannedStep("notify", group="prepare"),
         PlannedStep("delivered", Kind.WAIT, event="parcel"),
         PlannedStep("cooling_off", Kind.SLEEP),
