@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections import Counter
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from postroom.admin import as_json
-from postroom.errors import InvalidSetting, SagaNotFound
+from postroom.cli.saga_timeline import duration, print_saga
+from postroom.errors import InvalidSetting, SagaActRefused, SagaNotFound
 from postroom.rules.naming import SAGA_FORK_OF, SAGA_TELL
 from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
 from postroom.rules.saga_state import SagaState
 from postroom.store.admin.saga_filter import SagaFilter
 from postroom.store.admin.sagas import Sagas
 from tests.contract.saga_support import EVERY, Facts, make, record, start
+from tests.contract.store_drivers import only_on
 
 if TYPE_CHECKING:
     from tests.contract.store_drivers import Room
@@ -154,3 +159,49 @@ def test_S_5_a_saga_that_is_not_there_is_named_with_what_is(room: Room) -> None:
             act()
     with pytest.raises(SagaNotFound, match="no saga 'orders' with the id '2'"):
         room.admin().abort_saga("orders", "2", actor="ada")
+
+
+@only_on("sqlite3")
+def test_S_5_whatever_a_saga_is_it_can_be_shown(room: Room, capsys: pytest.CaptureFixture[str]) -> None:
+    for n, facts in enumerate(EVERY):
+        make(room, "orders", str(n), facts)
+        told = room.admin().saga("orders", str(n))
+        assert told.state is facts.state
+        assert told.explanation
+        print_saga(told)
+        assert capsys.readouterr().out.startswith(f"orders {n}   {facts.state}\n{told.explanation}\n")
+
+
+@only_on("sqlite3")
+def test_S_5_a_plan_that_this_version_cannot_read_is_told_and_stops_acts(room: Room) -> None:
+    position = start(room, "orders", "1", '{"steps": 3}')
+    room.execute("UPDATE {delivery} SET state = 3, error_code = 'X' WHERE position = :at", at=position)
+    told = room.admin().saga("orders", "1")
+    assert (told.plan, told.next, told.state) == ((), (), SagaState.PARKED)
+    assert "cannot read its plan: use the one that wrote it" in told.explanation
+    admin = room.admin()
+    for act in (admin.skip_saga_step, admin.abort_saga, partial(admin.fork_saga, step="mail")):
+        with pytest.raises(SagaActRefused, match="cannot read its plan"):
+            act("orders", "1", actor="ada")
+    admin.resume_saga("orders", "1", actor="ada")
+
+
+@only_on("sqlite3")
+def test_S_5_a_terminal_without_signs_gets_letters(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    position = start(room, "orders", "1")
+    record(room, position, "reserve")
+    written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", written)
+    print_saga(room.admin().saga("orders", "1"))
+    written.seek(0)
+    lines = [line.split()[:2] for line in written.read().splitlines()]
+    assert ["+", "reserve"] in lines
+    assert [".", "charge"] in lines
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, ""), (0.0184, "18 ms"), (2.54, "2.5 s"), (90, "2 min"), (7200, "2 h"), (200_000, "2 d")],
+)
+def test_S_5_durations_are_told_in_a_unit_that_fits(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text

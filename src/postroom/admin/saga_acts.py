@@ -8,7 +8,7 @@ import msgspec
 
 from postroom.admin.saga_details import plan_of
 from postroom.admin.saga_results import SagaFork
-from postroom.errors import IdempotencyConflict, SagaActRefused
+from postroom.errors import IdempotencyConflict, SagaActRefused, SagaNotDecodable
 from postroom.rules.lifecycle import Stored
 from postroom.rules.naming import SAGA_FORK_OF, SAGA_ID
 from postroom.rules.saga_acts import FORKABLE, Refusal, can_skip, fork_from, step_to_skip
@@ -74,7 +74,10 @@ class SagaActs:
 
     def abort(self, saga: ListedSaga, note: Note) -> Steps[Refusal | None]:
         """Turn it back, whoever runs it. The store audits it."""
-        aborted = yield from SagaStore(self._names, saga.name).abort(saga.id, note.actor, note.reason)
+        try:
+            aborted = yield from SagaStore(self._names, saga.name).abort(saga.id, note.actor, note.reason)
+        except SagaNotDecodable:
+            return UNREADABLE
         match aborted:
             case Aborted.ABORTED:
                 return None

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def explanation_of(found: FoundSaga, coming: Sequence[NextStep], *, readable: bool) -> str:
     """The sentence. `readable`: this version can read its plan."""
     told = EXPLANATIONS[found.saga.state](found, coming)
-    return (
-        told if readable else f"{told}; its plan cannot be read by this version of Postroom: use the one that wrote it"
-    )
+    return told if readable else f"{told}; this version of Postroom cannot read its plan: use the one that wrote it"
 
 
 def _started(found: FoundSaga, _coming: Sequence[NextStep]) -> str:
