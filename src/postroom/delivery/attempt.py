@@ -195,7 +195,9 @@ class Attempt:
     def land(self, one: Claimed, outcome: Outcome, seconds: float) -> None:
         """Settle a delivery that the destination had in hand. One that is not in flight was lost, or has landed."""
         self.in_flight.take_back([one])
-        if one in self.in_flight:
+        if type(outcome) is AlreadySettled and self.health.circuit.down is None:  # as nearly always: nothing to decide
+            self.in_flight.land([one])
+        elif one in self.in_flight:
             self._settle(Call([one], [outcome], time.monotonic() - seconds, self.health.circuit.outages), seconds)
 
     def _settle_accepted(self, batch: Sequence[Claimed], answers: Sequence[str | None]) -> None:

@@ -78,13 +78,15 @@ class Attempts:
         return logged
 
     def _call(self, planned: PlannedStep, action: Action[..., Any], before: Position, value: Any) -> StepCall:
-        direction = before.direction
+        direction, timeout = before.direction, action.timeout
+        if direction is Direction.FORWARD and before.remaining is not None:
+            timeout = time_allowed(before, timeout)
         return StepCall(
             self._state.claimed,
             action,
             planned.name,
             direction,
-            timeout=action.timeout if direction is Direction.BACK else time_allowed(before, action.timeout),
+            timeout=timeout,
             context=lambda connection: self._context(planned.name, direction, connection),
             value=value,
             tracer=self._running.tracer,
