@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from postroom.incoming import Incoming
+    from postroom.saga import SagaContext
     from postroom.store.sql.names import Names
     from tests.conftest import FreshDatabase
 
@@ -222,6 +223,59 @@ async def test_a_consumer_does_all_its_work(roles: Roles) -> None:
     assert (report.handled, report.dead, len(tries)) == (20, 1, 2)
     assert len(service.rows("SELECT number FROM bill")) == 20
     assert service.status().dead == 1
+
+
+async def test_a_relay_of_sagas_does_all_its_work(roles: Roles) -> None:  # noqa: C901 - one function for each kind of step
+    """Forward and back, a child that tells its parent, an event, a retry and a parked saga."""
+    once = RetryPolicy.table([0], max_attempts=2)
+    parent, child, broken = Saga[Any]("parent"), Saga[Any]("child"), Saga[Any]("broken")
+
+    @parent.step
+    def begin(saga: SagaContext[Any]) -> None:
+        child.start(saga.connection, {}, id=f"{saga.id}/child", tell=(saga, "done"))
+
+    @parent.call(retry=once)
+    async def call(saga: SagaContext[Any]) -> None:
+        if saga.attempt == 1:
+            raise RuntimeError("not yet")
+
+    @parent.wait("done", timeout=600)
+    def done(saga: SagaContext[Any], event: Any) -> None:
+        assert event
+
+    @parent.wait("parcel", timeout=600)
+    def parcel(saga: SagaContext[Any], event: Any) -> None:
+        assert (saga.id, event) == ("1", 7)
+
+    @child.step
+    async def only(saga: SagaContext[Any]) -> None:
+        assert saga.id == "1/child"
+
+    @broken.step
+    def first(saga: SagaContext[Any]) -> None:
+        assert saga.connection is not None
+
+    @first.compensation(retry=once)
+    def undo(saga: SagaContext[Any]) -> None:
+        raise RuntimeError(saga.id)
+
+    @broken.step
+    def second(saga: SagaContext[Any]) -> None:
+        raise Refused("NO")
+
+    with engine_of(roles.make(Purpose.PRODUCER)) as engine, engine.begin() as connection:
+        for saga in (parent, broken):
+            saga.start(connection, {}, id="1")
+        parent.signal(connection, "1", "parcel", 7)
+        with pytest.raises(IdempotencyConflict):
+            parent.start(connection, {"other": 1}, id="1")
+    with pytest.raises(PrivilegeMissing, match=r"saga"):
+        await Relay(roles.make(Purpose.RELAY), sagas=[parent]).run_once()
+    events: list[Event] = []
+    url = roles.make(Purpose.SAGAS)
+    async with Relay(url, sagas=[parent, child, broken], hook=events.append, **QUICK) as relay:
+        await wait_for(lambda: (relay.report.completed, relay.report.parked) == (2, 1))
+    assert not [event for event in events if isinstance(event, Denied)]
 
 
 def test_a_dashboard_sees_everything_and_changes_nothing(roles: Roles) -> None:

@@ -62,7 +62,7 @@ _SAGAS = [
     *(right for right in _ADD if right.privilege == "INSERT"),  # the end of a child tells its parent
     *_on("saga", "SELECT", "INSERT", "UPDATE"),
     *_on("saga_step", "SELECT", "INSERT", "UPDATE"),
-    *_on("saga_event", "SELECT", "INSERT", "DELETE"),
+    *_on("saga_event", "SELECT", "INSERT", "UPDATE", "DELETE"),  # MariaDB wants UPDATE to pass over what is there
 ]
 _TABLES = (
     *("schema_version", "outbox", "outbox_delivery", "outbox_receipt", "outbox_lane", "inbox", "idempotency", "audit"),
