@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from postroom import RetryPolicy, Saga
 from postroom.errors import Refused
 from postroom.saga.running.left import RetryLater
@@ -141,3 +143,22 @@ async def test_undoes_one_that_is_done_although_its_answer_was_lost() -> None:
     await runs.until_settled()
     assert calls[:3] == ["stock", "card", "undo stock"]
     assert runs.outcome == "COMPENSATED"
+
+
+async def test_a_default_that_a_deploy_has_added_to_the_data_is_no_change() -> None:
+    class Before(msgspec.Struct):
+        n: int
+
+    class After(msgspec.Struct):
+        n: int
+        added: str = "x"
+
+    def grouped(kind: type[Any]) -> Saga[Any]:
+        saga: Saga[Any] = Saga("grouped", data=kind)
+        saga.step(name="first", group="g")(lambda _saga: None)
+        saga.step(name="second", group="g")(lambda _saga: None)
+        return saga
+
+    runs = Runs(grouped(Before), Before(1))
+    await runs.take_up(grouped(After))
+    assert runs.outcome == "COMPLETED"
