@@ -27,16 +27,17 @@ BUSY_SECONDS = 30
 class Transactions:
     """Opens transactions, which commit at the end of their block, or roll back if it raises."""
 
-    def __init__(self, given: object, database: str | None, function: str = "handler") -> None:
+    def __init__(self, given: object, database: str | None, function: str = "handler", kept: int = 5) -> None:
         """`given` is an engine, a sessionmaker or a function. By default, engines are made from the database's URL.
 
-        `function` is what errors call the functions that run in them.
+        `function` is what errors call the functions that run in them. So many connections are `kept` open between them.
         """
         if given is not None and not hasattr(given, "begin") and not callable(given):
             raise InvalidSetting(f"transactions = {given!r} opens none: {WHAT}")
         self._given = given
         self._database = database
         self._function = function
+        self._kept = kept
         self._engines: list[Any] = []
         self._sync: Callable[[], Any] | None = None
         self._async: Callable[[], Any] | None = None
@@ -142,7 +143,7 @@ class Transactions:
 
     def _engine(self) -> Any:
         url = self._url()
-        engine = create_engine(resolve(url), connect_args=_lock_timeout(url), **_pool(url))
+        engine = create_engine(resolve(url), connect_args=_lock_timeout(url), **_pool(url, self._kept))
         self._engines.append(engine)
         return engine
 
@@ -152,7 +153,9 @@ class Transactions:
             from sqlalchemy.ext.asyncio import create_async_engine
         except ImportError:
             raise DriverMissing(f"async {self._function}s need greenlet: pip install 'postroom[asyncio]'") from None
-        engine = create_async_engine(resolve(url, asynchronous=True), connect_args=_lock_timeout(url), **_pool(url))
+        engine = create_async_engine(
+            resolve(url, asynchronous=True), connect_args=_lock_timeout(url), **_pool(url, self._kept)
+        )
         self._engines.append(engine)
         return engine
 
@@ -167,9 +170,9 @@ def _lock_timeout(url: str) -> dict[str, Any]:
     return {"timeout": BUSY_SECONDS} if dialect_of_url(url) == "sqlite" else {}
 
 
-def _pool(url: str) -> dict[str, Any]:
+def _pool(url: str, kept: int) -> dict[str, Any]:
     """Allow a connection for every call: a call that hangs keeps its own, and others must not wait for it."""
-    return {} if dialect_of_url(url) == "sqlite" else {"max_overflow": -1}
+    return {} if dialect_of_url(url) == "sqlite" else {"pool_size": kept, "max_overflow": -1}
 
 
 def _kind(manager: object) -> str:

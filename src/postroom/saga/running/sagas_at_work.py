@@ -125,7 +125,7 @@ class SagasAtWork:
     def _transactions(self, saga: Saga[Any]) -> Transactions:
         if saga.transactions is None and self._shared is not None:
             return self._shared
-        opened = Transactions(saga.transactions, self._url, "step")
+        opened = Transactions(saga.transactions, self._url, "step", kept=self._concurrency)
         self._opened.append(opened)
         if saga.transactions is None:
             self._shared = opened
