@@ -2,7 +2,7 @@
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run example example-orders test check coverage bench lock clean lint types imports unit tests other-pythons
+.PHONY: help run example example-orders example-saga test check coverage bench lock clean lint types imports unit tests other-pythons
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
@@ -23,6 +23,9 @@ example: $(READY) ## order, payment and inventory as three services, of which on
 
 example-orders: $(READY) ## orders under idempotency keys, to an exchange that fails; a relay is killed
 	@$(BIN)/python -m examples.orders
+
+example-saga: $(READY) ## the same three services directed by a saga, with failures at each step; a worker is killed
+	@$(BIN)/python -m examples.saga
 
 test: lint types imports tests other-pythons ## everything, with real servers (what CI runs)
 

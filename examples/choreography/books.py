@@ -29,7 +29,9 @@ class Books:
     def read(cls, databases: Mapping[str, str]) -> Books:
         """Read all three."""
         return cls(
-            orders=select(databases["orders"], "SELECT id, customer, amount, items, status, reason FROM orders"),
+            orders=sorted(
+                select(databases["orders"], "SELECT id, customer, amount, items, status, reason FROM orders")
+            ),
             payments=select(databases["payments"], "SELECT order_id, amount, status FROM payments"),
             accounts=select(databases["payments"], "SELECT customer, balance FROM accounts"),
             stock=select(databases["inventory"], "SELECT item, quantity FROM stock"),
@@ -102,7 +104,7 @@ class Books:
 
 def select(database: str, statement: str) -> list[Row]:
     """The rows of a query."""
-    engine = create_engine(database, connect_args={"timeout": 30})
+    engine = create_engine(database, connect_args={"timeout": 30} if database.startswith("sqlite") else {})
     with engine.connect() as connection:
         rows = [tuple(row) for row in connection.execute(text(statement))]
     engine.dispose()

@@ -20,18 +20,20 @@ from tests.acceptance.documents import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.conftest import FreshDatabase
+
 SECONDS = 120
 """A bound for a machine that does much else; it takes about ten."""
 EXAMPLES = ROOT / "examples"
 PUBLIC = {
     "postroom",
-    *(f"postroom.{name}" for name in ("brokers.memory", "errors", "idempotency", "incoming", "web")),
+    *(f"postroom.{name}" for name in ("brokers.memory", "errors", "idempotency", "incoming", "saga", "web")),
 }
 
 
-def choreography(*arguments: str) -> str:
+def run(example: str, *arguments: str) -> str:
     ended = subprocess.run(
-        [sys.executable, "-m", "examples.choreography", *arguments],
+        [sys.executable, "-m", f"examples.{example}", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONWARNINGS": "error"},
         capture_output=True,
@@ -45,17 +47,33 @@ def choreography(*arguments: str) -> str:
 
 def ends_of(printed: str) -> Counter[str]:
     """How many orders came to which end, by the lines of the table."""
-    return Counter(re.findall(r"^\d{3} .* (completed|cancelled: cannot pay|cancelled: no)\b", printed, re.MULTILINE))
+    ends = r"^\d{3} .* (completed|cancelled: cannot pay|cancelled: no|cancelled: withdrawn)\b"
+    return Counter(re.findall(ends, printed, re.MULTILINE))
 
 
 @pytest.mark.parametrize("arguments", [(), ("--memory",)], ids=["nats", "memory"])
 def test_S_3_orders_are_completed_or_undone_while_a_service_is_killed(arguments: tuple[str, ...]) -> None:
-    printed = choreography(*arguments)
+    printed = run("choreography", *arguments)
     ends = ends_of(printed)
     assert ends.total() == 30
     assert set(ends) == {"completed", "cancelled: cannot pay", "cancelled: no"}
     assert "no money and no goods were made or lost" in printed
     assert ("SIGKILL" in printed) is (not arguments)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_E_2_a_saga_completes_or_undoes_every_order_while_a_worker_is_killed(
+    kind: str, fresh_database: FreshDatabase
+) -> None:
+    printed = run("saga", *([] if kind == "sqlite" else ["--database", fresh_database(kind)]))
+    ends = ends_of(printed)
+    assert ends.total() == 30
+    assert set(ends) == {"completed", "cancelled: cannot pay", "cancelled: no", "cancelled: withdrawn"}
+    assert "no money and no goods were made or lost" in printed
+    assert "a worker is killed (SIGKILL)" in printed
+    story = printed.partition("How order")[2]
+    order = ["accept_order", "charge", "reserve_stock", "complete_order", "reserve_stock", "charge", "accept_order"]
+    assert re.findall(r"^[✓✗↩] +(\w+)", story, re.MULTILINE) == order
 
 
 def test_E_2_an_order_that_comes_to_no_end_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

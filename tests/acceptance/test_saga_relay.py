@@ -398,3 +398,23 @@ async def test_S_1_code_that_a_deploy_took_away_strands_the_saga_until_it_is_bac
     [new] = service.start(back, {})
     await service.settled(back, ids=[key, new])
     assert (service.effects(key), service.effects(new)) == (["new", "old"], ["new"])
+
+
+@each_database
+async def test_S_2_a_compensation_has_all_the_attempts_of_its_policy(service: SagaService) -> None:
+    saga = Saga("persistent")
+    many = RetryPolicy.table([0.01], max_attempts=12)
+
+    def undo(saga: Any) -> None:
+        raise ConnectionError("away")
+
+    saga.call(name="a")(lambda saga: None).compensation(retry=many)(undo)
+
+    @saga.step(retry=many)
+    def b(saga: Any) -> None:
+        raise ConnectionError("away")
+
+    [key] = service.start(saga, {})
+    await service.settled(saga, ids=[key])
+    seen = service.seen(saga, key)
+    assert (seen.state, seen.steps[1].attempts, seen.next[0].attempts) == ("parked", 12, 12)

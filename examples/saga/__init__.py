@@ -1,0 +1,1 @@
+"""Order, payment and inventory as orchestration: one saga directs the other services, and undoes what fails."""
