@@ -25,6 +25,7 @@ SECONDS = 60
 """A bound for a machine that does much else; it takes about one."""
 ORDERS = ["examples.orders"]
 NATS = ["examples.choreography"]
+SAGA = ["examples.saga"]
 MEMORY = ["examples.choreography", "--memory", "--orders", "300"]
 
 
@@ -94,6 +95,7 @@ def example(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Example]
         pytest.param(NATS, "", signal.SIGINT, id="choreography, begun"),
         pytest.param(NATS, "are placed", signal.SIGTERM, id="choreography"),
         pytest.param(MEMORY, "are at work", signal.SIGINT, id="choreography in memory"),
+        pytest.param(SAGA, "orders are placed", signal.SIGINT, id="saga"),
     ],
     indirect=["example"],
 )
