@@ -294,5 +294,15 @@ async def _without_exits(waiting: Awaitable[R]) -> R:
         raise _failed(error) from error  # an exit would end the event loop
 
 
+def call_at_once(function: Callable[..., R], *args: Any) -> R:
+    """Call a short sync function in the event loop itself, which what it raises must not end."""
+    try:
+        return function(*args)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise _failed(error) from error
+
+
 def _failed(error: BaseException) -> CallFailed:
     return CallFailed(f"{type(error).__name__}: {error}".removesuffix(": "))

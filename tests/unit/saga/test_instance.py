@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Never
 
 import msgspec
@@ -275,6 +276,28 @@ async def test_a_condition_that_raises_is_a_failed_attempt() -> None:
     assert isinstance(await runs.take_up(), RetryLater)
     await runs.until_settled()
     assert runs.journal.instance.error_message.startswith("KeyError: 'nothing'")
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("asked", ["when", "until"])
+async def test_a_condition_that_exits_is_a_failed_attempt_too(asked: str, error: type[BaseException]) -> None:
+    """It is called in the event loop, which it would end, and the relay of all other sagas with it."""
+    saga = Saga("exiting")
+
+    def exits(_data: Any) -> Any:
+        raise error("7")
+
+    if asked == "when":
+
+        @saga.step(when=exits)
+        def charge(saga: SagaContext[Any]) -> None: ...
+    else:
+        saga.sleep("charge", until=exits)
+
+    runs = Runs(saga)
+    assert isinstance(await runs.take_up(), RetryLater)
+    await runs.until_settled()
+    assert f"{error.__name__}: 7" in runs.journal.instance.error_message
 
 
 async def test_stops_between_steps_and_gives_the_instance_back() -> None:

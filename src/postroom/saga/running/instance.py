@@ -29,6 +29,7 @@ from postroom.rules.saga_failures import (
     without_event,
 )
 from postroom.rules.saga_plan import Direction, End, Kind, PlannedStep, Run, Undo
+from postroom.runtime.calls import call_at_once
 from postroom.saga.context import SagaFailure
 from postroom.saga.data import from_json
 from postroom.saga.running.attempts import Attempts
@@ -163,7 +164,7 @@ class InstanceRun:
         """Whether the step runs, by its condition."""
         if step.when is None or self._state.is_waiting(step.name):
             return True
-        return bool(step.when(self._saga.decode(self._state.data)))
+        return bool(call_at_once(step.when, self._saga.decode(self._state.data)))
 
     def _raised(self, planned: PlannedStep, step: Step[..., Any], error: Exception) -> Failed:
         """What a function of the data raised that says whether or when a step runs. Raises `Stranded`."""
@@ -238,7 +239,8 @@ class InstanceRun:
         if not isinstance(step, Sleep):
             return 0.0
         if step.until is not None:
-            return float((step.until(self._saga.decode(self._state.data)) - self._journal.now()).total_seconds())
+            until = call_at_once(step.until, self._saga.decode(self._state.data))
+            return float((until - self._journal.now()).total_seconds())
         return (step.seconds or 0.0) - self._state.waited(step.name, self._journal.monotonic())
 
     async def _after(self, at: Position, attempted: Sequence[Attempted]) -> Left | None:
