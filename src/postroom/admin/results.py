@@ -42,6 +42,8 @@ class Refusal(StrEnum):
     EXPIRED = "expired"
     INCOMPLETE = "incomplete"
     """Half a message: it has no delivery."""
+    SAGA = "a saga"
+    """It is not removed, which would break it: see `Admin.abort_saga` and `Admin.skip_saga_step`."""
     NOT_FOUND = "not there"
 
 
@@ -63,4 +65,4 @@ class ActResult:
     ids: tuple[UUID, ...]
     """The messages that it was done to, in their order."""
     refused: tuple[Refused, ...]
-    """Messages of the given ids that it was not done to; and what `cancel` found being sent."""
+    """Messages of the given ids that it was not done to; what `cancel` found being sent; and sagas."""

@@ -144,9 +144,10 @@ class AdminSteps:
 
     def _result(self, action: Literal["requeue", "discard", "cancel"], which: Filter, acted: Acted) -> Steps[ActResult]:
         """With what became of every id that was given."""
-        done = {*acted.ids, *acted.sending}
+        done = {*acted.ids, *acted.sending, *acted.sagas}
         left = [one for one in map(message_id, which.ids or ()) if one not in done]
-        refused = [*(yield from self._refused(sorted(set(left)))), *_being_sent(acted.sending)]
+        refused = [*(yield from self._refused(sorted(set(left)))), *_all(acted.sending, Refusal.SENDING)]
+        refused += _all(acted.sagas, Refusal.SAGA)
         return ActResult(action, acted.count, tuple(acted.ids), tuple(refused))
 
     def _refused(self, ids: Collection[UUID]) -> Steps[list[Refused]]:
@@ -161,8 +162,8 @@ class AdminSteps:
         return refused
 
 
-def _being_sent(ids: Sequence[UUID]) -> list[Refused]:
-    return [Refused(identifier, Refusal.SENDING) for identifier in ids]
+def _all(ids: Sequence[UUID], status: Refusal) -> list[Refused]:
+    return [Refused(identifier, status) for identifier in ids]
 
 
 def _state(status: State | str) -> State:

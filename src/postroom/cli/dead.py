@@ -111,7 +111,7 @@ discard = command(
         help="Remove dead letters for good, by id, by filter or all of them.",
         older_than=FailedDaysAgo,
         all_help="All dead letters.",
-        refusal=", because only dead ones can be",
+        refusal=" (only dead ones can be; for sagas: postroom sagas skip or abort)",
         count=lambda admin, which: admin.count_dead_letters(which),
         act=lambda admin: admin.discard,
     )

@@ -62,10 +62,10 @@ class Cancellation(SelectedDeliveries):
     def cancel(self, which: Filter = ALL, note: Note = UNSIGNED, progress: Progress | None = None) -> Steps[Acted]:
         """Remove messages for good, and let those behind them on their keys go in their order.
 
-        Raises `InvalidSetting` if a saga is among them; then none is removed.
+        Sagas are left alone.
         """
-        yield from self.refuse_sagas(which)
         done = yield from self.act(which, partial(self._batch, which, note), progress)
+        done.sagas = yield from self.sagas(which)
         if which.ids is not None and which.code is None and which.queue is None:
             left = sorted({*map(str, which.ids)} - {*map(str, done.ids), *map(str, done.sending)})
             for chunk in chunks(left):

@@ -88,10 +88,11 @@ class DeadLetters(SelectedDeliveries):
     def discard(self, which: Filter = ALL, note: Note = UNSIGNED, progress: Progress | None = None) -> Steps[Acted]:
         """Remove dead messages for good; otherwise like `requeue`.
 
-        Raises `InvalidSetting` if a saga that is parked is among them; then none is removed.
+        Sagas that are parked are left alone.
         """
-        yield from self.refuse_sagas(which)
-        return (yield from self.act(which, partial(self._batch, which, "discard", note, self._remove), progress))
+        done = yield from self.act(which, partial(self._batch, which, "discard", note, self._remove), progress)
+        done.sagas = yield from self.sagas(which)
+        return done
 
     def _batch(self, which: Filter, action: str, note: Note, act: Act, part: KeyRange, after: int) -> Steps[Batch]:
         if action == "discard" and part.lane != NO_LANE:  # those behind them on their keys may go

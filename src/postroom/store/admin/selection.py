@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -12,6 +12,7 @@ from postroom.errors import InvalidSetting
 from postroom.rules.naming import is_saga_queue
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import chunks
+from postroom.store.sql.rows import uuid_of
 from postroom.store.sql.skip_scan import SkipScan
 from postroom.store.sql.states import in_state, in_states
 from postroom.store.sql.steps import Query, Steps
@@ -89,11 +90,14 @@ class Count:
 
 @dataclass
 class Acted:
-    """How many messages an act treated, the ids that can be read, and what it left alone because it is being sent."""
+    """How many messages an act treated, the ids that can be read, and what it left alone."""
 
     count: int
     ids: list[UUID]
     sending: list[UUID]
+    """Left alone because it is being sent."""
+    sagas: list[UUID] = field(default_factory=list)
+    """Left alone because it is an instance of a saga."""
 
 
 class KeyRange(NamedTuple):
@@ -173,24 +177,19 @@ class SelectedDeliveries(SkipScan):
                 after = done.last
         return Acted(count, [ids[position] for position in sorted(ids)], sending)
 
-    def refuse_sagas(self, which: Filter) -> Steps[None]:
-        """Raise `InvalidSetting` if an instance of a saga is among them: what is removed here would break it.
-
-        Signals to sagas are messages like others.
-        """
+    def sagas(self, which: Filter) -> Steps[list[UUID]]:
+        """The messages of instances of sagas among them: to remove one would break it. Signals are like others."""
         conditions, params = self.conditions(which)
+        ids: list[UUID] = []
         for part in (yield from self.ranges(which)):
             if is_saga_queue(part.queue):
                 found = yield Query(
-                    f"SELECT s.name, s.id {self.source} JOIN {self.tables['saga']} s ON s.position = d.position "
-                    f"WHERE {part.condition()}{conditions}LIMIT 1",
+                    f"SELECT m.id {self.source} JOIN {self.tables['saga']} s ON s.position = d.position "
+                    f"WHERE {part.condition()}{conditions}ORDER BY d.position",
                     {**params, "queue": part.queue},
                 )
-                for name, identifier in found.rows:
-                    raise InvalidSetting(
-                        f"the saga {name} {identifier} is among them, and removing its message would break it: resume, "
-                        f"skip or abort it with `postroom sagas`, and choose the others by queue, topic or id"
-                    )
+                ids += [one for [text] in found.rows if (one := uuid_of(text))]
+        return list(dict.fromkeys(ids))  # one that moves meanwhile is found twice
 
     def but_sagas(self, queue: str) -> str:
         """The condition that leaves the instances of sagas out, with AND before it; for other queues nothing."""
