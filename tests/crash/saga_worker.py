@@ -49,6 +49,8 @@ class Order(msgspec.Struct):
     """The step that fails, for good."""
     parks_at: str = ""
     """The step whose compensation fails until the file `mended` is there."""
+    kills_at: str = ""
+    """The step that kills its worker, whenever it is tried."""
 
 
 @dataclass
@@ -155,6 +157,8 @@ class _Shop:
         assert self._directory is not None
         append(self._directory / "calls", f"{saga.id} {_doing(saga)}".encode())
         self._fate.meet(_doing(saga))
+        if saga.direction is Direction.FORWARD and saga.data.kills_at == saga.step:
+            signal.raise_signal(signal.SIGKILL)
         if saga.direction is Direction.FORWARD and saga.data.fails_at == saga.step:
             raise ValueError("not in this life")
         if saga.direction is Direction.BACK:

@@ -170,6 +170,21 @@ def test_S_1_wherever_workers_are_killed_a_saga_goes_on_where_it_was_and_each_ef
     assert orders.shop.unsent() == 0
 
 
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_S_1_a_saga_that_kills_its_workers_is_undone_and_none_that_was_claimed_with_it(orders: Orders) -> None:
+    innocent = {str(number): Order() for number in range(1, 11)}
+    orders.start(poison=Order(kills_at="reserve"), **innocent)
+    deaths = 0
+    while orders.state("poison") != "compensated":
+        worker = orders.worker(f"worker-{deaths}")
+        wait_until(lambda: worker.ended() or orders.state("poison") == "compensated", "it dies, or turns")  # noqa: B023 - called at once
+        deaths += worker.killed()
+    wait_until(lambda: not orders.shop.unsent(), "all have ended")
+    assert deaths == 6
+    assert orders.outcomes() == {"poison": "compensated", **dict.fromkeys(innocent, "completed")}
+    assert orders.effects("poison") == []
+
+
 @EVERYWHERE
 @pytest.mark.parametrize("point", ["start", "started"])
 def test_S_1_a_saga_is_started_with_the_order_or_not_at_all(orders: Orders, processes: Processes, point: str) -> None:

@@ -129,7 +129,10 @@ class QueueWorker:
             pending=self.pending,
             settler=self.settler,
         )
-        self._row_claimers = [self._row_claimer(options, handover, helps=helps) for helps in (False, True)]
+        # A destination that has deliveries in hand is the bottleneck. And while one claims, nothing is claimed beside a
+        # suspect: what is would count one more claim when the suspect kills this process.
+        claimers = (False,) if self._long_running is not None else (False, True)
+        self._row_claimers = [self._row_claimer(options, handover, helps=helps) for helps in claimers]
         self._lane_readers = [self._lane_reader(options, handover, n) for n in range(LaneReader.READERS) if queue.keyed]
         sources: list[WorkSource] = [*self._row_claimers, *self._lane_readers]
         self.pollers = [self._poller(source, options) for source in sources]

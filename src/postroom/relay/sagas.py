@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.delivery.queue import Queue
 from postroom.errors import InvalidSetting
-from postroom.rules.lifecycle import NO_CLAIM_LIMITS
+from postroom.rules.lifecycle import NEVER_DEAD
 from postroom.saga.running.sagas_at_work import SagasAtWork
 from postroom.saga.saga import Saga
 from postroom.telemetry.saga_queue import saga_queue_hook
@@ -87,7 +87,7 @@ async def open_saga_queues(
                 concurrency=1,
                 most_in_flight=2 * settings.saga_concurrency,
                 most_bytes=settings.max_in_flight_bytes,
-                claim_limits=NO_CLAIM_LIMITS,
+                claim_limits=NEVER_DEAD,
                 on_dead=on_dead,
                 hook=saga_queue_hook(saga.name, hook),
             )

@@ -175,8 +175,8 @@ class ClaimLimits:
 
 
 DEFAULT_CLAIM_LIMITS = ClaimLimits()
-NO_CLAIM_LIMITS = ClaimLimits(sys.maxsize - 1, sys.maxsize)
-"""For queues whose destination judges by itself what is claimed again and again."""
+NEVER_DEAD = ClaimLimits(dead_after=sys.maxsize)
+"""For deliveries whose destination judges by itself what was claimed too often. A suspect still goes alone."""
 
 
 def handling(claims: int, limits: ClaimLimits = DEFAULT_CLAIM_LIMITS) -> Handling:
