@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -47,6 +48,15 @@ class Service:
         return {}
 
 
+class QuietServer(ThreadingHTTPServer):
+    """Says nothing of callers that are gone before they have their answer."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print any other error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def server(service: Service, database: str, port: int) -> ThreadingHTTPServer:
     """An HTTP server for a service. Every seventh answer is lost, although the work is done."""
     engine = create_engine(database, connect_args={"timeout": 30} if database.startswith("sqlite") else {})
@@ -57,9 +67,12 @@ def server(service: Service, database: str, port: int) -> ThreadingHTTPServer:
             self._answer(HTTPStatus.OK, {"service": service.name})
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            length = int(self.headers["content-length"])
+            sent = self.rfile.read(length)
+            if len(sent) < length:  # the caller was killed while it sent this
+                return
             try:
-                found = service.carry_out(engine, self.path.strip("/"), dict(self.headers), body)
+                found = service.carry_out(engine, self.path.strip("/"), dict(self.headers), json.loads(sent))
             except Declined as no:
                 self._answer(HTTPStatus.CONFLICT, no.answer)
             except ConnectionError as problem:
@@ -78,4 +91,4 @@ def server(service: Service, database: str, port: int) -> ThreadingHTTPServer:
         def log_message(self, *_args: object) -> None:
             """Say nothing."""
 
-    return ThreadingHTTPServer(("127.0.0.1", port), Requests)
+    return QuietServer(("127.0.0.1", port), Requests)
