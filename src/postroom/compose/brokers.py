@@ -109,7 +109,8 @@ def open_broker(settings: Settings, classifier: Classifier = DEFAULT_CLASSIFIER)
     """The broker of the settings' URL. Raises `InvalidSetting` or `DriverMissing`; does not connect yet."""
     if settings.broker is None:
         raise InvalidSetting(
-            "no broker is given: pass one, use --broker URL or set POSTROOM_BROKER, for example to stdout:"
+            "no broker is given: pass one, use --broker URL or set POSTROOM_BROKER, for example to stdout:; "
+            "to run sagas without a broker, pass them, or use --app MODULE:OBJECT"
         )
     return broker_at(settings.broker, settings, classifier)
 

@@ -313,3 +313,8 @@ def test_S_4_every_failure_finds_a_compensation_that_cannot_run_twice() -> None:
     charge.compensation(lambda saga: charged.remove(saga.id))  # fails if the call never happened
     with pytest.raises(AssertionError, match=r"should have been completed or compensated\n.*\(charge keeps failing\)"):
         every_failure(saga, {}, before=charged.clear)
+
+
+def test_S_4_every_failure_needs_a_saga_that_completes_when_nothing_is_done_to_it() -> None:
+    with pytest.raises(AssertionError, match=r"should have been completed\n.*TIMEOUT.*\(undisturbed\)"):
+        every_failure(Shop().saga, Order(7))  # the parcel never comes, so what is behind it would never be tried
