@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import sessionmaker
 
 from postroom import RetryPolicy, Saga
 from postroom.compose.transactions import Transactions
@@ -292,3 +293,22 @@ async def test_S_1_steps_on_another_database_are_not_run_and_say_why(
         assert (delivery["error_code"], delivery["attempts"]) == ("WRONG_DATABASE", 0)
         assert "let `transactions` open those of the database that the relay reads" in delivery["error_message"]
         assert other.rows("SELECT * FROM effect") == []
+
+
+@on_every_database
+async def test_S_3_a_step_whose_transaction_cannot_be_opened_is_not_tried_and_loses_no_attempt(sagas: Sagas) -> None:
+    engine = create_engine(sagas.service.engine.url, pool_size=1, max_overflow=0, pool_timeout=0.05)
+    saga: Saga[Any] = Saga("pooled", transactions=sessionmaker(engine))
+
+    @saga.step(retry=RetryPolicy(max_attempts=1))
+    def first(saga: SagaContext[Any]) -> None:
+        write(saga, "first")
+
+    async with at_work(sagas.service, saga):
+        with engine.connect():  # the pool has no other
+            sagas.start(saga, "7")
+            found = await sagas.state("7", 2)
+        assert (found["attempts"], found["error_code"]) == (0, "CONNECTION")
+        assert "'first' cannot be opened: TimeoutError: QueuePool limit" in found["error_message"]
+        await sagas.ended(**{"7": "completed"})
+    engine.dispose()

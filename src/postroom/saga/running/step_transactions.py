@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from postroom.errors import InvalidSetting
+from postroom.errors import InvalidSetting, PostroomError
+from postroom.runtime.calls import CannotCall
 from postroom.saga.running.transaction_guards import AsyncGuard, SyncGuard, explained
 from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.saga.values import Logged
-from postroom.store.sql.db_errors import is_denied, is_missing_table
+from postroom.store.sql.db_errors import is_denied, is_lost_connection, is_missing_table, is_undone, reason
 from postroom.store.sql.steps import arun, run
 from postroom.telemetry.tracebacks import AFTERWARDS
 
@@ -42,8 +43,9 @@ class StepTransactions:
 
     `run` and `arun` call the function and write its record last, so that only the commit follows. They return what
     became of it: unless it is `WRITTEN`, nothing stays. They raise what the function or the database raised,
-    `TimeoutError` if the call is late by then, `StepMisused` if the function has ended the transaction, and
-    `WrongDatabase`; then nothing stays either, unless the answer to the commit was lost (`StepCall.may_be_committed`).
+    `CannotCall` if no transaction could be opened, `TimeoutError` if the call is late by then, `StepMisused` if the
+    function has ended the transaction, and `WrongDatabase`; then nothing stays either, unless the answer to the commit
+    was lost (`StepCall.may_be_committed`).
     """
 
     def __init__(self, store: SagaStore, transactions: Transactions) -> None:
@@ -139,10 +141,22 @@ def _at_home() -> Iterator[None]:
 
 @contextmanager
 def _explaining(call: StepCall) -> Iterator[None]:
-    """Note on an error that it was raised after the function had returned, by none of its lines: an ORM writes late."""
+    """Tell what the function raised from what was raised before it was called, or after it had returned.
+
+    Without a transaction, as when the pool is exhausted, it was not tried: that counts as no attempt. An ORM writes
+    late: an error after the return comes from none of the function's lines, and gets a note.
+    """
     try:
         yield
     except Exception as error:
+        if not (call.is_in_function or call.has_returned or _is_understood(error)):
+            text = f"the transaction of {call.step!r} cannot be opened: {type(error).__name__}: {reason(error)}"
+            raise CannotCall(text) from error
         if call.has_returned and not isinstance(error, _RollBack | TimeoutError):
             error.add_note(AFTERWARDS)
         raise
+
+
+def _is_understood(error: Exception) -> bool:
+    """Whether it is known what follows an error that came before the function was called."""
+    return isinstance(error, _RollBack | PostroomError) or is_lost_connection(error) or is_undone(error)
