@@ -102,6 +102,9 @@ class StoredJournal:
         try:
             return await self._calls.run(call, lambda call: call.run(None), lambda call: call.arun(None))
         except (CannotCall, StillRunning) as error:
+            if call.is_in_function or call.has_returned:
+                # It may have had its effect: that is an attempt, though the database is away, too.
+                raise ConnectionError(str(error)) from error
             raise _not_begun(error, call) from error
 
     async def log(self, claimed: Claimed, record: Record) -> Logged:
