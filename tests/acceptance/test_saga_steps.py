@@ -238,6 +238,22 @@ async def test_S_1_a_heartbeat_in_mid_step_burns_no_attempt_above_read_committed
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
+async def test_S_1_a_step_that_commits_and_goes_on_is_not_repeated(sagas: Sagas) -> None:
+    saga: Saga[Any] = Saga("hasty")
+
+    @saga.step
+    def step(saga: SagaContext[Any]) -> None:
+        write(saga, "committed")
+        saga.connection.commit()
+        write(saga, "refused")
+
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="compensated")
+    assert sagas.effects() == ["committed"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
 async def test_S_1_a_step_that_reads_first_can_still_write_on_sqlite(sagas: Sagas) -> None:
     """Without a write before it, a heartbeat in between would make the database refuse at once."""
     saga: Saga[Any] = Saga("reading")

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from tests.unit.cli.conftest import Command
 
 
-@pytest.mark.parametrize(("lost", "billed_twice", "code"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
+@pytest.mark.parametrize("wrong", ["", "lost", "billed_twice", "stock_missing"])
 def test_a_demo_that_lost_or_doubled_something_fails(
-    lost: int, billed_twice: int, code: int, postroom: Command, monkeypatch: pytest.MonkeyPatch
+    wrong: str, postroom: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scenario, "play", lambda *_: {"lost": lost, "billed_twice": billed_twice})
+    figures = {name: int(name == wrong) for name in ("lost", "billed_twice", "stock_missing")}
+    monkeypatch.setattr(scenario, "play", lambda *_: figures)
+    code = int(bool(wrong))
     assert postroom("demo", "--json").code == code
     assert postroom("demo").code == code
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting, PostroomError
 from postroom.runtime.calls import CannotCall
-from postroom.saga.running.transaction_guards import AsyncGuard, SyncGuard, explained
+from postroom.saga.running.transaction_guards import AsyncGuard, SyncGuard, ending_explained, explained
 from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.saga.values import Logged
 from postroom.store.sql.db_errors import is_denied, is_lost_connection, is_missing_table, is_undone, reason
@@ -60,7 +60,8 @@ class StepTransactions:
                 with _at_home():
                     _require_lease(is_held=run(self._begin(call, kind.dialect), kind.execute))
                 guard = SyncGuard(connection, kind)
-                returned = call.run(connection)
+                with ending_explained():
+                    returned = call.run(connection)
                 guard.check()
                 call.check_time()
                 with _at_home():
@@ -81,7 +82,8 @@ class StepTransactions:
                         _require_lease(is_held=await arun(self._begin(call, kind.dialect), kind.execute))
                     guard = AsyncGuard(connection, kind)
                     await guard.begin()
-                    returned = await call.arun(connection)
+                    with ending_explained():
+                        returned = await call.arun(connection)
                     await guard.check()
                     call.check_time()
                     with _at_home():

@@ -5,6 +5,7 @@ Its effects would then be committed without the step's log, or gone while the lo
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from postroom.saga.running.step_failures import StepMisused
@@ -14,6 +15,8 @@ from postroom.store.sql.db_errors import is_aborted, is_lost_connection, is_undo
 from postroom.store.sql.steps import Query
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from postroom.store.connections.async_kinds import AsyncKind
     from postroom.store.connections.sync_kinds import SyncKind
 
@@ -103,6 +106,17 @@ def explained(error: Exception) -> Exception:
     if "savepoint" in said or "closed transaction" in said:
         return StepMisused(ENDED)
     return error
+
+
+@contextmanager
+def ending_explained() -> Iterator[None]:
+    """Tell a function that went on after it had ended its transaction from one that failed: a retry would repeat it."""
+    try:
+        yield
+    except Exception as error:
+        if "closed transaction" in str(error).lower():
+            raise StepMisused(ENDED) from error
+        raise
 
 
 def _require(is_same: bool) -> None:  # noqa: FBT001 - the only thing it is about
