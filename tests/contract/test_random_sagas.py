@@ -6,6 +6,7 @@ In the end every effect is there once, or is undone once, in reverse; and there 
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
 from hypothesis import HealthCheck, given, settings
@@ -145,13 +146,11 @@ def late(saga: RandomSaga) -> None:
 
 
 def live(room: Room, data: st.DataObject, steps: Sequence[Planned]) -> None:
-    loop = asyncio.new_event_loop()
     deadline = data.draw(st.sampled_from([None, None, 3 * WAIT]))
     lost = data.draw(st.sampled_from([one.step.name for one in steps]))
     room.empty()
-    saga = RandomSaga(room, steps, deadline, loop, lost)
-    happenings = Happenings(saga, data)
-    try:
+    with closing(asyncio.new_event_loop()) as loop, closing(RandomSaga(room, steps, deadline, loop, lost)) as saga:
+        happenings = Happenings(saga, data)
         happenings.claim()
         for _ in range(data.draw(st.integers(10, ACTIONS))):
             happenings.happen()
@@ -159,9 +158,6 @@ def live(room: Room, data: st.DataObject, steps: Sequence[Planned]) -> None:
         assert list(saga.problems()) == []
         late(saga)
         assert list(saga.problems()) == []
-    finally:
-        saga.close()
-        loop.close()
 
 
 @only_on("sqlite3", "psycopg", "pymysql")

@@ -105,7 +105,7 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Deliver messages from the outbox, and run sagas, until SIGTERM or Ctrl-C. A second signal stops it at once."""
+    """Deliver messages and run sagas until SIGTERM or Ctrl-C. A second signal stops it at once."""
     given = {name: value for name, value in locals().items() if name in Settings.__struct_fields__}
     given["brokers"] = _brokers(broker_for)
     mode = _mode(once=once, until_empty=until_empty)

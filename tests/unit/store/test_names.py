@@ -41,6 +41,9 @@ def test_the_mapping_names_every_table_and_the_view() -> None:
         "idempotency",
         "audit",
         "worker",
+        "saga",
+        "saga_step",
+        "saga_event",
         "schema_version",
         "status_view",
     }
