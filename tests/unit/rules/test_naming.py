@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroom.rules import naming
 from postroom.rules.naming import (
     LEDGER,
     LONGEST,
@@ -101,3 +102,7 @@ def test_keys_of_sagas_and_signals_are_of_our_own_and_fit(name: str, id: str, me
         assert key.startswith(RESERVED)
         assert len(key) <= LONGEST
     assert saga_signal_key(name, id, "parcel", message_id) != saga_signal_key(name, id, "parcel", f"{message_id}.")
+
+
+def test_an_instance_of_a_saga_has_a_key_that_no_user_can_give() -> None:
+    assert naming.saga_key("place_order", "order-7") == f"{naming.RESERVED}saga:place_order:order-7"
