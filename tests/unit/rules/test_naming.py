@@ -106,3 +106,8 @@ def test_keys_of_sagas_and_signals_are_of_our_own_and_fit(name: str, id: str, me
 
 def test_an_instance_of_a_saga_has_a_key_that_no_user_can_give() -> None:
     assert naming.saga_key("place_order", "order-7") == f"{naming.RESERVED}saga:place_order:order-7"
+
+
+def test_the_queue_of_a_saga_is_told_from_others() -> None:
+    assert naming.is_saga_queue("saga:place_order")
+    assert not naming.is_saga_queue("default")
