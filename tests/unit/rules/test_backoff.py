@@ -229,3 +229,11 @@ class TestWishes:
     )
     def test_L_9_a_broker_may_wish_for_more_time_but_for_no_nonsense(self, wished: float | None, delay: float) -> None:
         assert no_sooner(5.0, wished) == delay
+
+
+def test_policies_are_compared_by_what_they_say() -> None:
+    assert RetryPolicy() == RetryPolicy.worker()
+    assert hash(RetryPolicy()) == hash(RetryPolicy.worker())
+    assert RetryPolicy() != RetryPolicy.tray()
+    assert RetryPolicy() != RetryPolicy(max_attempts=7)
+    assert RetryPolicy() != 6

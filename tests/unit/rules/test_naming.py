@@ -19,6 +19,7 @@ from postroom.rules.naming import (
     storable_header,
     storable_id,
     storable_label,
+    twophase_key,
 )
 
 ANY = st.text(st.characters(), max_size=400)
@@ -111,3 +112,9 @@ def test_an_instance_of_a_saga_has_a_key_that_no_user_can_give() -> None:
 def test_the_queue_of_a_saga_is_told_from_others() -> None:
     assert naming.is_saga_queue("saga:place_order")
     assert not naming.is_saga_queue("default")
+
+
+def test_the_key_of_a_recovery_is_ours_and_differs_by_transaction_and_period() -> None:
+    keys = {twophase_key(tx, period) for tx in ("1a-00ff", "1a-00fe") for period in (1, 11)}
+    assert len(keys) == 4
+    assert all(key.startswith(RESERVED) for key in keys)

@@ -1,6 +1,5 @@
-"""Visit every state, and say which one is wrong, or cannot come to its end."""
+"""What must never be, and how a saga can end."""
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from postroom.rules.saga_plan import Direction, Kind, SagaOutcome, StepOutcome
 from tests.unit.rules.saga_model.surroundings import changes_around
 from tests.unit.rules.saga_model.worker import Change, changes_of_worker
 from tests.unit.rules.saga_model.world import Scenario, Signal, World
+from tests.unit.rules.state_search import Model, visit
 
 FORWARD, BACK = Direction.FORWARD, Direction.BACK
 
@@ -26,28 +26,16 @@ class Found:
 
 def search(scenario: Scenario) -> Found:
     """Visit every state that can be reached; stop at the first that is wrong."""
-    first = scenario.first()
-    came_from: dict[World, tuple[World, str] | None] = {first: None}
-    leads_to_it: dict[World, list[World]] = {}
-    ends = {}
-    waiting = deque([first])
-    while waiting:
-        world = waiting.popleft()
-        if world.outcome:
-            ends[world] = world.outcome
-        for change in changes(scenario, world):
-            after = in_order(change.world)
-            if not change.is_fault:
-                leads_to_it.setdefault(after, []).append(world)
-            if after in came_from:
-                continue
-            came_from[after] = (world, change.name)
-            if problem := wrong_with(scenario, after):
-                return Found(len(came_from), frozenset(ends.values()), f"{problem}\n{story(came_from, after)}")
-            waiting.append(after)
-    if stuck := first_stuck(came_from, leads_to_it, set(ends)):
-        return Found(len(came_from), frozenset(ends.values()), f"stuck for ever\n{story(came_from, stuck)}")
-    return Found(len(came_from), frozenset(ends.values()))
+    visited = visit(
+        Model(
+            first=scenario.first(),
+            changes=lambda world: changes(scenario, world),
+            in_order=in_order,
+            wrong_with=lambda world: wrong_with(scenario, world),
+            is_end=lambda world: bool(world.outcome),
+        )
+    )
+    return Found(visited.states, frozenset(world.outcome for world in visited.ends), visited.wrong)
 
 
 def changes(scenario: Scenario, world: World) -> Iterator[Change]:
@@ -58,30 +46,10 @@ def changes(scenario: Scenario, world: World) -> Iterator[Change]:
 
 def in_order(world: World) -> World:
     """Workers are alike, and so are threads: their order makes no other state."""
-    return world._replace(workers=tuple(sorted(world.workers, key=hash)), threads=tuple(sorted(world.threads)))
-
-
-def first_stuck(
-    reached: dict[World, tuple[World, str] | None], leads_to_it: dict[World, list[World]], ends: set[World]
-) -> World | None:
-    """A state from which no end can be reached, if nothing else goes wrong; the earliest found."""
-    can_end = set(ends)
-    left = list(ends)
-    while left:
-        for before in leads_to_it.get(left.pop(), ()):
-            if before not in can_end:
-                can_end.add(before)
-                left.append(before)
-    return next((world for world in reached if world not in can_end), None)
-
-
-def story(came_from: dict[World, tuple[World, str] | None], world: World) -> str:
-    told = [str(world)]
-    step = came_from[world]
-    while step is not None:
-        told.append(step[1])
-        step = came_from[step[0]]
-    return "\n".join(reversed(told))
+    workers, threads = tuple(sorted(world.workers, key=hash)), tuple(sorted(world.threads))
+    if workers == world.workers and threads == world.threads:
+        return world
+    return world._replace(workers=workers, threads=threads)
 
 
 def wrong_with(scenario: Scenario, world: World) -> str:
