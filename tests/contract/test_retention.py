@@ -9,6 +9,7 @@ from postroom.rules.replay import Entry, Response, Run, Status
 from postroom.store.admin.retention import Retention, clean
 from postroom.store.ledger.entries import LEDGER_ENTRIES, Terms
 from postroom.store.outbox.leases import Dead, Expired, Retry, Sent, new_token
+from postroom.store.twophase.branches import WITNESS
 from tests.contract.store_drivers import Room, only_with_row_locks
 
 DAY = 86_400.0
@@ -123,6 +124,21 @@ def test_I_3_old_inbox_marks_are_removed_in_batches(room: Room) -> None:
     assert told == [4, 1, 2]
     assert room.run(old.remove_marks(7 * DAY, 4)) == 0
     assert room.select("SELECT consumer, message_id FROM {inbox}") == [("billing", "new")]
+
+
+def test_T_2_marks_of_branches_outlive_a_shorter_retention(room: Room) -> None:
+    """Without its mark, a branch that recovery finds committed would count as rolled back by somebody."""
+
+    def mark(consumer: str) -> None:
+        room.select("INSERT INTO {inbox} (consumer, message_id) VALUES (:c, 'a')", c=consumer)
+
+    mark("billing")
+    mark(WITNESS)
+    room.advance(6 * DAY)
+    assert room.run(Retention(room.names).remove_marks(DAY)) == 1
+    assert room.select("SELECT consumer FROM {inbox}") == [(WITNESS,)]
+    room.advance(DAY)
+    assert room.run(Retention(room.names).remove_marks(DAY)) == 1
 
 
 def test_K_1_expired_entries_are_removed_in_batches_and_never_from_under_a_run(room: Room) -> None:

@@ -44,6 +44,8 @@ def test_the_mapping_names_every_table_and_the_view() -> None:
         "saga",
         "saga_step",
         "saga_event",
+        "twophase",
+        "twophase_scope",
         "schema_version",
         "status_view",
     }

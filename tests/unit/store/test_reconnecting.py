@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pytest
 
-from postroom.store.connections.reconnecting import Database, Outage
+from postroom.store.connections.reconnecting import CannotWrite, Database, Outage
 from postroom.store.sql.names import Names
-from postroom.store.sql.steps import run
+from postroom.store.sql.steps import Query, Result, run
 from postroom.telemetry.events import Event, Reachability
 
 if TYPE_CHECKING:
@@ -130,6 +131,65 @@ async def test_R_5_an_attempt_from_within_an_outage_does_not_report_another_one(
     pace.set()
     assert await late
     assert server.told == [False, True]
+
+
+class Full:
+    """A store on a disk that may be full: it answers, and stores nothing then."""
+
+    names = Names.of("sqlite", None, None)
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.told: list[tuple[bool, str]] = []
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[RunSteps]:
+        async def work(steps: Steps[None]) -> None:
+            run(steps, self._execute)
+
+        yield cast("RunSteps", work)
+
+    def _execute(self, query: Query) -> Result:
+        if query.text.startswith("UPDATE"):
+            return Result(())  # it found no row
+        if query.text.startswith("INSERT") and self.is_full:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return Result([(1,)])
+
+    def listen(self, event: Event) -> None:
+        assert isinstance(event, Reachability)
+        self.told.append((event.reachable, event.reason))
+
+
+async def test_R_5_a_full_disk_is_reported_once_until_something_is_stored_again() -> None:
+    server = Full()
+    database = Database(cast("ConnectionFactory", server), server.listen)
+    connection, other = database.connect(), database.connect()
+
+    async def attempt(verb: str) -> None:
+        for one in (connection, other):
+            await one.attempt(statement(verb))
+
+    def statement(verb: str) -> Steps[None]:
+        yield Query(f"{verb} something")
+
+    await attempt("INSERT")
+    server.is_full = True
+    for _ in range(3):
+        for verb in ("SELECT", "UPDATE"):
+            await attempt(verb)
+        for one in (connection, other):
+            with pytest.raises(CannotWrite):
+                await one.attempt(statement("INSERT"))
+    assert server.told == [(False, "database or disk is full")]
+    server.is_full = False
+    await attempt("SELECT")
+    assert len(server.told) == 1
+    await attempt("INSERT")
+    await attempt("SELECT")
+    assert server.told[1:] == [(True, "")]
 
 
 async def test_R_5_an_error_of_our_own_is_no_outage_and_is_logged_once(

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 ACTOR_LENGTH = 255
 SAGA_ACTIONS = ("saga_parked", "saga_resumed", "saga_skipped", "saga_aborted", "saga_forked")
-ACTIONS = ("requeue", "discard", "cancel", "conflict", *SAGA_ACTIONS)
+TRANSACTION_FORGOTTEN, TRANSACTION_DECIDED = TRANSACTION_ACTIONS = ("transaction_forgotten", "transaction_decided")
+ACTIONS = ("requeue", "discard", "cancel", "conflict", *SAGA_ACTIONS, *TRANSACTION_ACTIONS)
 """What the audit log tells of."""
 
-Entry = tuple[int, str | None, dict[str, Any]]
-"""A message's position, its id, and what there is to say."""
+Entry = tuple[int | None, str | None, dict[str, Any]]
+"""A message's position, its id, and what there is to say. A two-phase commit has an id alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,14 @@ class AuditEntry:
     at: datetime | None
     action: str
     """requeue, discard, cancel; conflict, where a worker found its lease lost; or what was done to a saga:
-    saga_parked, saga_resumed, saga_skipped, saga_aborted, saga_forked."""
+    saga_parked, saga_resumed, saga_skipped, saga_aborted, saga_forked; or to a two-phase commit: transaction_forgotten,
+    transaction_decided."""
     actor: str
     reason: str
     """Why, in the actor's words; empty where none was given."""
     position: int | None
     message_id: str | None
+    """Of what was done to a two-phase commit: that one's id."""
     details: Mapping[str, Any]
     """What the message was: its topic, key, attempts and last error; of a conflict, what the worker found."""
 
@@ -78,6 +81,11 @@ class AuditTrail(Operations):
     def of_message(self, position: int) -> Steps[list[AuditEntry]]:
         """What was done to a message, oldest first."""
         return (yield from self._entries("position = :position ORDER BY id", {"position": position}))
+
+    def of_transaction(self, tx: str) -> Steps[list[AuditEntry]]:
+        """What was done to a two-phase commit, oldest first."""
+        actions = ", ".join(f"'{action}'" for action in TRANSACTION_ACTIONS)
+        return (yield from self._entries(f"message_id = :tx AND action IN ({actions}) ORDER BY id", {"tx": tx}))
 
     def listed(
         self,

@@ -1,6 +1,7 @@
 """Retention: remove what is old and done, in small batches. What is not sent, or dead, stays however old it is.
 
-A saga counts from its end, and is removed whole: its message, its record and its events.
+A saga counts from its end, and is removed whole: its message, its record and its events. A two-phase commit counts
+from when it was settled, and stays until its deadline has passed as long: then no coordinator can decide it again.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.saga_plan import SagaOutcome
-from postroom.store.sql.dialect import whole_numbers
+from postroom.rules.twophase_ids import transaction_id
+from postroom.store.sql.dialect import listed, text, whole_numbers
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
+from postroom.store.twophase.branches import WITNESS, WITNESS_KEPT
 from postroom.telemetry.events import Cleaned
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ DAY = 86_400.0
 def clean(
     names: Names, *, days: float = 7, inbox_days: float = 7, batch: int = BATCH, progress: Progress | None = None
 ) -> Steps[Cleaned]:
-    """Remove messages settled more than `days` ago, inbox marks older than `inbox_days`, and expired ledger entries.
+    """Remove what was settled more than `days` ago, inbox marks older than `inbox_days`, and expired ledger entries.
 
     In small batches, each a transaction of its own. Several may clean at once.
     """
@@ -34,7 +37,8 @@ def clean(
     messages = yield from retention.remove_settled(days * DAY, batch, progress)
     marks = yield from retention.remove_marks(inbox_days * DAY, batch, progress)
     entries = yield from retention.remove_expired(batch, progress)
-    return Cleaned(messages, marks, entries)
+    transactions = yield from retention.remove_transactions(days * DAY, batch, progress)
+    return Cleaned(messages, marks, entries, transactions)
 
 
 class _Kept(NamedTuple):
@@ -48,7 +52,7 @@ class _Kept(NamedTuple):
 
 
 class Retention(Operations):
-    """Removes settled messages, old inbox marks and expired entries of the idempotency ledger.
+    """Removes settled messages and two-phase commits, old inbox marks and expired entries of the idempotency ledger.
 
     Each batch starts behind the one before, so nothing is read twice.
     """
@@ -66,9 +70,14 @@ class Retention(Operations):
         return removed
 
     def remove_marks(self, seconds: float, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
-        """Remove all inbox marks older than this, batch by batch; returns how many."""
-        old = f"received_at <= {self.dialect.later(':ago')}"
-        marks = _Kept(self.tables["inbox"], "consumer", "message_id", old, {"ago": -float(seconds)})
+        """Remove all inbox marks older than this, batch by batch; returns how many.
+
+        Those that branches of two-phase commits left stay for 7 days at least: recovery looks for them.
+        """
+        later = self.dialect.later
+        old = f"received_at <= {later(':ago')} AND (consumer <> '{WITNESS}' OR received_at <= {later(':witness')})"
+        ages = {"ago": -float(seconds), "witness": -WITNESS_KEPT}
+        marks = _Kept(self.tables["inbox"], "consumer", "message_id", old, ages)
         return (yield from self._remove_all(marks, batch, progress))
 
     def remove_expired(self, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
@@ -79,6 +88,24 @@ class Retention(Operations):
         old = f"expires_at <= {self.now} AND leased_until <= {self.now}"
         entries = _Kept(self.tables["idempotency"], "scope", "idempotency_key", old, {})
         return (yield from self._remove_all(entries, batch, progress))
+
+    def remove_transactions(self, seconds: float, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
+        """Remove all two-phase commits settled longer ago than this, batch by batch; returns how many.
+
+        What was aborted goes only as long after its deadline: before that, its coordinator could still decide to
+        commit, if nothing in the log told it otherwise.
+        """
+        found = yield Query(f"SELECT {self.dialect.now_ms}")
+        ended_ms = int(found.rows[0][0]) - int(seconds * 1000)
+        removed = 0
+        after: str | None = ""
+        while after is not None:
+            ids = yield from self.transaction(self._remove_transactions, float(seconds), ended_ms, batch, after)
+            removed += len(ids)
+            if progress and ids:
+                progress(len(ids))
+            after = ids[-1] if len(ids) == batch else None
+        return removed
 
     def _remove_all(self, kept: _Kept, batch: int, progress: Progress | None) -> Steps[int]:
         """Group by group, each in batches along the primary key."""
@@ -119,6 +146,26 @@ class Retention(Operations):
             for table in ("saga_event", "saga_step", "saga"):
                 yield Query(f"DELETE FROM {self.tables[table]} WHERE position IN ({ended})")
         return {position for position, outcome in sagas.items() if outcome is SagaOutcome.OPEN}
+
+    def _remove_transactions(self, seconds: float, ended_ms: int, batch: int, after: str) -> Steps[list[str]]:
+        log = self.tables["twophase"]
+        found = yield Query(
+            f"SELECT id FROM {log} WHERE id > :after AND id < :until AND deadline_ms <= :ended "
+            f"AND settled_at <= {self.dialect.later(':ago')} ORDER BY id LIMIT :batch{self.dialect.skip_locked}",
+            # Ids begin with the deadline: newer ones need not be read.
+            {
+                "after": after,
+                "until": transaction_id(max(0, ended_ms) + 1, "0" * 12),
+                "ended": ended_ms,
+                "ago": -seconds,
+                "batch": batch,
+            },
+        )
+        ids = [text(id_) for [id_] in found.rows]
+        if ids:
+            params = {f"id_{n}": id_ for n, id_ in enumerate(ids)}
+            yield Query(f"DELETE FROM {log} WHERE id IN ({listed(f':{name}' for name in params)})", params)
+        return ids
 
     def _first_group(self, kept: _Kept, where: str, value: str) -> Steps[str | None]:
         group = kept.group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.rules.failures import cut
-from postroom.rules.lifecycle import Transition
+from postroom.rules.lifecycle import Stored, Transition
 from postroom.rules.naming import SAGA_QUEUE
 from postroom.rules.ordering import NO_LANE
 from postroom.rules.saga_acts import Skip
@@ -21,7 +21,6 @@ from postroom.store.sql.steps import Query, Steps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from postroom.rules.lifecycle import Stored
     from postroom.rules.saga_acts import Fork
     from postroom.store.admin.audit import Note
 
@@ -41,6 +40,30 @@ class SagaRows(SagaLookup):
         tables = SagaTables(self.names, name)
         state = yield from tables.lock_in_any_state(position)
         return None if state is None else (yield from self.delivery_of(tables.queue, position))
+
+    def restore(self, name: str, positions: Sequence[int]) -> Steps[None]:
+        """Give those that are open and have no delivery a new one, as parked: somebody deleted theirs.
+
+        Whoever ends a saga deletes its delivery before it writes the saga's row: under a lock on that row, a delivery
+        that is not there has been deleted by hand.
+        """
+        lost = (
+            f"SELECT s.position FROM {self.saga} s WHERE s.position IN ({whole_numbers(positions)}) "
+            f"AND {self.without_delivery('queue')} ORDER BY s.position"
+        )
+        queue = {"queue": f"{SAGA_QUEUE}{name}"}
+        if not (yield Query(lost, queue)).rows:
+            return
+        yield Query(
+            f"SELECT s.position FROM {self.saga} s WHERE s.position IN ({whole_numbers(positions)}) "
+            f"ORDER BY s.position{self.dialect.for_update}"
+        )
+        for [position] in (yield Query(lost, queue)).rows:
+            yield Query(
+                f"INSERT INTO {self.delivery} (state, queue, lane, position) "
+                f"VALUES ({int(Stored.DEAD)}, :queue, {NO_LANE}, {position})",
+                queue,
+            )
 
     def lock_parked(self, name: str, positions: Sequence[int]) -> Steps[list[int]]:
         """Lock the deliveries of those that are parked; returns which."""

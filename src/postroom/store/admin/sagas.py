@@ -192,6 +192,13 @@ class Sagas(SkipScan):
                     f"{conditions.format(code=' OR d.error_code = :code')}) = 1 "
                     "ORDER BY d.position DESC LIMIT :limit"
                 )
+        if which.ids is not None and SagaState.PARKED in which.chosen:
+            label = queues.setdefault(f"{SAGA_QUEUE}{which.name}", f"queue_{len(queues)}")
+            parts.append(
+                f"SELECT s.position FROM {self.saga} s WHERE {self.without_delivery(label)} {only.format('s')}"
+                f"{conditions.format(code='')}AND s.position < :before "
+                "ORDER BY s.position DESC LIMIT :limit"
+            )
         for state, ended in ENDED.items():
             if state in which.chosen:
                 name = "" if which.name is None else "AND s.name = :name "
@@ -200,6 +207,17 @@ class Sagas(SkipScan):
                     f"{only.format('s')}{name}{conditions.format(code='')}ORDER BY s.position DESC LIMIT :limit"
                 )
         return parts, {**params, **{label: queue for queue, label in queues.items()}}
+
+    def without_delivery(self, queue: str) -> str:
+        """The condition for an open saga `s` whose delivery somebody has deleted.
+
+        `queue` is the parameter with its queue. To be used next to positions: no index knows these.
+        """
+        return (
+            f"s.outcome = {int(SagaOutcome.OPEN)} AND NOT EXISTS (SELECT 1 FROM {self.delivery_as('d')} "
+            f"WHERE {unsettled('d')} AND d.queue = :{queue} AND d.lane = {NO_LANE} "
+            "AND d.position = s.position)"
+        )
 
     def delivery_as(self, alias: str) -> str:
         """The deliveries, to be found by primary key."""

@@ -1,4 +1,4 @@
-"""Status: how many messages and sagas are in which state, who is alive, and what waits for its topic."""
+"""Status: how many messages, sagas and two-phase commits are in which state, who is alive, and what is held up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
 from postroom.store.admin.sagas import SagaCount, Sagas
+from postroom.store.admin.transactions import TransactionCount, Transactions
 from postroom.store.outbox.held_targets import HeldTarget, HeldTargets
 from postroom.store.outbox.workers import ALIVE_SECONDS
 from postroom.store.sql.operations import Operations
@@ -92,6 +93,8 @@ class Status:
     """Queues with unsent messages, by name."""
     sagas: tuple[SagaCount, ...] = ()
     """Sagas by name and state."""
+    transactions: tuple[TransactionCount, ...] = ()
+    """Two-phase commits by state, with the age of the oldest."""
 
 
 class StatusReader(Operations):
@@ -121,6 +124,7 @@ class StatusReader(Operations):
             targets=(yield from self.held_targets()),
             queues=queues,
             sagas=tuple((yield from Sagas(self.names).counts())),
+            transactions=tuple((yield from Transactions(self.names).counts())),
         )
 
     def queues(self) -> Steps[tuple[QueueStatus, ...]]:

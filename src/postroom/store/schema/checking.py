@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
 
 
-def check(connection: Connection, names: Names, purpose: Purpose) -> None:
+def check(connection: Connection, names: Names, *purposes: Purpose) -> None:
     """Return if all is well; otherwise raise a `SchemaError` or `PrivilegeMissing` that says what to do."""
     try:
         migrations.check(connection, names)
     except PrivilegeMissing:
         connection.rollback()  # the next line names everything that is missing
-    check_privileges(connection, names, purpose)
+    for purpose in purposes:
+        check_privileges(connection, names, purpose)

@@ -64,9 +64,17 @@ _SAGAS = [
     *_on("saga_step", "SELECT", "INSERT", "UPDATE"),
     *_on("saga_event", "SELECT", "INSERT", "UPDATE", "DELETE"),  # MariaDB wants UPDATE to pass over what is there
 ]
+_TRANSACTIONS = [
+    *_on("schema_version", "SELECT"),
+    *_on("twophase", "SELECT", "INSERT", "UPDATE"),
+    *_on("twophase_scope", "SELECT", "INSERT", "UPDATE"),  # MariaDB wants UPDATE to pass over what is there
+    *_on("inbox", "SELECT", "INSERT"),
+    *_ADD,
+]
 _TABLES = (
     *("schema_version", "outbox", "outbox_delivery", "outbox_receipt", "outbox_lane", "inbox", "idempotency", "audit"),
     *("relay_worker", "outbox_status", "saga", "saga_step", "saga_event"),
+    *("twophase", "twophase_scope"),
 )
 _LOOK = [right for table in _TABLES for right in _on(table, "SELECT")]
 
@@ -80,6 +88,7 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
         *(right for right in _ADD if right.privilege == "INSERT"),
     ],
     Purpose.SAGAS: _SAGAS,
+    Purpose.TRANSACTIONS: _TRANSACTIONS,
     Purpose.LEDGER: [*_on("schema_version", "SELECT"), *_on("idempotency", "SELECT", "INSERT", "UPDATE", "DELETE")],
     Purpose.DASHBOARD: _LOOK,
     # To lock rows that are to be removed, PostgreSQL wants UPDATE too.
@@ -95,6 +104,7 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
         *_on("saga", "INSERT", "UPDATE", "DELETE"),
         *_on("saga_step", "INSERT", "UPDATE", "DELETE"),
         *_on("saga_event", "INSERT", "DELETE"),
+        *_on("twophase", "UPDATE", "DELETE"),
     ],
 }
 

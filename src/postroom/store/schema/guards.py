@@ -12,6 +12,7 @@ from sqlalchemy import CheckConstraint
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import LANES, NO_LANE
 from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
+from postroom.rules.twophase_plan import Decision
 from postroom.store.sql.dialect import EARLIEST, LATEST
 from postroom.store.sql.states import in_state, is_no_state, is_state
 
@@ -26,9 +27,11 @@ _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _DIRECTIONS = f"direction BETWEEN {min(Direction)} AND {max(Direction)}"
 _OUTCOMES = f"outcome BETWEEN {min(SagaOutcome)} AND {max(SagaOutcome)}"
 _STEP_OUTCOMES = f"outcome BETWEEN {min(StepOutcome)} AND {max(StepOutcome)}"
-_SAGAS = {
+_DECISIONS = f"decision BETWEEN {min(Decision)} AND {max(Decision)}"
+_NUMBERS = {
     "saga": {"saga_check": f"{_DIRECTIONS} AND {_OUTCOMES}"},
     "saga_step": {"saga_step_check": f"{_DIRECTIONS} AND {_STEP_OUTCOMES}"},
+    "twophase": {"twophase_check": _DECISIONS},
 }
 
 
@@ -49,7 +52,7 @@ _CHECKS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "outbox_delivery": {
             "outbox_delivery_check": f"{_IN_RANGE} AND (due = '-infinity' OR {_between('due')})",
         },
-        **_SAGAS,
+        **_NUMBERS,
     },
     "mysql": {
         "outbox": {
@@ -59,7 +62,7 @@ _CHECKS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
             "outbox_id_check": f"id REGEXP '^{_UUID}$'",
         },
         "outbox_delivery": {"outbox_delivery_check": _IN_RANGE},
-        **_SAGAS,
+        **_NUMBERS,
     },
     "sqlite": {},
 }
@@ -131,6 +134,7 @@ _FAULTS: Mapping[str, Mapping[str, str]] = {
         "direction is not 0 (forward) or 1 (back)": f"NOT (NEW.{_DIRECTIONS})",
         "outcome is not 1 (done), 2 (waiting), 3 (skipped) or 4 (failed)": f"NOT (NEW.{_STEP_OUTCOMES})",
     },
+    "twophase": {"decision is not 0 (abort), 1 (commit) or 2 (open)": f"NOT (NEW.{_DECISIONS})"},
 }
 """What the triggers refuse on SQLite, whose columns accept values of any type: the error → its condition."""
 

@@ -16,7 +16,7 @@ from sqlalchemy.schema import CreateTable
 from postroom.errors import PrivilegeMissing, SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
 from postroom.store.schema.ddl import completing_statements, indexes_of, schema_statements, version_row
 from postroom.store.schema.tables import VERSION, metadata
-from postroom.store.schema.upgrades import add_sagas, guard_tables
+from postroom.store.schema.upgrades import add_sagas, add_twophase, guard_tables
 from postroom.store.sql.db_errors import is_denied
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LATEST = VERSION
 """The version that this Postroom works with."""
 
-UPGRADES: list[Callable[[Connection, Names], None]] = [guard_tables, add_sagas]
+UPGRADES: list[Callable[[Connection, Names], None]] = [guard_tables, add_sagas, add_twophase]
 """``UPGRADES[n - 1]`` turns version n into n + 1. A step must be safe to run again after it was interrupted, because
 MySQL commits at every DDL statement. The view and the function are replaced afterwards; no step need do that."""
 
@@ -133,27 +133,28 @@ def _run_steps(connection: Connection, names: Names, before: int) -> None:
 
 def _create(connection: Connection, names: Names, *, interrupted: bool) -> None:
     tables = metadata(names)
+    there = set(inspect(connection).get_table_names(schema=names.schema))
     if not interrupted:
-        _refuse_incomplete(connection, names, tables)
+        _refuse_incomplete(connection, names, tables, there)
     if names.schema is not None and not inspect(connection).has_schema(names.schema):
         # IF NOT EXISTS would need the privilege to create schemas even if there is nothing to do.
         for statement in schema_statements(names):
             connection.exec_driver_sql(statement)
     for table in tables.tables.values():
-        if not inspect(connection).has_table(table.name, schema=table.schema):
+        is_there = table.name in there
+        if not is_there:
             connection.execute(CreateTable(table))
         for index in indexes_of(table):
-            index.create(connection, checkfirst=True)
+            index.create(connection, checkfirst=is_there)  # looking for an index takes longer than creating it
         if table.name == names.bare("schema_version"):  # the first one
             connection.exec_driver_sql(version_row(names, _BEGUN))
 
 
-def _refuse_incomplete(connection: Connection, names: Names, tables: MetaData) -> None:
+def _refuse_incomplete(connection: Connection, names: Names, tables: MetaData, there: set[str]) -> None:
     """Refuse tables without a version if some are missing: they are not ours, or a migration was interrupted."""
-    inspector = inspect(connection)
-    there = set(inspector.get_table_names(schema=names.schema))
     if not there & ({table.name for table in tables.tables.values()} - {names.bare("schema_version")}):
         return
+    inspector = inspect(connection)
     missing: list[str] = []
     for table in tables.tables.values():
         if table.name not in there:

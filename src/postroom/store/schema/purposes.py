@@ -15,6 +15,8 @@ class Purpose(StrEnum):
     """Including retries, but not the service's own tables that handlers write."""
     SAGAS = "sagas"
     """A relay that runs sagas, but not the service's own tables that their steps write."""
+    TRANSACTIONS = "transactions"
+    """`TwoPhaseCommit`: its log, and its marks in a participant's database. A relay that recovers is a relay too."""
     LEDGER = "ledger"
     """The idempotency middleware and `Ledger`."""
     DASHBOARD = "dashboard"

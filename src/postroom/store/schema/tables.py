@@ -14,6 +14,7 @@ from postroom.rules.ordering import Order
 from postroom.store.schema.columns import TYPES, Types, moment, number, numbered, words
 from postroom.store.schema.guards import constraints
 from postroom.store.schema.saga_tables import saga, saga_event, saga_step
+from postroom.store.schema.twophase_tables import twophase, twophase_scope
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.states import comes_due, holds_key
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from postroom.store.sql.names import Names
 
-VERSION = 3
+VERSION = 4
 """The version of these tables. Whoever changes them raises it, and adds a step to `upgrades`."""
 
 STORAGE = {
@@ -240,4 +241,6 @@ _TABLES: list[Callable[[MetaData, Names, Types], Table]] = [
     saga,
     saga_step,
     saga_event,
+    twophase,
+    twophase_scope,
 ]

@@ -12,11 +12,14 @@ from postroom.store.schema.guards import checks, repairs
 from postroom.store.schema.tables import metadata
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sqlalchemy import Connection
 
     from postroom.store.sql.names import Names
 
 SAGA_TABLES = ("saga", "saga_step", "saga_event")
+TWOPHASE_TABLES = ("twophase", "twophase_scope")
 
 
 def guard_tables(connection: Connection, names: Names) -> None:
@@ -32,8 +35,17 @@ def guard_tables(connection: Connection, names: Names) -> None:
 
 def add_sagas(connection: Connection, names: Names) -> None:
     """Version 3: the tables of sagas."""
+    _add_tables(connection, names, SAGA_TABLES)
+
+
+def add_twophase(connection: Connection, names: Names) -> None:
+    """Version 4: the log of two-phase commits."""
+    _add_tables(connection, names, TWOPHASE_TABLES)
+
+
+def _add_tables(connection: Connection, names: Names, added: Collection[str]) -> None:
     for table in metadata(names).tables.values():
-        if table.name in map(names.bare, SAGA_TABLES):
+        if table.name in map(names.bare, added):
             if not inspect(connection).has_table(table.name, schema=table.schema):
                 connection.execute(CreateTable(table))
             for index in indexes_of(table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING, TypeVar
 
 from postroom.errors import DatabaseUnreachable, PostroomError, PrivilegeMissing, SchemaMissing
@@ -17,16 +18,21 @@ _MOST_TRIES = 10
 _UNDONE = {"40P01", "40001", 1213}
 """Deadlock and serialization failure on PostgreSQL, deadlock on MySQL: the transaction is undone and may run again."""
 _LOCK_TIMEOUT = {"55P03", 1205}
+_TIMEOUT = {"57014", 1969, 3024}
+"""A statement took longer than the server lets it: `statement_timeout`, `max_statement_time`, `max_execution_time`."""
 _REFUSED = {"54000", 1153, 1301, 1406}
 """A value exceeds a limit of the server: on MySQL, `max_allowed_packet`."""
 _NO_SUCH_TABLE = {"42P01", "3F000", 1146}
 _DENIED = {"42501", 1044, 1142, 1143, 1370}
 _DUPLICATE_ENTRY = {"23505", 1062}
+_CANNOT_WRITE = {"53100", "25006", 1021, 1290, 1836}
+"""The disk is full, or the server is read-only, for instance because another one has taken over."""
+_CANNOT_WRITE_SQLITE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
 _ABORTED = "25P02"
 _LOST_CONNECTION = {"57P01", "57P02", "57P03", "25P03", 1053, 1927, 2006, 2013, 2055}
 _DRIVERS = {"MySQLdb", "aiomysql", "asyncmy", "asyncpg", "psycopg", "psycopg2", "pymysql"}
 """Drivers that connect to a server, and can lose the connection."""
-_LIBRARIES = _DRIVERS | {"aiosqlite", "sqlalchemy", "sqlite3"}
+_LIBRARIES = _DRIVERS | {"aiosqlite", "psycopg_pool", "sqlalchemy", "sqlite3"}
 
 
 def code_of(error: BaseException) -> object:
@@ -57,6 +63,11 @@ def is_lock_timeout(error: BaseException) -> bool:
     return code_of(error) in _LOCK_TIMEOUT or "database is locked" in str(_original(error))
 
 
+def is_timeout(error: BaseException) -> bool:
+    """The statement took too long for the server, be it that it waited for a lock."""
+    return is_lock_timeout(error) or code_of(error) in _TIMEOUT
+
+
 def is_undone(error: BaseException) -> bool:
     """The database undid the transaction in favour of another: it may run again."""
     return code_of(error) in _UNDONE
@@ -67,6 +78,12 @@ def is_refused_value(error: BaseException) -> bool:
     code = code_of(error)
     is_of_class_22 = isinstance(code, str) and code.startswith("22")  # "data exception"
     return code in _REFUSED or is_of_class_22 or "too big" in str(_original(error))
+
+
+def is_unable_to_write(error: BaseException) -> bool:
+    """The database answers but stores nothing, whatever the statement: its disk is full, or it is read-only."""
+    of_sqlite = getattr(_original(error), "sqlite_errorcode", 0) & 0xFF  # the rest says more precisely what it was
+    return of_sqlite in _CANNOT_WRITE_SQLITE or code_of(error) in _CANNOT_WRITE
 
 
 def is_duplicate_entry(error: BaseException) -> bool:
@@ -90,6 +107,11 @@ def is_lost_connection(error: BaseException) -> bool:
     if code is None:  # psycopg's and asyncpg's own words for a connection that is gone
         return type(original).__name__ in {"OperationalError", "InterfaceError", "ConnectionDoesNotExistError"}
     return code in _LOST_CONNECTION or str(code).startswith("08")
+
+
+def is_of_sqlite(error: BaseException) -> bool:
+    """SQLite itself raised it, in this process: no connection can be lost, and nothing has happened."""
+    return isinstance(_original(error), sqlite3.Error)
 
 
 def is_unwritable_value(error: BaseException) -> bool:

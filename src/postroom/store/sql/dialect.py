@@ -24,6 +24,8 @@ class Dialect:
     name: ClassVar[str]
     now: ClassVar[str]
     """The database's clock at the start of the statement."""
+    now_ms: ClassVar[str]
+    """The database's clock as a whole number: milliseconds since 1970, whatever the time zone of the session."""
     never: ClassVar[str]
     """A moment before all others: when a lease ends that does not exist."""
     begin: ClassVar[str] = "BEGIN"
@@ -93,6 +95,7 @@ class Dialect:
 class PostgreSQL(Dialect):
     name = "postgresql"
     now = "statement_timestamp()"
+    now_ms = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
     never = "'-infinity'"
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
@@ -125,6 +128,7 @@ class MySQL(Dialect):
 
     name = "mysql"
     now = "utc_timestamp(6)"
+    now_ms = "timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) DIV 1000"
     never = f"'{_NEVER_YEAR}-01-01 00:00:00'"  # MySQL has no minus infinity
     begin = "START TRANSACTION"
     by_primary_key = " FORCE INDEX (PRIMARY)"
@@ -167,6 +171,7 @@ class MySQL(Dialect):
 class SQLite(Dialect):
     name = "sqlite"
     now = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+    now_ms = "CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER)"
     never = "''"
     begin = "BEGIN IMMEDIATE"  # a read that turns into a write would fail at once with SQLITE_BUSY
     for_update = ""

@@ -20,6 +20,8 @@ TABLES = {
     "saga": "saga",
     "saga_step": "saga_step",
     "saga_event": "saga_event",
+    "twophase": "twophase",
+    "twophase_scope": "twophase_scope",
     "schema_version": "schema_version",
     "status_view": "outbox_status",
 }

@@ -1,0 +1,1 @@
+"""Two-phase commit in SQL: the log of decisions, and the branches of databases."""
