@@ -43,6 +43,15 @@ class SagaService(Service):
         with self.engine.begin() as connection:
             saga.signal(connection, id, event, payload, **options)
 
+    async def abort(self, saga: Saga[Any], id: str, **options: Any) -> None:
+        """Abort in a thread: a relay in this event loop may have locked what the abort waits for."""
+
+        def abort() -> None:
+            with self.engine.begin() as connection:
+                saga.abort(connection, id, **options)
+
+        await asyncio.to_thread(abort)
+
     def effects(self, id: str) -> list[str]:
         """What was committed for an instance, in order."""
         with self.engine.begin() as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,15 @@ class Sagas:
     def signal(self, saga: Saga[Any], id: str, event: str, payload: Any = None) -> None:
         with self.service.engine.begin() as connection:
             saga.signal(connection, id, event, payload)
+
+    async def abort(self, saga: Saga[Any], id: str, **options: Any) -> None:
+        """Abort in a thread: a relay in this event loop may have locked what the abort waits for."""
+
+        def abort() -> None:
+            with self.service.engine.begin() as connection:
+                saga.abort(connection, id, **options)
+
+        await asyncio.to_thread(abort)
 
     def outcomes(self) -> dict[str, str]:
         """How each instance stands, by id."""

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import sessionmaker
 
@@ -71,6 +71,7 @@ class OneStep:
         self._sagas = sagas
         self._caller = caller
         self._misuse = ""
+        self._then: tuple[str, ...] = ()
         sagas.start(self.saga, "one")
         with closing(Store(sagas.service.url)) as store:
             self.store = SagaStore(store.names, "kinds")
@@ -78,22 +79,24 @@ class OneStep:
             (self.claimed,) = store.run(rows.claim("w", 10, 120)).messages
 
     def step(self, _saga: Any) -> None:
-        self._caller.sql(EFFECT)
+        for statement in (EFFECT, *self._then):
+            self._caller.sql(statement)
         if self._misuse:
             getattr(self._caller.connection, self._misuse)()
 
     async def astep(self, saga: Any) -> None:
         kind = await async_kind(saga.connection, "saga.astart")
-        await kind.execute(Query(EFFECT))
+        for statement in (EFFECT, *self._then):
+            await kind.execute(Query(statement, script=True))
         if self._misuse:
             if hasattr(saga.connection, self._misuse):
                 await getattr(saga.connection, self._misuse)()
             else:
                 await saga.connection.execute(self._misuse)  # asyncpg
 
-    def run(self, token: int | None = None, misuse: str = "") -> Logged:
-        """Run the step in a transaction of the application's."""
-        self._misuse = misuse
+    def run(self, token: int | None = None, misuse: str = "", then: tuple[str, ...] = ()) -> Logged:
+        """Run the step in a transaction of the application's. `then`: statements that follow its effect."""
+        self._misuse, self._then = misuse, then
         import msgspec
 
         claimed = self.claimed if token is None else msgspec.structs.replace(self.claimed, token=token)
@@ -129,17 +132,17 @@ class OneStep:
         try:
             getattr(self._caller, how)()
         except Exception:
-            if not self._misuse:
+            if not self._misuse and not self._then:
                 raise
 
-    def _context(self, connection: Any) -> SagaContext[Any]:
+    def _context(self, step: str, direction: Direction, connection: Any) -> SagaContext[Any]:
         from datetime import UTC, datetime
 
         return SagaContext(
             name="kinds",
             id="one",
-            step="only",
-            direction=Direction.FORWARD,
+            step=step,
+            direction=direction,
             attempt=1,
             data={},
             connection=connection,
@@ -166,6 +169,20 @@ def test_S_1_effect_and_log_commit_together_on_every_kind_of_connection(sagas: S
         assert one.run() is Logged.LEASE_LOST  # the delivery is gone
     assert sagas.effects() == [*before, "step"]
     assert sagas.outcomes() == {"one": "completed"}
+
+
+@on_every_kind
+def test_S_1_a_transaction_that_is_ended_as_sql_text_is_noticed(sagas: Sagas, each: Kind) -> None:
+    endings = [("ROLLBACK",), ("COMMIT", EFFECT), ("ROLLBACK", "BEGIN", EFFECT), ("/* so */ COMMIT AND CHAIN",)]
+    with each.open(make_url(sagas.service.url)) as caller:
+        one = OneStep(sagas, caller)
+        for then in endings[:3] if each.database == "sqlite" else endings:  # which cannot chain
+            with pytest.raises(StepMisused, match="leave its end to the saga"):
+                one.run(then=then)
+            assert sagas.steps("one") == []
+        before = sagas.effects()
+        assert one.run(then=("SAVEPOINT mine", EFFECT, "ROLLBACK TO SAVEPOINT mine")) is Logged.WRITTEN
+    assert sagas.effects() == [*before, "step"]
 
 
 def losing_answers(engine: Any, lost: list[int], *, before: bool) -> Callable[[], Any]:
@@ -225,14 +242,14 @@ async def test_S_1_a_heartbeat_in_mid_step_burns_no_attempt_above_read_committed
     def step(saga: SagaContext[Any]) -> None:
         saga.connection.execute(text("SELECT 1"))  # takes the snapshot
         attempts.append(saga.attempt)
-        if len(attempts) < 3:  # as a heartbeat renews the lease
+        if len(attempts) < 8:  # as a heartbeat renews the lease
             sagas.service.execute(f"UPDATE {sagas.service.table('delivery')} SET leased_until = leased_until")
         write(saga, "step")
 
     sagas.start(saga, "one")
     async with at_work(sagas.service, saga):
         await sagas.ended(one="completed")
-    assert attempts == [1, 1, 1]
+    assert attempts == [1] * 8
     assert sagas.effects() == ["step"]
     engine.dispose()
 
@@ -327,4 +344,34 @@ async def test_S_3_a_step_whose_transaction_cannot_be_opened_is_not_tried_and_lo
         assert (found["attempts"], found["error_code"]) == (0, "CONNECTION")
         assert "'first' cannot be opened: TimeoutError: QueuePool limit" in found["error_message"]
         await sagas.ended(**{"7": "completed"})
+    engine.dispose()
+
+
+IMPATIENT = {
+    "postgresql": {"options": "-c lock_timeout=50ms"},
+    "mysql": {"init_command": "SET innodb_lock_wait_timeout = 1"},
+}
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+async def test_S_3_a_lock_on_the_saga_that_outlasts_a_time_limit_of_the_server_costs_no_attempt(sagas: Sagas) -> None:
+    service = sagas.service
+    engine = create_engine(service.engine.url, connect_args=IMPATIENT[service.engine.dialect.name])
+    saga: Saga[Any] = Saga("locked", transactions=engine)
+    operator, calls = service.engine.connect(), []
+
+    @saga.step(retry=RetryPolicy(max_attempts=1))
+    def first(saga: SagaContext[Any]) -> None:
+        write(saga, "first")
+        calls.append(saga.attempt)
+        if len(calls) == 1:
+            operator.execute(text(f"SELECT position FROM {service.table('delivery')} FOR UPDATE"))
+            event.listen(engine, "rollback", lambda _: operator.rollback())
+
+    async with at_work(service, saga):
+        sagas.start(saga, "7")
+        await sagas.ended(**{"7": "completed"})
+    assert calls == [1, 1]
+    assert sagas.effects() == ["first"]
+    operator.close()
     engine.dispose()

@@ -212,8 +212,7 @@ async def test_S_4_an_abort_in_mid_step_rolls_the_step_back(sagas: Sagas) -> Non
     sagas.start(saga, "one")
     async with at_work(sagas.service, saga):
         await asyncio.to_thread(begun.wait, 20)
-        with sagas.service.engine.begin() as connection:
-            saga.abort(connection, "one", by="ada")
+        await sagas.abort(saga, "one", by="ada")
         goes_on.set()
         await sagas.ended(one="compensated")
     assert sagas.effects() == ["first", "undo"]

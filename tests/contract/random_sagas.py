@@ -24,9 +24,9 @@ from postroom.rules.saga_calls import DIRECTION_HEADER, DO, STEP_HEADER
 from postroom.rules.saga_plan import Direction, Kind, SagaOutcome
 from postroom.saga.running.destination import SagaDestination
 from postroom.saga.running.events_received import EventsReceived
-from postroom.saga.running.instance import Running
 from postroom.saga.running.log_writer import LogWriter
 from postroom.saga.running.reports import Reports
+from postroom.saga.running.running import Running
 from postroom.saga.running.step_transactions import StepTransactions
 from postroom.saga.running.stored_journal import StoredJournal
 from postroom.store.outbox.leases import GivenBack, Retry
@@ -375,7 +375,7 @@ class _Calls:
         self._saga = saga
         self._connection = connection
 
-    async def run(self, call: StepCall, blocking: Callable[[StepCall], Any], _waiting: object) -> Any:
+    async def run(self, call: StepCall, blocking: Callable[[StepCall], Any], *_: object) -> Any:
         saga = self._saga
         how = await saga.wait_at_gate(self._connection.worker, call)
         if how == "time out" and call.action.parameters and not _is_call(saga, call):

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from postroom.admin import SagaFilter, SagaState
-from postroom.errors import SagaActRefused
+from postroom.errors import SagaActRefused, SagaSettled
 from postroom.rules.lifecycle import Stored
 from postroom.rules.naming import SAGA_FORK_OF, SAGA_PLAN
 from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
 from postroom.rules.saga_state import STEP_MISSING
+from postroom.saga.recording import Recorder
+from postroom.settings import Settings
 from postroom.store.saga.saga_store import SagaStore
 from postroom.store.saga.values import Entry, Logged
 from tests.contract.saga_support import PLAN, Facts, make, record, start
@@ -20,6 +22,7 @@ from tests.contract.saga_support import PLAN, Facts, make, record, start
 if TYPE_CHECKING:
     from postroom.admin import SagaActResult
     from postroom.store.outbox.leases import Claimed
+    from postroom.store.sql.steps import Steps
     from tests.contract.store_drivers import Room
 
 FORWARD, BACK = Direction.FORWARD, Direction.BACK
@@ -83,6 +86,31 @@ def test_S_5_a_parked_saga_is_resumed_with_all_its_attempts(room: Room) -> None:
     with pytest.raises(SagaActRefused, match="cannot resume saga orders 1: it is compensating: only parked"):
         room.admin().resume_saga("orders", "1", actor="ada")
     assert len(room.audit()) == 1
+
+
+def test_S_5_a_saga_whose_delivery_was_deleted_is_found_by_its_id_and_goes_on(room: Room) -> None:
+    resumed, skipped, aborted = (start(room, "orders", one) for one in ("resumed", "skipped", "aborted"))
+    other = start(room, "orders", "other")
+    room.execute("DELETE FROM {delivery} WHERE position <> :other", other=other)
+    admin = room.admin()
+    told = admin.saga("orders", "resumed")
+    assert told.state is SagaState.PARKED
+    assert "`postroom sagas resume orders resumed` to restore it" in told.explanation
+    with pytest.raises(SagaSettled, match="its delivery was deleted"):
+        room.run(room_abort(room, "aborted"))
+    found = admin.sagas(SagaFilter("orders", ["resumed", "other"]))
+    assert [(saga.id, saga.state) for saga in found] == [("other", "started"), ("resumed", "parked")]
+    admin.resume_saga("orders", "resumed", **WHO)
+    admin.skip_saga_step("orders", "skipped", **WHO)
+    admin.abort_saga("orders", "aborted", **WHO)
+    assert sorted(one.position for one in claim(room)) == sorted([resumed, skipped, aborted, other])
+    assert [action for action, *_ in acts(room)] == ["saga_resumed", "saga_skipped", "saga_aborted"]
+
+
+def room_abort(room: Room, id: str) -> Steps[None]:
+    """What `Saga.abort` runs in a caller's transaction."""
+    operation = Recorder(Settings.load()).abort("orders", id, "ann", "")
+    return SagaStore(room.names, "orders").sql.transaction(operation, room.names)
 
 
 def test_S_5_many_are_resumed_by_a_filter(room: Room) -> None:
@@ -188,7 +216,7 @@ def test_S_5_an_abort_past_the_pivot_or_the_end_is_refused(room: Room) -> None:
     start(room, "orders", "1")
     result = room.admin().abort_sagas(SagaFilter("orders"), actor="ada")
     assert [one.id for one in result.sagas] == ["1"]
-    assert refusals(result) == {"past": "it has passed its pivot, from where it only goes forward"}
+    assert refusals(result) == {"past": "it has passed its pivot, or may have, and only goes forward"}
     named = room.admin().abort_sagas(SagaFilter("orders", ["done"]), actor="ada")
     assert refusals(named) == {"done": "it has ended"}
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from postroom.admin import as_json
-from postroom.cli.saga_timeline import duration, print_saga
+from postroom.cli.output import duration
+from postroom.cli.saga_timeline import print_saga
 from postroom.errors import InvalidSetting, SagaActRefused, SagaNotFound
 from postroom.rules.naming import SAGA_FORK_OF, SAGA_TELL
 from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
@@ -98,6 +99,19 @@ def test_S_5_signals_are_no_sagas(room: Room) -> None:
 def test_S_5_a_filter_that_makes_no_sense_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidSetting, match=problem):
         SagaFilter(**fields)
+
+
+def test_S_5_a_saga_that_is_parked_at_its_pivot_may_be_aborted_and_one_behind_it_not(room: Room) -> None:
+    at, behind = (start(room, "orders", name, '[["charge","call","",1],["ship"]]') for name in ("at", "behind"))
+    record(room, behind, "charge")
+    for position in (at, behind):
+        room.execute("UPDATE {delivery} SET state = 3, error_code = 'X' WHERE position = :position", position=position)
+    told = {name: room.admin().saga("orders", name).explanation for name in ("at", "behind")}
+    assert told["at"].endswith(
+        "or do it by hand and run `postroom sagas skip orders at`; or make sure that it has not happened and run "
+        "`postroom sagas abort orders at`"
+    )
+    assert told["behind"].endswith("run `postroom sagas skip orders behind`")
 
 
 def test_S_5_one_saga_is_told_with_its_plan_steps_and_what_comes_next(room: Room) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from sqlalchemy import make_url
 
+from postroom.errors import UnusableConnection
 from postroom.rules.lifecycle import Stored
 from postroom.rules.saga_plan import PlannedStep, SagaOutcome
 from postroom.store.connections.kinds import driver_kind
-from postroom.store.saga.values import Aborted, Event, Logged, Received
+from postroom.store.saga.values import LOCKED, Aborted, Event, Logged, LogItem, Received
 from postroom.store.sql.db_errors import is_undone
 from postroom.store.sql.steps import Query, run
 from tests.contract.store_drivers import only_on, only_with_row_locks
-from tests.contract.stored_sagas import Sagas, done
+from tests.contract.stored_sagas import Sagas, done, start_message
 from tests.contract.trap_support import until_commit
 from tests.contract.waiting import waiting
 
@@ -117,6 +120,24 @@ def test_two_steps_of_a_group_commit_one_after_the_other(room: Room, sagas: Saga
 
 
 @on_servers
+@pytest.mark.parametrize("tell", [False, True], ids=["in one statement", "in several"])
+def test_the_logs_of_many_do_not_wait_for_one_that_is_locked(
+    room: Room, sagas: Sagas, other: Other, *, tell: bool
+) -> None:
+    """As of a saga that an application aborts in a transaction that it leaves open."""
+    aborted, free, gone = (sagas.running(id=f"order-{n}") for n in (1, 2, 3))
+    lost = msgspec.structs.replace(gone, token=gone.token + 1)
+    assert other.run(sagas.store.abort("order-1", "ann", "")) is Aborted.ABORTED
+    told = start_message("told") if tell else None
+    items = [LogItem(one, [done("reserve")]) for one in (aborted, lost)]
+    items.append(LogItem(free, [done("reserve")], SagaOutcome.COMPLETED, told))
+    assert room.run(sagas.store.log_many(items)) == [Logged.LOCKED, Logged.LEASE_LOST, Logged.WRITTEN]
+    assert list(sagas.steps(free.position)) == [(0, "reserve")]
+    other.commit()
+    assert room.run(sagas.store.log_many(items[:1])) == [Logged.LEASE_LOST]
+
+
+@on_servers
 def test_a_repeated_step_waits_for_the_first_and_is_refused(room: Room, sagas: Sagas, other: Other) -> None:
     """As a worker does whose answer to COMMIT was lost, and who has not read again."""
     claimed = sagas.running()
@@ -127,13 +148,26 @@ def test_a_repeated_step_waits_for_the_first_and_is_refused(room: Room, sagas: S
 
 
 @on_servers
-def test_to_read_again_waits_for_what_is_about_to_commit(room: Room, sagas: Sagas, other: Other) -> None:
-    claimed = sagas.running()
-    other.run(sagas.store.log(claimed, [done("reserve")]))
-    with held_up(room, sagas.store.holds(claimed)) as result:
-        other.commit()
-        assert result()
+def test_what_a_worker_writes_alone_comes_again_where_its_instance_is_locked(
+    room: Room, sagas: Sagas, other: Other
+) -> None:
+    """It shares a connection with all other instances, which would wait with it."""
+    store, claimed = sagas.store, sagas.running(id="order-7")
+    signal = signalled(sagas, "order-7")
+    writes: dict[str, Callable[[], Steps[Any]]] = {
+        "read": lambda: store.sql.unless_locked(store.holds, claimed),
+        "turn": lambda: store.turn(claimed, [], "reserve", "TIMEOUT", "", token=77),
+        "wait": lambda: store.wait(claimed, "delivered", "parcel", 60),
+        "park": lambda: store.park(claimed, "reserve", "TIMEOUT", "", attempted=True),
+        "put back": lambda: store.put_back(claimed, "STEP_MISSING", "", 30),
+        "signal": lambda: store.receive(signal, "order-7", "parcel", b"1"),
+    }
+    assert other.run(store.log(claimed, [done("reserve")])) is Logged.WRITTEN
+    assert {name: room.run(write()) for name, write in writes.items()} == dict.fromkeys(writes, LOCKED)
+    other.commit()
+    assert room.run(writes["read"]()) is True
     assert list(sagas.read(claimed.position).rows) == [(0, "reserve")]
+    assert room.run(writes["signal"]()) is Received.DELIVERED
 
 
 @on_servers
@@ -176,20 +210,53 @@ def test_an_abort_waits_for_the_end_and_comes_too_late(room: Room, sagas: Sagas,
         assert result() is Aborted.ENDED
 
 
+@contextmanager
+def with_an_old_view(room: Room, other: Other) -> Iterator[None]:
+    """The other transaction is in REPEATABLE READ, and has read: it sees the rows as they are now, whatever follows."""
+    on_postgresql = room.names.dialect == "postgresql"
+    begin = Query("BEGIN ISOLATION LEVEL REPEATABLE READ") if on_postgresql else other.begin
+    if not on_postgresql:
+        other.execute(Query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+    try:
+        other.execute(begin)
+        other.execute(Query(f"SELECT count(*) FROM {room.tables['delivery']}"))
+        yield
+        other.commit()
+    finally:
+        if not on_postgresql:
+            other.execute(Query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"))
+
+
 @only_on("pymysql")
 def test_an_abort_under_repeatable_read_finds_a_delivery_that_moved(room: Room, sagas: Sagas, other: Other) -> None:
     """MariaDB shows a transaction for ever where a row was when it first read."""
     claimed = sagas.running(id="order-7")
-    other.execute(Query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-    try:
-        other.execute(other.begin)
-        other.execute(Query(f"SELECT count(*) FROM {room.tables['delivery']}"))
+    with with_an_old_view(room, other):
         room.run(sagas.store.wait(claimed, "delivered", "parcel", 60))
         assert run(sagas.store.abort("order-7", "ann", ""), other.execute) is Aborted.ABORTED
-        other.commit()
-    finally:
-        other.execute(Query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"))
     assert room.delivery(claimed.position).state == Stored.READY
+
+
+@only_on("pymysql")
+def test_an_abort_under_repeatable_read_sees_that_the_saga_has_ended(room: Room, sagas: Sagas, other: Other) -> None:
+    claimed = sagas.running(id="order-7")
+    with with_an_old_view(room, other):
+        sagas.log(claimed, done("ship"), end=SagaOutcome.COMPLETED)
+        assert run(sagas.store.abort("order-7", "ann", ""), other.execute) is Aborted.ENDED
+
+
+@on_servers
+def test_an_abort_under_repeatable_read_undoes_nothing_past_the_pivot(room: Room, sagas: Sagas, other: Other) -> None:
+    """The pivot is not in its view: MariaDB is asked for the latest, and PostgreSQL, which has no way to, is not."""
+    claimed = sagas.running(id="order-7", plan=PIVOT)
+    with with_an_old_view(room, other):
+        sagas.log(claimed, done("charge"))
+        if room.names.dialect == "postgresql":
+            with pytest.raises(UnusableConnection, match="READ COMMITTED"):
+                run(sagas.store.abort("order-7", "ann", ""), other.execute)
+        else:
+            assert run(sagas.store.abort("order-7", "ann", ""), other.execute) is Aborted.PAST_PIVOT
+    assert sagas.row(claimed.position).direction == 0
 
 
 @on_servers
@@ -198,20 +265,21 @@ def test_an_event_in_between_is_seen_by_who_begins_to_wait(room: Room, sagas: Sa
     claimed = sagas.running(id="order-7")
     signal = signalled(sagas, "order-7")
     until_commit(sagas.store.receive(signal, "order-7", "parcel", b"1"), other.execute)
-    with held_up(room, sagas.store.wait(claimed, "delivered", "parcel", 60)) as result:
-        other.commit()
-        assert isinstance(result(), Event)
-    assert room.run(sagas.store.holds(claimed))
+    wait = partial(sagas.store.wait, claimed, "delivered", "parcel", 60)
+    assert room.run(wait()) is LOCKED
+    other.commit()
+    assert isinstance(room.run(wait()), Event)
+    assert room.run(sagas.store.sql.unless_locked(sagas.store.holds, claimed)) is True
 
 
 @on_servers
-def test_an_event_waits_for_who_begins_to_wait_and_wakes_him(room: Room, sagas: Sagas, other: Other) -> None:
+def test_an_event_comes_after_who_begins_to_wait_and_wakes_him(room: Room, sagas: Sagas, other: Other) -> None:
     claimed = sagas.running(id="order-7")
-    signal = signalled(sagas, "order-7")
+    receive = partial(sagas.store.receive, signalled(sagas, "order-7"), "order-7", "parcel", b"1")
     until_commit(sagas.store.wait(claimed, "delivered", "parcel", 60), other.execute)
-    with held_up(room, sagas.store.receive(signal, "order-7", "parcel", b"1")) as result:
-        other.commit()
-        assert result() is Received.DELIVERED
+    assert room.run(receive()) is LOCKED
+    other.commit()
+    assert room.run(receive()) is Received.DELIVERED
     assert [one.position for one in sagas.claim()] == [claimed.position]
 
 

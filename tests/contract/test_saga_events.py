@@ -9,7 +9,7 @@ import pytest
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.saga_plan import Kind, PlannedStep, SagaOutcome, StepOutcome
-from postroom.store.saga.values import LOST, Event, Logged, Received
+from postroom.store.saga.values import LOST, Event, Locked, Logged, Received
 from tests.contract.stored_sagas import FORWARD, Sagas, done, failed
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def sagas(room: Room) -> Sagas:
     return Sagas(room)
 
 
-def receive(sagas: Sagas, id: str, event: str = "parcel", payload: object = None) -> Received:
+def receive(sagas: Sagas, id: str, event: str = "parcel", payload: object = None) -> Received | Locked:
     """Signal an event, and let a worker receive it."""
     message = sagas.signal(id, event, payload)
     [signal] = [one for one in sagas.claim() if one.message.id == message.id]
@@ -67,6 +67,28 @@ def test_an_event_may_come_before_the_instance_waits(room: Room, sagas: Sagas) -
     assert room.run(sagas.store.holds(claimed))
     assert sagas.log(claimed, done("delivered"), event=event.message_id) is Logged.WRITTEN
     assert sagas.events(claimed.position) == ["invoice", "parcel"]
+
+
+def test_an_event_that_cannot_be_read_is_passed_over(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running(id="order-7")
+    for payload in (1, 2):
+        assert receive(sagas, "order-7", "parcel", payload) is Received.DELIVERED
+    skipped: list[UUID] = []
+    for expected in (b"1", b"2"):
+        event = room.run(sagas.store.wait(claimed, "delivered", "parcel", 3600, skipped, "bad"))
+        assert isinstance(event, Event)
+        assert event.payload == expected
+        skipped.append(event.message_id)
+    assert room.run(sagas.store.wait(claimed, "delivered", "parcel", 3600, skipped, "bad")) is None
+    asleep = room.delivery(claimed.position)
+    assert (asleep.state, asleep.attempts, asleep.claims) == (Stored.SCHEDULED, 0, 0)
+    assert (asleep.error_code, asleep.error_message) == ("STEP_MISSING", "bad")
+    assert sagas.events(claimed.position) == ["parcel", "parcel"]
+    assert receive(sagas, "order-7", "parcel", 3) is Received.DELIVERED
+    again = woken(sagas, claimed.position)
+    event = room.run(sagas.store.wait(again, "delivered", "parcel", 3600, skipped, "bad"))
+    assert isinstance(event, Event)
+    assert event.payload == b"3"
 
 
 def test_a_wait_for_no_time_only_looks(room: Room, sagas: Sagas) -> None:

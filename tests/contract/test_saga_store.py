@@ -203,6 +203,20 @@ def test_progress_forgets_what_failed_before_it(room: Room, sagas: Sagas) -> Non
     assert sagas.read(third.position).rows[FORWARD, "charge"].attempts == 1
 
 
+def test_one_of_a_group_that_is_done_keeps_the_attempts_of_the_others(room: Room, sagas: Sagas) -> None:
+    claimed = sagas.running()
+    room.run(sagas.queue.settlements.settle([Retry(claimed, 0, "TIMEOUT", "no answer")]))
+    [again] = sagas.claim()
+    assert sagas.log(again, done("hotel"), keeps_attempts=True) is Logged.WRITTEN
+    items = [LogItem(again, [done(step)], keeps_attempts=True) for step in ("flight", "car")]
+    assert room.run(sagas.store.log_many(items)) == [Logged.WRITTEN] * 2
+    delivery = room.delivery(again.position)
+    assert (delivery.attempts, delivery.claims, delivery.error_code) == (1, 1, "")
+    assert {row.attempts for row in sagas.read(again.position).rows.values()} == {2}
+    assert room.run(sagas.store.log_many([LogItem(again, [])])) == [Logged.WRITTEN]  # the group is done
+    assert room.delivery(again.position).attempts == 0
+
+
 @only_on("postgresql")
 def test_a_clean_delivery_is_locked_and_not_written(room: Room, sagas: Sagas) -> None:
     claimed = sagas.running()
@@ -284,6 +298,11 @@ def test_an_instance_that_is_put_back_burns_neither_attempt_nor_claim(room: Room
         room.advance(31)
         [claimed] = sagas.claim()
     assert (claimed.attempts, claimed.claims) == (0, 1)
+    for _ in range(8):
+        assert room.run(sagas.store.put_back(claimed, "STEP_MISSING", "no form of a result", 30, tried=True))
+        room.advance(31)
+        [claimed] = sagas.claim()
+        assert (claimed.attempts, claimed.claims) == (0, 2)  # not the first to try, and no nearer to being given up
 
 
 def test_a_worker_that_lost_its_lease_reads_nothing_of_what_others_did_since(room: Room, sagas: Sagas) -> None:

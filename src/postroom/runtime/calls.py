@@ -6,15 +6,18 @@ A function that hangs keeps its own thread or task and blocks nobody else, and w
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from postroom.errors import PostroomError
+from postroom.runtime.shared_timer import SharedTimer
 from postroom.runtime.threads import NoFreeThread, Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Iterator
+    from collections.abc import Awaitable, Callable
+
+    from postroom.runtime.call import Call
 
 R = TypeVar("R")
 C = TypeVar("C", bound="Call")
@@ -33,6 +36,10 @@ STUCK_TASKS = (
     "{} calls of async {functions} have not ended in time, and were cancelled in vain: no {work} is tried until one "
     "ends; let asyncio.CancelledError out of the {functions}"
 )
+BLOCKED = (
+    "a call of one of the {functions} has not ended in time, and the database has one writer at a time: no {work} goes "
+    "on until it ends; give what the {functions} wait for a time limit, and restart this process if it does not end"
+)
 
 
 class CannotCall(PostroomError):
@@ -48,46 +55,6 @@ class StillRunning(Exception):
 
 class CallFailed(Exception):
     """A function raised an exit or a cancellation, or returned after its transaction had been undone."""
-
-
-class Call:
-    """One call of a user's function with what goes around it, such as a transaction; and how far it has come."""
-
-    def __init__(self, *, is_async: bool, timeout: float, subjects: frozenset[Hashable]) -> None:
-        """`subjects`: what it works on. No other call with one of them begins while this one goes on too long."""
-        self.is_async = is_async
-        self.timeout = timeout
-        self.subjects = subjects
-        self.is_late = False
-        """Whether its time is up: then nothing more is called, and nothing written."""
-        self.has_ended = False
-        """Whether nothing of it goes on any more."""
-        self.is_in_function = False
-        """Whether the function has been called and has not returned: what is raised then comes from it."""
-        self.has_returned = False
-        """Whether the function has been called and has returned."""
-
-    def again(self) -> Self:
-        """The same call once more, after this one has failed."""
-        raise NotImplementedError
-
-    @property
-    def may_be_repeated(self) -> bool:
-        """Whether it is called again at once if it has lost its connection."""
-        return not self.is_in_function
-
-    @contextmanager
-    def in_function(self) -> Iterator[None]:
-        """Wrap the user's own code. If that raises, `is_in_function` stays true."""
-        self.is_in_function = True
-        yield
-        self.is_in_function = False
-        self.has_returned = True
-
-    def check_time(self) -> None:
-        """Raise `TimeoutError` if the call is late, so that its transaction rolls back."""
-        if self.is_late:
-            raise TimeoutError
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +89,29 @@ class Calls:
         """Calls that have not ended in time."""
         self._late_tasks: set[asyncio.Task[Any]] = set()
         """Calls of async functions that were cancelled and go on."""
+        self._timer = SharedTimer()
         self.hung = asyncio.Event()
         """Set when a call was refused because calls that do not end in time occupy everything."""
 
-    async def run(self, call: C, blocking: Callable[[C], R], waiting: Callable[[C], Awaitable[R]]) -> R:
+    async def run(
+        self,
+        call: C,
+        blocking: Callable[[C], R],
+        waiting: Callable[[C], Awaitable[R]],
+        alone: asyncio.Lock | None = None,
+    ) -> R:
         """Make a call with `blocking` in a thread, or with `waiting` in a task; returns or raises what that does.
+
+        With a lock, only one call that was given it goes on at a time; waiting for its turn does not use up its time.
 
         Raises `TimeoutError` when its time is up. A thread cannot be stopped: one that takes too long must write
         nothing when it ends at last, and so both functions ask `check_time` before they commit.
 
         If a pooled connection proves to be stale before the user's function is called or after it has returned, the
-        call is repeated at once, unless `may_be_repeated` says no. If the database is away or no thread is free, raises
-        `CannotCall`. A connection that the function itself loses may be to another database: that is raised as it is,
-        unless ours is away too. If an earlier call with one of its subjects goes on too long, raises `StillRunning`.
+        call is repeated at once, unless `may_be_repeated` says no. If the database is away, accepts no connection or
+        no thread is free, raises `CannotCall`. A connection that the function itself loses may be to another database:
+        that is raised as it is, unless ours is away too. If an earlier call with one of its subjects goes on too long,
+        raises `StillRunning`.
         """
         if self._late and any(call.subjects & late.subjects for late in self._late):
             raise StillRunning
@@ -142,7 +119,7 @@ class Calls:
         for _ in range(STALE):
             call = call if lost is None else call.again()
             try:
-                return await self._run(call, blocking, waiting)
+                return await self._run(call, blocking, waiting, alone)
             except Exception as error:
                 if not self._is_lost_connection(error):
                     raise
@@ -153,7 +130,13 @@ class Calls:
             raise CannotCall(f"the database of the {self._words.functions} cannot be reached") from lost
         if lost is not None and not call.may_be_repeated:
             raise lost
-        return await self._run(call.again(), blocking, waiting)  # the database may have been away until now
+        last = call.again()  # the database may have been away until now
+        try:
+            return await self._run(last, blocking, waiting, alone)
+        except Exception as error:
+            if not self._is_lost_connection(error) or last.is_in_function or last.has_returned:
+                raise
+            raise CannotCall(f"no connection can be opened for the {self._words.functions}: {error}") from error
 
     async def in_thread(self, function: Callable[..., R], *args: Any) -> R:
         """Call a function of ours in one of the threads. Raises `NoFreeThread`."""
@@ -174,16 +157,24 @@ class Calls:
         """End the threads that are idle."""
         self._threads.close()
 
-    async def _run(self, call: C, blocking: Callable[[C], R], waiting: Callable[[C], Awaitable[R]]) -> R:
+    async def _run(
+        self, call: C, blocking: Callable[[C], R], waiting: Callable[[C], Awaitable[R]], alone: asyncio.Lock | None
+    ) -> R:
+        if alone is not None:
+            await alone.acquire()
+            call.alone = alone
         try:
             result = await (self._in_task(call, waiting) if call.is_async else self._in_thread(call, blocking))
         except CannotCall:
+            _let_others(call)
             raise
         except BaseException as error:
             self._note(call, None)
             if not call.has_ended:
                 call.is_late = True
                 self._late.add(call)
+                if call.alone is not None:
+                    self._note(call, BLOCKED.format(functions=self._words.functions, work=self._words.work))
             task = asyncio.current_task()
             if isinstance(error, Exception | KeyboardInterrupt) or (task is not None and task.cancelling()):
                 raise
@@ -195,16 +186,17 @@ class Calls:
         """Run in a task of its own: a function may ignore its cancellation, and nobody must wait for it then."""
         if len(self._late_tasks) >= self._threads.number:
             raise self._cannot_call(call, STUCK_TASKS, len(self._late_tasks))
-        task = asyncio.create_task(_without_exits(waiting(call)), name=CALLS)
+        ended = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(_carried(waiting(call), ended), name=CALLS)
         is_late = False
         try:
-            is_late = not await _done_in_time(task, call.timeout)
+            await self._timer.wait(ended, call.timeout)
+            is_late = not task.done()
         finally:
             if task.done():
                 self._ended(call)
             else:
-                task.add_done_callback(lambda _: self._ended(call))
-                await self._cancel(task)
+                await self._cancel(call, task)
         if not task.done():
             raise TimeoutError
         try:
@@ -214,7 +206,8 @@ class Calls:
                 raise TimeoutError from error
             raise _failed(error) from error
 
-    async def _cancel(self, task: asyncio.Task[Any]) -> None:
+    async def _cancel(self, call: Call, task: asyncio.Task[Any]) -> None:
+        task.add_done_callback(lambda _: self._ended(call))
         task.cancel()
         try:
             await asyncio.wait({task}, timeout=GRACE)
@@ -247,7 +240,11 @@ class Calls:
 
     def _ended(self, call: Call) -> None:
         call.has_ended = True
-        self._late.discard(call)
+        if call in self._late:
+            self._late.discard(call)
+            if call.alone is not None:
+                self._note(call, None)
+        _let_others(call)
 
     def _cannot_call(self, call: Call, text: str, number: int) -> CannotCall:
         reason = text.format(number, functions=self._words.functions, work=self._words.work)
@@ -257,6 +254,8 @@ class Calls:
         return CannotCall(reason)
 
     def _note(self, call: Call, stuck: str | None) -> None:
+        if not self._stuck and stuck is None:
+            return
         was = self.stuck
         if stuck is None:
             self._stuck.pop(call.is_async, None)
@@ -266,32 +265,27 @@ class Calls:
             self._report(self.stuck)
 
 
-async def _done_in_time(task: asyncio.Task[Any], timeout: float) -> bool:  # noqa: ASYNC109 - the task goes on
-    """Wait for a task, and tell whether it has ended: `asyncio.wait`, at half its price for a single task."""
-    loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
-
-    def wake(_task: object = None) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    task.add_done_callback(wake)
-    timer = loop.call_later(timeout, wake)
-    try:
-        await waiter
-    finally:
-        timer.cancel()
-        task.remove_done_callback(wake)
-    return task.done()
+def _let_others(call: Call) -> None:
+    alone, call.alone = call.alone, None
+    if alone is not None:
+        alone.release()
 
 
-async def _without_exits(waiting: Awaitable[R]) -> R:
+async def _carried(waiting: Awaitable[R], ended: asyncio.Future[None]) -> R:
+    """Tell when it ends, a turn of the event loop earlier than a callback of the task would."""
     try:
         return await waiting
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt):
+        raise
+    except asyncio.CancelledError as error:
+        # Cursors that its frames hold keep a closed connection to SQLite alive, with its transaction and its lock.
+        traceback.clear_frames(error.__traceback__)
         raise
     except BaseException as error:
         raise _failed(error) from error  # an exit would end the event loop
+    finally:
+        if not ended.done():
+            ended.set_result(None)
 
 
 def call_at_once(function: Callable[..., R], *args: Any) -> R:

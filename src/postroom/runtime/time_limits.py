@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Collection, Coroutine
 
 T = TypeVar("T")
 
@@ -22,8 +22,7 @@ async def within(seconds: float | None, work: Coroutine[Any, Any, T], *, grace: 
     In that case, and when the caller is cancelled, the work is cancelled too. It may still be running after ``grace``
     seconds, by default `GRACE`: whatever it uses must be its own.
     """
-    task = asyncio.create_task(work)
-    task.add_done_callback(_look_at)
+    task = begin(work)
     try:
         await asyncio.wait({task}, timeout=seconds)
         if task.done():
@@ -31,14 +30,23 @@ async def within(seconds: float | None, work: Coroutine[Any, Any, T], *, grace: 
         raise TimeoutError(f"no answer within {seconds:g} s")
     finally:
         if not task.done():
-            await _end(task, GRACE if grace is None else grace)
+            await end([task], GRACE if grace is None else grace)
 
 
-async def _end(task: asyncio.Task[Any], grace: float) -> None:
-    _left_behind.add(task)  # the event loop holds only a weak reference
-    task.add_done_callback(_left_behind.discard)
-    task.cancel()
-    await asyncio.wait({task}, timeout=grace)
+def begin(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Begin the work, in a task."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(_look_at)
+    return task
+
+
+async def end(tasks: Collection[asyncio.Task[Any]], grace: float = GRACE) -> None:
+    """Cancel them, and leave those behind that do not react."""
+    for task in tasks:
+        _left_behind.add(task)  # the event loop holds only a weak reference
+        task.add_done_callback(_left_behind.discard)
+        task.cancel()
+    await asyncio.wait(tasks, timeout=grace)
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

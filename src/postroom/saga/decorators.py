@@ -11,6 +11,7 @@ from postroom.saga.steps import (
     TIMEOUT,
     Errors,
     OnTimeout,
+    RetiredOptions,
     Sleep,
     Step,
     StepDecorator,
@@ -102,23 +103,18 @@ class StepDecorators(Generic[D]):
         waits_for = checked_name("event", event, "")
         limit = None if timeout is None else positive_seconds(f"the timeout of the wait for {event!r}", timeout)
 
-        def register(function: Callable[P, R]) -> Step[P, R]:
-            return self._declarations.add(
-                Step(
-                    function,
-                    _name(function, name),
-                    Kind.WAIT,
-                    retry=retry,
-                    permanent=permanent,
-                    when=when,
-                    pivot=pivot,
-                    event=waits_for,
-                    wait_timeout=limit,
-                    on_timeout=on_timeout,
-                )
-            )
-
-        return register
+        options = {
+            "name": name,
+            "retry": retry,
+            "permanent": permanent,
+            "when": when,
+            "pivot": pivot,
+            "event": waits_for,
+            "wait_timeout": limit,
+            "on_timeout": on_timeout,
+        }
+        decorator: StepDecorator = self._decorator(Kind.WAIT, None, options)
+        return decorator
 
     def sleep(
         self,
@@ -139,20 +135,7 @@ class StepDecorators(Generic[D]):
     def retired(self, function: Callable[P, R], /) -> Step[P, R]: ...
 
     @overload
-    def retired(
-        self,
-        function: None = None,
-        /,
-        *,
-        kind: str = "step",
-        name: str | None = None,
-        retry: RetryPolicy | None = None,
-        timeout: float = TIMEOUT,
-        permanent: Errors = (),
-        when: Callable[[D], bool] | None = None,
-        wait_timeout: float | None = None,
-        on_timeout: OnTimeout = "compensate",
-    ) -> StepDecorator: ...
+    def retired(self, function: None = None, /, **options: Unpack[RetiredOptions[D]]) -> StepDecorator: ...
 
     def retired(  # noqa: PLR0913 - what a step could be, all by name
         self,
@@ -176,24 +159,17 @@ class StepDecorators(Generic[D]):
             raise InvalidSetting(
                 f"kind = {kind!r} is not valid: give step, call or wait; for a sleep, retired=True there"
             )
-
-        def register(given: Callable[..., Any]) -> Step[..., Any]:
-            return self._declarations.add(
-                Step(
-                    given,
-                    _name(given, name),
-                    Kind(kind),
-                    retry=retry,
-                    timeout=timeout,
-                    permanent=permanent,
-                    when=when,
-                    wait_timeout=wait_timeout,
-                    on_timeout=on_timeout,
-                    retired=True,
-                )
-            )
-
-        return register if function is None else register(function)
+        options = {
+            "name": name,
+            "retry": retry,
+            "timeout": timeout,
+            "permanent": permanent,
+            "when": when,
+            "wait_timeout": wait_timeout,
+            "on_timeout": on_timeout,
+            "retired": True,
+        }
+        return self._decorator(Kind(kind), function, options)
 
     def _decorator(self, kind: Kind, function: Callable[..., Any] | None, options: dict[str, Any]) -> Any:
         def register(given: Callable[..., Any]) -> Step[..., Any]:

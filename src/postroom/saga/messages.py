@@ -67,7 +67,7 @@ def queue_of_saga(name: str) -> str:
 
 def checked_id(id: object) -> str:
     """An instance's id as text. Raises `InvalidMessage`."""
-    text = unique_key("the saga's id", id)
+    text = id if isinstance(id, str) and len(id) > LONGEST_ID else unique_key("the saga's id", id)
     if len(text) > LONGEST_ID or not text.isprintable() or text != text.strip():
         raise InvalidMessage(
             f"the saga's id {text[:40]!r} is not valid: give 1 to {LONGEST_ID} printable characters without space at "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _WHY_NOT = {
     Aborted.ENDED: "it has ended",
+    Aborted.LOST: "its delivery was deleted: restore it first, with `postroom sagas resume`",
     Aborted.ALREADY_BACK: "it is already being compensated",
     Aborted.PAST_PIVOT: "it has passed its pivot, or may have, and only goes forward",
 }

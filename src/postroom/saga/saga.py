@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from postroom.errors import InvalidMessage, InvalidSetting, SagaNotDecodable
+from postroom.rules.saga_plan import Kind
 from postroom.saga.data import MAX_DATA_BYTES, data_kind, from_json, to_json
 from postroom.saga.decorators import StepDecorators
 from postroom.saga.messages import checked_id, checked_tell, queue_of_saga, signal_message, start_message
@@ -23,6 +24,17 @@ if TYPE_CHECKING:
 D = TypeVar("D")
 
 
+class SagaOptions(TypedDict, total=False):
+    """What a saga can be told beside its name and its data."""
+
+    deadline: float | None
+    transactions: object
+    max_data_bytes: int
+    schema: str | None
+    table_prefix: str | None
+    notify: bool | None
+
+
 class Saga(StepDecorators[D]):
     """A business transaction over several steps: if one fails, those before it are undone in reverse order.
 
@@ -35,32 +47,10 @@ class Saga(StepDecorators[D]):
     """
 
     @overload
-    def __init__(
-        self: Saga[Any],
-        name: str,
-        *,
-        data: None = None,
-        deadline: float | None = None,
-        transactions: object = None,
-        max_data_bytes: int = MAX_DATA_BYTES,
-        schema: str | None = None,
-        table_prefix: str | None = None,
-        notify: bool | None = None,
-    ) -> None: ...
+    def __init__(self: Saga[Any], name: str, *, data: None = None, **options: Unpack[SagaOptions]) -> None: ...
 
     @overload
-    def __init__(
-        self,
-        name: str,
-        *,
-        data: type[D],
-        deadline: float | None = None,
-        transactions: object = None,
-        max_data_bytes: int = MAX_DATA_BYTES,
-        schema: str | None = None,
-        table_prefix: str | None = None,
-        notify: bool | None = None,
-    ) -> None: ...
+    def __init__(self, name: str, *, data: type[D], **options: Unpack[SagaOptions]) -> None: ...
 
     def __init__(
         self,
@@ -165,7 +155,8 @@ class Saga(StepDecorators[D]):
         """Undo an instance from where it stands, in the connection's open transaction.
 
         A step that is running can no longer commit. ``by`` and ``reason`` are kept in the audit log. Raises
-        `SagaNotFound`, or `SagaSettled` if it has ended, is being undone already or has passed its pivot; then nothing
+        `SagaNotFound`, `SagaSettled` if it has ended, is being undone already or has passed its pivot, or
+        `UnusableConnection` (on PostgreSQL, a saga with a pivot in a transaction above READ COMMITTED); then nothing
         was written.
         """
         operation = self._recorder.abort(self.name, checked_id(id), by, reason)
@@ -188,8 +179,8 @@ class Saga(StepDecorators[D]):
         """Bring an event to an instance, in the connection's open transaction.
 
         It only adds a message, so it waits for nobody; a relay passes it on. The instance may come to its wait later.
-        With a ``message_id``, a repetition is the same signal. Raises `InvalidMessage` or `UnusableConnection`; then
-        nothing was written.
+        With a ``message_id``, a repetition is the same signal. Raises `InvalidMessage`, also for an event that none of
+        the waits declared here is for, or `UnusableConnection`; then nothing was written.
         """
         message = self._signal(id, event, payload, message_id)
         self._recorder.run(connection, "saga.signal", self._recorder.signal(message))
@@ -208,6 +199,14 @@ class Saga(StepDecorators[D]):
         await self._recorder.arun(connection, "saga.asignal", self._recorder.signal(message))
 
     def _signal(self, id: object, event: str, payload: object, message_id: uuid.UUID | str | None) -> Message:
+        waits = [step for step in self.steps.values() if step.kind is Kind.WAIT]
+        known = sorted({step.event for step in waits})
+        # A retired wait does not say for what: instances know that from the plan that they began with.
+        if waits and event not in known and not any(step.retired for step in waits):
+            raise InvalidMessage(
+                f"saga {self.name!r} waits for no event {event!r}: it waits for {', '.join(known)}; a wait that only "
+                f"older instances have belongs under @{self.name}.retired(kind='wait')"
+            )
         return signal_message(self.name, id, event, payload, message_id=message_id, limit=self.max_data_bytes)
 
     def __repr__(self) -> str:

@@ -54,6 +54,16 @@ class StepOptions(ActionOptions, Generic[D], total=False):
     pivot: bool
 
 
+class RetiredOptions(ActionOptions, Generic[D], total=False):
+    """The options of what was a step, call or wait."""
+
+    kind: str
+    name: str | None
+    when: Callable[[D], bool] | None
+    wait_timeout: float | None
+    on_timeout: OnTimeout
+
+
 class Action(Generic[P, R]):
     """A function of a saga. Called directly, it only calls the function, as a test may."""
 

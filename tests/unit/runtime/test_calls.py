@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from postroom.runtime.calls import Call, CallFailed, Calls, CannotCall, StillRunning, Words
+from postroom.runtime.call import Call
+from postroom.runtime.calls import CallFailed, Calls, CannotCall, StillRunning, Words
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -61,9 +63,10 @@ class Account:
         subject: str = "a",
         timeout: float = LONG,  # noqa: ASYNC109 - the call's
         repeats: bool = True,
+        alone: asyncio.Lock | None = None,
     ) -> Any:
         step = Step(subject, is_async=waiting is not None, timeout=timeout, repeats=repeats)
-        return await self.calls.run(step, blocking or _never, waiting or _anever)
+        return await self.calls.run(step, blocking or _never, waiting or _anever, alone)
 
 
 def _never(step: Step) -> None:
@@ -156,6 +159,97 @@ async def test_a_task_that_ignores_its_cancellation_is_left_behind(
     await account.run(waiting=stubborn, subject="c")
 
 
+async def test_calls_that_go_alone_take_turns_and_waiting_uses_up_no_time(account: Account) -> None:
+    alone, at_work, most = asyncio.Lock(), 0, 0
+
+    async def counted(step: Step) -> str:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(SHORT)
+        at_work -= 1
+        return step.subject
+
+    calls = [account.run(waiting=counted, subject=str(n), timeout=5 * SHORT, alone=alone) for n in range(20)]
+    assert await asyncio.gather(*calls) == [str(n) for n in range(20)]
+    assert most == 1
+
+
+async def test_a_call_that_goes_alone_and_hangs_is_reported_and_lets_others_go_on_when_it_ends(
+    account: Account,
+) -> None:
+    alone, goes_on = asyncio.Lock(), threading.Event()
+    with pytest.raises(TimeoutError):
+        await account.run(lambda _: goes_on.wait(LONG), timeout=SHORT, alone=alone)
+    assert "one writer at a time" in str(account.reports[-1])
+    waits = asyncio.create_task(account.run(lambda _: "other", subject="b", alone=alone))
+    assert await account.run(lambda _: "without", subject="c") == "without"
+    assert not waits.done()
+    goes_on.set()
+    assert await waits == "other"
+    assert account.reports[-1] is None
+    assert not alone.locked()
+
+
+async def test_a_call_that_cannot_be_made_lets_others_go_on(account: Account) -> None:
+    alone, goes_on = asyncio.Lock(), threading.Event()
+    for subject in "ab":
+        with pytest.raises(TimeoutError):
+            await account.run(lambda _: goes_on.wait(LONG), subject=subject, timeout=SHORT)
+    with pytest.raises(CannotCall):
+        await account.run(lambda _: None, subject="c", alone=alone)
+    assert not alone.locked()
+    goes_on.set()
+
+
+async def test_what_a_function_sets_in_its_context_stays_there(account: Account) -> None:
+    variable = contextvars.ContextVar("variable", default="before")
+
+    async def setting(step: Step) -> str:
+        seen = variable.get()
+        variable.set(step.subject)
+        await asyncio.sleep(0)
+        return seen + variable.get()
+
+    assert await account.run(waiting=setting) == "beforea"
+    assert await account.run(waiting=setting, subject="b") == "beforeb"
+    assert variable.get() == "before"
+
+
+async def test_who_is_cancelled_cancels_the_call_and_its_subject_is_free_when_that_has_ended(account: Account) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow(step: Step) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            assert step.timeout == LONG
+            ended.set()
+
+    running = asyncio.create_task(account.run(waiting=slow))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended.is_set()
+    assert await account.run(lambda _: "again") == "again"
+
+
+async def test_a_function_that_returns_without_waiting_is_in_time_however_short_that_is(account: Account) -> None:
+    async def quick(step: Step) -> str:
+        return step.subject
+
+    async def slow(step: Step) -> None:
+        del step
+        await asyncio.Event().wait()
+
+    assert await account.run(waiting=quick, timeout=0.0) == "a"
+    with pytest.raises(TimeoutError):
+        await account.run(waiting=slow, timeout=0.0)
+    assert await account.run(waiting=quick) == "a"
+
+
 async def test_an_exit_or_a_cancellation_of_a_function_ends_only_its_call(account: Account) -> None:
     async def leaving(step: Step) -> None:
         del step
@@ -198,6 +292,16 @@ async def test_stale_connections_are_passed_over_and_one_that_the_function_lost_
     account.answers = False
     with pytest.raises(CannotCall, match="the database of the steps cannot be reached"):
         await account.run(loses)
+
+
+async def test_a_function_is_not_at_fault_if_no_connection_can_be_opened_though_the_database_answers(
+    account: Account,
+) -> None:
+    def refused(step: Step) -> None:
+        raise Lost(f"too many connections for {step.subject}")
+
+    with pytest.raises(CannotCall, match="no connection can be opened for the steps: too many connections for a"):
+        await account.run(refused)
 
 
 async def test_a_call_that_may_have_committed_is_repeated_only_if_it_says_so(account: Account) -> None:

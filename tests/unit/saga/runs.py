@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from postroom.rules.failures import DEFAULT_CLASSIFIER
 from postroom.rules.lifecycle import Stored
 from postroom.saga.messages import read_start
-from postroom.saga.running.instance import InstanceRun, Running
+from postroom.saga.running.instance import InstanceRun
 from postroom.saga.running.memory_journal import MemoryJournal
 from postroom.saga.running.reports import Reports
+from postroom.saga.running.running import Running
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

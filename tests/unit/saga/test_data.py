@@ -205,6 +205,12 @@ def test_a_bad_id_is_refused(id: Any) -> None:
         one_step().start_message({}, id=id)
 
 
+def test_a_long_id_is_told_the_limit_that_counts() -> None:
+    for length in (181, 300):
+        with pytest.raises(InvalidMessage, match="give 1 to 180 printable characters"):
+            one_step().start_message({}, id="x" * length)
+
+
 @pytest.mark.parametrize("tell", ["shipped", ("a", "b"), (Saga("parent"), "shipped"), 3])
 def test_a_bad_parent_is_refused(tell: Any) -> None:
     with pytest.raises(InvalidMessage, match=r"as in tell=\(saga, 'shipped'\)"):

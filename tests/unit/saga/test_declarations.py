@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from postroom import RetryPolicy, Saga
-from postroom.errors import InvalidSetting
+from postroom.errors import InvalidMessage, InvalidSetting, UnusableConnection
 from postroom.rules.saga_plan import Kind, PlannedStep
 
 if TYPE_CHECKING:
@@ -214,3 +214,27 @@ def test_a_bad_saga_is_refused(options: dict[str, Any], text: str) -> None:
 def test_a_saga_without_steps_cannot_start(saga: Saga[Any]) -> None:
     with pytest.raises(InvalidSetting, match="saga 'place_order' has no step"):
         saga.start_message({})
+
+
+def test_an_event_that_no_wait_is_for_is_refused() -> None:
+    nowhere = object()
+    bare: Saga[Any] = Saga("deliver")
+    with pytest.raises(UnusableConnection):  # it accepts the event, and so looks at the connection
+        bare.signal(nowhere, "one", "parcle")
+    saga: Saga[Any] = Saga("deliver")
+    for event in ("parcel", "letter"):
+        saga.wait(event, name=f"wait_for_{event}")(lambda saga: None)
+    with pytest.raises(InvalidMessage, match="saga 'deliver' waits for no event 'parcle': it waits for letter, parcel"):
+        saga.signal(nowhere, "one", "parcle")
+    with pytest.raises(UnusableConnection):
+        saga.signal(nowhere, "one", "parcel")
+    saga.retired(kind="wait", name="older")(lambda saga: None)  # whose event only its instances know
+    with pytest.raises(UnusableConnection):
+        saga.signal(nowhere, "one", "parcle")
+
+
+async def test_an_event_that_no_wait_is_for_is_refused_by_asignal() -> None:
+    saga: Saga[Any] = Saga("deliver")
+    saga.wait("parcel", name="delivered")(lambda saga: None)
+    with pytest.raises(InvalidMessage, match="waits for no event 'parcle'"):
+        await saga.asignal(object(), "one", "parcle")

@@ -108,6 +108,7 @@ async def test_a_call_that_was_refused_after_somebody_else_had_begun_it_is_undon
     runs.journal.instance.rows |= (await _after_two_steps()).journal.instance.rows
     await runs.until_settled()
     assert "cancel_hotel None" in calls
+    assert (runs.journal.instance.error_code, runs.journal.instance.error_message) == ("FULL", "")
 
 
 async def _after_two_steps() -> Runs:

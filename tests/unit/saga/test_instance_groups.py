@@ -9,6 +9,7 @@ import msgspec
 
 from postroom import RetryPolicy, Saga
 from postroom.errors import Refused
+from postroom.rules.saga_plan import Direction
 from postroom.saga.running.left import RetryLater
 from postroom.saga.running.memory_journal import MemoryJournal
 from postroom.store.saga.values import Logged
@@ -161,4 +162,32 @@ async def test_a_default_that_a_deploy_has_added_to_the_data_is_no_change() -> N
 
     runs = Runs(grouped(Before), Before(1))
     await runs.take_up(grouped(After))
+    assert runs.outcome == "COMPLETED"
+
+
+async def test_one_that_is_done_gives_the_others_no_more_attempts() -> None:
+    calls: list[str] = []
+    away = [ConnectionError()] * 9
+    saga = prepared(calls, {"stock": [*away[:1]], "card": [*away]})
+    runs = Runs(saga)
+    await runs.until_settled()
+    assert calls == ["stock", "card", "stock", "card", "undo card", "undo stock"]  # two attempts each
+    assert runs.journal.instance.rows[Direction.FORWARD, "stock"].attempts == 2
+
+
+async def test_the_attempts_of_a_group_are_not_those_of_what_comes_next() -> None:
+    attempts: list[int] = []
+    saga: Saga[Any] = Saga("prepared")
+
+    def fails_once(saga: SagaContext[Any]) -> None:
+        attempts.append(saga.attempt)
+        if saga.attempt == 1:
+            raise ConnectionError
+
+    for name in ("one", "two"):
+        saga.call(group="g", name=name, retry=TWICE)(fails_once)
+    saga.step(name="after", retry=TWICE)(fails_once)
+    runs = Runs(saga)
+    await runs.until_settled()
+    assert attempts == [1, 1, 2, 2, 1, 2]
     assert runs.outcome == "COMPLETED"

@@ -203,3 +203,43 @@ async def test_results_that_cannot_be_decoded_strand_it() -> None:
     await runs.take_up(saga)
     assert runs.journal.error[0] == "STEP_MISSING"
     assert "the result of step 'first'" in runs.journal.error[1]
+
+
+async def test_S_4_a_call_that_strands_after_it_was_made_counts_as_tried() -> None:
+    """It may have had its effect: refused at the next attempt, it is undone all the same."""
+    saga: Saga[Any] = Saga("charging")
+    calls: list[str] = []
+
+    @saga.step
+    def first(saga: SagaContext[Any]) -> str:
+        return "1"
+
+    @saga.call
+    def charge(saga: SagaContext[Any]) -> None:
+        calls.append(f"charge {saga.attempt}")
+        if len(calls) <= 8:
+            saga.result(first)  # which a deploy has given another class
+        raise Refused("DECLINED")
+
+    @charge.compensation
+    def refund(saga: SagaContext[Any]) -> None:
+        calls.append("refund")
+
+    runs = Runs(saga)
+    runs.journal.instance.rows[Direction.FORWARD, "first"] = StepRow(StepOutcome.DONE, result=b"1")
+    for _ in range(8):
+        await runs.take_up()
+        assert (runs.journal.error[0], runs.journal.attempts, runs.journal.claims) == ("STEP_MISSING", 0, 1)
+        runs.journal.move_clock(30)
+    await runs.take_up()
+    assert calls == ["charge 1"] * 9 + ["refund"]
+    assert runs.outcome == "COMPENSATED"
+
+
+async def test_an_instance_that_is_put_back_keeps_the_claims_of_others() -> None:
+    runs = Runs(two([]))
+    runs.journal.claims = 3
+    for _ in range(5):
+        await runs.take_up(stripped())
+        assert runs.journal.claims == 3
+        runs.journal.move_clock(30)

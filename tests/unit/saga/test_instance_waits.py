@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from postroom import RetryPolicy, Saga
 from postroom.rules.lifecycle import Stored
+from postroom.rules.saga_state import STEP_MISSING
 from postroom.saga.running.left import WRITTEN, RetryLater
 from postroom.saga.running.memory_journal import BEGINNING
+from postroom.saga.running.stranded import RETRY_STRANDED
+from postroom.telemetry.saga_events import SagaStranded
 from tests.unit.saga.runs import Runs
 
 if TYPE_CHECKING:
@@ -100,6 +103,37 @@ async def test_its_function_is_retried_with_the_same_event() -> None:
     await runs.until_settled()
     assert calls == ["send", {"n": 1}, {"n": 1}]
     assert runs.outcome == "COMPLETED"
+
+
+async def test_an_event_that_cannot_be_read_stops_neither_the_next_nor_the_time() -> None:
+    calls: list[Any] = []
+    runs = Runs(parcel(calls))
+    runs.journal.signal("arrived", b'"secret"')
+    runs.journal.signal("arrived", b'{"n":2}')
+    await runs.take_up()
+    assert calls == ["send", {"n": 2}]
+    assert runs.outcome == "COMPLETED"
+    assert [event.payload for event in runs.journal.events] == [b'"secret"']  # kept, for an operator to see
+
+
+async def test_a_wait_with_an_event_that_cannot_be_read_is_stranded_until_its_time_is_up() -> None:
+    calls: list[Any] = []
+    runs = Runs(parcel(calls))
+    runs.journal.signal("arrived", b'"secret"')
+    assert await runs.take_up() == WRITTEN
+    assert runs.journal.state is Stored.SCHEDULED
+    assert runs.journal.due == RETRY_STRANDED  # another worker may have the code that reads it
+    code, text = runs.journal.error
+    assert code == STEP_MISSING
+    assert text.startswith("event 'arrived' cannot be read (the event of 'received': ")
+    assert "deploy code that reads it, or signal another" in text
+    assert [event.cure for event in runs.events if isinstance(event, SagaStranded)] == [text]
+    await runs.until_settled()
+    assert calls == ["send", "recall"]
+    assert runs.journal.monotonic() == 100.0
+    failure = runs.journal.instance.error_message
+    assert failure.startswith("no event 'arrived' came in time that can be read: event 'arrived' cannot be read")
+    assert "secret" not in f"{text} {failure}"
 
 
 async def test_the_deadline_ends_a_wait() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,17 +17,23 @@ from postroom.saga.running.stranded import Stranded
 from postroom.store.saga.values import Logged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postroom.rules.saga_failures import Position
     from postroom.rules.saga_plan import PlannedStep
-    from postroom.saga.running.instance import Running
     from postroom.saga.running.journal import Record
     from postroom.saga.running.recorder import Recorder
+    from postroom.saga.running.running import Running
     from postroom.saga.running.state import InstanceState
     from postroom.saga.running.step_calls import Returned
     from postroom.saga.steps import Action
     from postroom.store.saga.values import Event
 
 Attempted: TypeAlias = Logged | Failed | NotBegun | Stranded
+
+
+class _DataNotDecodable(SagaNotDecodable):
+    """The saga's data cannot be decoded, and so the function was not called."""
 
 
 class Attempts:
@@ -52,42 +59,56 @@ class Attempts:
         `before` is where the instance stood, `value` what the function gets beside its context, `event` what the log
         removes. `ends`: nothing runs beside it, so that the instance may end with it.
         """
-        journal, made = self._running.journal, list["Record"]()
-
-        def record(returned: Returned) -> Record:
-            made[:] = [self._record(planned, returned, event, ends=ends)]
-            return made[0]
-
+        journal, record = self._running.journal, None
         call = self._call(planned, action, before, value)
         started = journal.monotonic()
         try:
             if planned.kind is Kind.CALL:
-                returned = await journal.run_call(call)
-                logged = await journal.log(self._state.claimed, record(returned))
+                record = self._record(planned, await journal.run_call(call), event, ends=ends)
+                logged = await journal.log(self._state.claimed, record)
             else:
-                logged = await journal.run_step(self._state.claimed, call, record)
+                logged, record = await self._run_step(planned, call, event, ends=ends)
         except NotBegun as problem:
             return problem
-        except SagaNotDecodable as error:
+        except _DataNotDecodable as error:
             return Stranded(planned.name, str(error))
+        except SagaNotDecodable as error:
+            return Stranded(planned.name, str(error), tried=planned.kind is Kind.CALL)  # it may have had its effect
         except Exception as error:  # noqa: BLE001 - whatever a function raises is a failed attempt
             seconds = journal.monotonic() - started
             return failed(planned, action, error, self._running.classifier, seconds, call.timeout)
-        if logged is Logged.WRITTEN:
-            self._recorder.written(made[0])
+        if logged is Logged.WRITTEN and record is not None:
+            self._recorder.written(record)
         return logged
+
+    async def make_all(
+        self, steps: Sequence[tuple[PlannedStep, Action[..., Any]]], before: Position
+    ) -> list[Attempted]:
+        """Call all functions of a group at the same time. Returns when all have ended."""
+        runs = [self.make(planned, action, before, ends=False) for planned, action in steps]
+        return await asyncio.gather(*runs)
+
+    async def _run_step(
+        self, planned: PlannedStep, call: StepCall, event: Event | None, *, ends: bool
+    ) -> tuple[Logged, Record | None]:
+        """Call a function in a transaction. Returns what became of its record, and the record, if there is one."""
+        made: Record | None = None
+
+        def record(returned: Returned) -> Record:
+            nonlocal made
+            made = self._record(planned, returned, event, ends=ends)
+            return made
+
+        return await self._running.journal.run_step(self._state.claimed, call, record), made
 
     def _call(self, planned: PlannedStep, action: Action[..., Any], before: Position, value: Any) -> StepCall:
         direction, timeout = before.direction, action.timeout
         if direction is Direction.FORWARD and before.remaining is not None:
             timeout = time_allowed(before, timeout)
         return StepCall(
-            self._state.claimed,
-            action,
-            planned.name,
-            direction,
+            *(self._state.claimed, action, planned.name, direction),
             timeout=timeout,
-            context=lambda connection: self._context(planned.name, direction, connection),
+            context=self._context,
             value=value,
             tracer=self._running.tracer,
         )
@@ -102,7 +123,7 @@ class Attempts:
             step=step,
             direction=direction,
             attempt=state.claimed.attempts + 1,
-            data=saga.decode(state.data),
+            data=self._data(),
             connection=connection,
             started_at=now - timedelta(seconds=state.age(monotonic)),
             deadline=None if remaining is None else now + timedelta(seconds=remaining),
@@ -111,10 +132,18 @@ class Attempts:
             failure=state.failure,
         )
 
+    def _data(self) -> Any:
+        try:
+            return self._running.saga.decode(self._state.data)
+        except SagaNotDecodable as error:
+            raise _DataNotDecodable(str(error)) from None
+
     def _record(self, planned: PlannedStep, returned: Returned, event: Event | None, *, ends: bool) -> Record:
         """What is written for a function that has returned. Raises if what it returned or changed cannot be kept."""
         saga, context = self._running.saga, returned.context
         data = saga.changed_data(self._state.data, context)
         result = saga.encode_result(planned.name, returned.value)
         entry = self._recorder.done(planned.name, context.direction, returned.seconds, result, data)
-        return self._recorder.record([entry], self._state.end_after([entry]) if ends else None, event)
+        if not ends:
+            return self._recorder.record([entry], None, event)._replace(keeps_attempts=True)
+        return self._recorder.record([entry], self._state.end_after([entry]), event)

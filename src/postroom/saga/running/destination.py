@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from postroom.brokers.port import NOT_SENT, Capabilities, Refused
@@ -16,12 +15,17 @@ from postroom.delivery.destination import ALREADY_SETTLED, IN_HAND, LEASE_LOST, 
 from postroom.errors import SagaNotDecodable
 from postroom.rules.failures import Failure, Reason
 from postroom.rules.naming import SAGA_ID, SAGA_PLAN, SAGA_SIGNAL, SAGA_START
+from postroom.rules.saga_state import STEP_MISSING
+from postroom.runtime.backoff import Backoff
+from postroom.runtime.waiting import wait_for
 from postroom.saga.messages import Start, read_start
 from postroom.saga.running.instance import InstanceRun
 from postroom.saga.running.left import LeaseGone, NotTried, RetryLater, Written
-from postroom.saga.running.stranded import RETRY_STRANDED, STEP_MISSING
+from postroom.saga.running.log_writer import FIRST_LOCKED, LONGEST_LOCKED
+from postroom.saga.running.stranded import RETRY_STRANDED
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.outbox.leases import GivenBack, Postponed, Retry
+from postroom.store.saga.values import LOCKED, Locked
 from postroom.telemetry.events import HookFailed
 from postroom.telemetry.tracebacks import raised_at
 
@@ -30,9 +34,9 @@ if TYPE_CHECKING:
 
     from postroom.delivery.destination import Landing, Outcome
     from postroom.saga.running.events_received import EventsReceived
-    from postroom.saga.running.instance import Running
     from postroom.saga.running.left import Left
     from postroom.saga.running.log_writer import LogWriter
+    from postroom.saga.running.running import Running
     from postroom.saga.steps import Action
     from postroom.store.connections.shared import Connection
     from postroom.store.outbox.leases import Claimed
@@ -83,6 +87,9 @@ class SagaDestination:
         self._landing: Landing | None = None
         self._instances: deque[_InHand] = deque()
         self._signals: deque[Claimed] = deque()
+        self._held_up: deque[Claimed] = deque()
+        """Signals to instances that somebody else has locked."""
+        self._signalled = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_work = 0
         self._takes_signals = False
@@ -101,9 +108,10 @@ class SagaDestination:
     def stop(self) -> None:
         """Let steps that run end, and give the rest back."""
         self.is_stopping = True
-        waiting = [*(one.claimed for one in self._instances), *self._signals]
-        self._instances.clear()
-        self._signals.clear()
+        waiting = [*(one.claimed for one in self._instances), *self._held_up, *self._signals]
+        for queue in (self._instances, self._held_up, self._signals):
+            queue.clear()
+        self._signalled.set()
         for claimed in waiting:
             self._land(claimed, NOT_SENT)
 
@@ -152,7 +160,7 @@ class SagaDestination:
             problem = f"a message of type {message.type!r} in the queue of a saga: use Saga.start or Saga.signal"
             return _refused(NOT_A_SAGA, problem)
         try:
-            starts[one.position] = _read_start(tuple(message.headers.items()))
+            starts[one.position] = read_start(message.headers)
         except SagaNotDecodable as error:
             return Decided(Postponed(one, RETRY_STRANDED, STEP_MISSING, str(error)))
         return IN_HAND
@@ -161,6 +169,8 @@ class SagaDestination:
         while self._at_work < min(self._concurrency, self._at_work + len(self._instances)):
             self._at_work += 1
             self._start(self._run_instances())
+        if self._signals:
+            self._signalled.set()
         if self._signals and not self._takes_signals:
             self._takes_signals = True
             self._start(self._take_up_signals())
@@ -187,16 +197,39 @@ class SagaDestination:
         self._land(run.claimed, _outcome(run.claimed, left), time.monotonic() - started)
 
     async def _take_up_signals(self) -> None:
+        """Take up signals. One to a locked instance comes again after a pause, with those to it that came later."""
+        backoff = Backoff(FIRST_LOCKED, LONGEST_LOCKED)
         try:
             while self._signals:
-                claimed = self._signals.popleft()
-                try:
-                    outcome = await self._events.take_up(claimed, self._look_again)
-                except Exception as error:  # noqa: BLE001 - one signal must not stop the others
-                    outcome = Refused(Reason.INTERNAL_ERROR, self._flaw(error))
-                self._land(claimed, outcome)
+                self._signalled.clear()
+                locked: set[str] = set()
+                while self._signals:
+                    await self._take_up_signal(self._signals.popleft(), locked)
+                if self._held_up:
+                    await wait_for(self._signalled, backoff.next())
+                    self._signals.extendleft(reversed(self._held_up))
+                    self._held_up.clear()
+                else:
+                    backoff.reset()
         finally:
             self._takes_signals = False
+
+    async def _take_up_signal(self, claimed: Claimed, locked: set[str]) -> None:
+        """Take up a signal, unless its instance is locked: then it is held up, and its instance is in `locked`."""
+        instance = claimed.message.headers.get(SAGA_ID, "")
+        outcome: Outcome | Locked = LOCKED
+        if instance not in locked:
+            try:
+                outcome = await self._events.take_up(claimed, self._look_again)
+            except Exception as error:  # noqa: BLE001 - one signal must not stop the others
+                outcome = Refused(Reason.INTERNAL_ERROR, self._flaw(error))
+        if not isinstance(outcome, Locked):
+            self._land(claimed, outcome)
+        elif self.is_stopping:
+            self._land(claimed, NOT_SENT)
+        else:
+            locked.add(instance)
+            self._held_up.append(claimed)
 
     def _flaw(self, error: Exception) -> str:
         """Report an error of our own, or of the database's."""
@@ -226,18 +259,6 @@ def _outcome(claimed: Claimed, left: Left) -> Outcome:
             return Decided(Postponed(claimed, delay, code, text))
         case never:
             assert_never(never)
-
-
-@lru_cache(maxsize=1024)
-def _read_plan(headers: tuple[tuple[str, str], ...]) -> Start:
-    return read_start(dict(headers))
-
-
-def _read_start(headers: tuple[tuple[str, str], ...]) -> Start:
-    """Read the headers of a start. Instances of one version of the code have the same plan, which is read once."""
-    (saga_id,) = (value for name, value in headers if name == SAGA_ID)
-    others = tuple((name, value) for name, value in headers if name.startswith("postroom-saga") and name != SAGA_ID)
-    return _read_plan((*others, (SAGA_ID, "")))._replace(id=saga_id)
 
 
 def _refused(code: str, problem: str) -> Refused:

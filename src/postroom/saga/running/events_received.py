@@ -9,7 +9,7 @@ from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST
 from postroom.errors import SagaNotDecodable
 from postroom.rules.failures import Failure, Reason
 from postroom.saga.messages import read_signal
-from postroom.store.saga.values import Received
+from postroom.store.saga.values import Locked, Received
 from postroom.telemetry.saga_events import SagaSignalled, SignalEnd
 
 if TYPE_CHECKING:
@@ -33,8 +33,11 @@ class EventsReceived:
         self._connection = connection
         self._reports = reports
 
-    async def take_up(self, claimed: Claimed, woken: Callable[[], object]) -> Outcome:
-        """Hand the event to its instance, and settle the signal in the same transaction. `woken`: it may be due now."""
+    async def take_up(self, claimed: Claimed, woken: Callable[[], object]) -> Outcome | Locked:
+        """Hand the event to its instance, and settle the signal in the same transaction. `woken`: it may be due now.
+
+        `LOCKED` if somebody else has locked the instance: the signal waits.
+        """
         try:
             signal = read_signal(claimed.message.headers)
         except SagaNotDecodable as error:
@@ -57,6 +60,8 @@ class EventsReceived:
                 return Refused(UNKNOWN_SAGA, problem)
             case Received.LEASE_LOST:
                 return LEASE_LOST
+            case Locked():
+                return received
             case never:
                 assert_never(never)
         self._reports.event(SagaSignalled(self._name, signal.id, signal.event, end))

@@ -7,10 +7,8 @@ holds, nobody else writes.
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 import msgspec
@@ -29,33 +27,35 @@ from postroom.rules.saga_failures import (
     without_event,
 )
 from postroom.rules.saga_plan import Direction, End, Kind, PlannedStep, Run, Undo
+from postroom.rules.saga_state import STEP_MISSING
 from postroom.runtime.calls import call_at_once
 from postroom.saga.context import SagaFailure
-from postroom.saga.data import from_json
 from postroom.saga.running.attempts import Attempts
-from postroom.saga.running.journal import NotBegun, Turning
+from postroom.saga.running.event_search import find_event
+from postroom.saga.running.journal import EarlierCallHangs, NotBegun, Turning
 from postroom.saga.running.left import GIVEN_BACK, LEASE_GONE, WRITTEN, NotTried, RetryLater
 from postroom.saga.running.recorder import Recorder
 from postroom.saga.running.state import InstanceState
 from postroom.saga.running.step_failures import Failed, failed, without_failure
-from postroom.saga.running.stranded import RETRY_STRANDED, STEP_MISSING, Stranded, compensation_of, declared_step
+from postroom.saga.running.stranded import (
+    RETRY_STRANDED,
+    Stranded,
+    compensation_of,
+    declared_step,
+    result_of,
+)
 from postroom.saga.steps import Sleep, Step
 from postroom.store.outbox.leases import new_token
-from postroom.store.saga.values import LOST, Entry, Event, Logged
+from postroom.store.saga.values import LOST, Entry, Logged
 from postroom.telemetry.saga_events import SagaParked, SagaStranded, SagaTurned, StepEnd
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
-
-    from postroom.rules.failures import Classifier
     from postroom.rules.saga_failures import Position
     from postroom.rules.saga_plan import SagaOutcome
     from postroom.saga.messages import Start
     from postroom.saga.running.attempts import Attempted
-    from postroom.saga.running.journal import Journal
     from postroom.saga.running.left import Left
-    from postroom.saga.running.reports import Reports
-    from postroom.saga.saga import Saga
+    from postroom.saga.running.running import Running
     from postroom.store.outbox.leases import Claimed
     from postroom.store.saga.values import Instance
 
@@ -64,24 +64,6 @@ MOST_READS = 3
 DISAGREES = "the record of the saga does not change although its steps are run: look at the tables of its database"
 
 Steps: TypeAlias = Sequence[tuple[PlannedStep, Step[..., Any]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """What all instances of one saga that run in this process have in common."""
-
-    saga: Saga[Any]
-    journal: Journal
-    reports: Reports
-    classifier: Classifier
-    worker: str
-    is_stopping: Callable[[], bool] = lambda: False
-    replace: Callable[[Claimed, Claimed], object] = lambda _old, _new: None
-    """Learns under which claim an instance goes on."""
-    on_parked: Callable[[Claimed, str, str], object] = lambda _claimed, _code, _text: None
-    """Learns why an instance was parked."""
-    tracer: Tracer | None = None
-    """Makes the spans of steps; by default, that of the provider in force."""
 
 
 class _Lost(Exception):
@@ -140,7 +122,7 @@ class InstanceRun:
                 assert_never(never)
 
     async def _forward(self, planned: Sequence[PlannedStep], at: Position) -> Left | None:
-        steps = [(one, declared_step(self._saga, one)) for one in planned]
+        steps = self._declared(planned)
         skipped: list[Entry] = []
         for one, step in steps:
             try:
@@ -160,6 +142,10 @@ class InstanceRun:
             case never:
                 assert_never(never)
 
+    def _declared(self, planned: Sequence[PlannedStep]) -> Steps:
+        """Find what the code declares for these. Raises `Stranded`."""
+        return [(one, declared_step(self._saga, one)) for one in planned]
+
     def _applies(self, step: Step[..., Any]) -> bool:
         """Whether the step runs, by its condition."""
         if step.when is None or self._state.is_waiting(step.name):
@@ -176,8 +162,10 @@ class InstanceRun:
         """Run one step, or all of a group at the same time. All end before the saga moves on."""
         if len(steps) == 1:
             return await self._after(at, [await self._attempts.make(*steps[0], at)])
-        runs = [self._attempts.make(planned, step, at, ends=False) for planned, step in steps]
-        return await self._after(at, await asyncio.gather(*runs))
+        left = await self._after(at, await self._attempts.make_all(steps, at))
+        if left is None and self.claimed.attempts and self._state.are_done(one.name for one, _ in steps):
+            return await self._log((), None)  # the attempts that it took are not those of what comes next
+        return left
 
     async def _back(self, planned: PlannedStep, at: Position) -> Left | None:
         """Run the compensation of a step, with what the step returned."""
@@ -185,7 +173,7 @@ class InstanceRun:
         undo = compensation_of(step, planned)
         value = None
         if len(undo.parameters) > 1:
-            value = _decoded(self._state.results.get(planned.name), step.result_kind, planned.name, "the result of")
+            value = result_of(step, self._state.results.get(planned.name))
         return await self._after(at, [await self._attempts.make(planned, undo, at, value=value)])
 
     async def _wait(self, planned: PlannedStep, step: Step[..., Any], at: Position) -> Left | None:
@@ -197,20 +185,22 @@ class InstanceRun:
             continues=step.on_timeout == "continue",
         )
         due_in = verdict.seconds if isinstance(verdict, KeepWaiting) else 0.0
-        event = await self._journal.wait(self.claimed, planned.name, planned.event, due_in)
-        if event is LOST:
+        found = await find_event(self._journal, self.claimed, planned, step, due_in)
+        if found is LOST:
             raise _Lost
         self._state.note_waiting(planned.name, self._journal.monotonic())
-        if isinstance(event, Event):
-            value = _decoded(event.payload, step.event_kind, planned.name, "the event of")
+        event, value, unreadable = found
+        if event is not None:
             return await self._after(at, [await self._attempts.make(planned, step, at, value=value, event=event)])
         match verdict:
             case KeepWaiting():
+                if unreadable:
+                    self._report_stranded(planned.name, unreadable)
                 return WRITTEN
             case GoOn():
                 return await self._together([(planned, step)], at)
             case Turn() | Park():
-                return await self._stop(verdict, planned, at)
+                return await self._stop(verdict, planned, at, unreadable=unreadable)
             case never:
                 assert_never(never)
 
@@ -252,9 +242,10 @@ class InstanceRun:
             return await self._after_failures(at, failures)
         if Logged.DONE_BEFORE in attempted:
             return await self._read_again(self.claimed)
+        stranded = [one for one in attempted if isinstance(one, Stranded)]
+        if stranded:
+            raise max(stranded, key=lambda one: one.tried)
         for one in attempted:
-            if isinstance(one, Stranded):
-                raise one
             if isinstance(one, NotBegun):
                 return NotTried(one.delay, one.code, one.reason)
         self._reads = 0
@@ -269,16 +260,22 @@ class InstanceRun:
                 *(one.seconds, at.attempts + 1, one.code, one.error),
             )
         if isinstance(verdict, RetryAfter):
-            return RetryLater(verdict.delay, failures[0].code, failures[0].text)
+            hang = [one.error.timeout for one in failures if isinstance(one.error, EarlierCallHangs)]
+            return RetryLater(max([verdict.delay, *hang]), failures[0].code, failures[0].text)
         return await self._stop(verdict, failures[0].step, at, failures)
 
     async def _stop(
-        self, verdict: Turn | Park, step: PlannedStep, at: Position, failures: Sequence[Failed] = ()
+        self,
+        verdict: Turn | Park,
+        step: PlannedStep,
+        at: Position,
+        failures: Sequence[Failed] = (),
+        unreadable: str = "",
     ) -> Left | None:
         """Turn or park. It is this step's fault, unless the verdict names another that failed."""
         at_fault = next((one for one in failures if one.step.name == verdict.step), None)
         if at_fault is None:
-            code, text = without_failure(verdict.why, step, at.claims)
+            code, text = without_failure(verdict.why, step, at.claims, unreadable)
         else:
             step, code, text = at_fault.step, at_fault.code, at_fault.text
         reason = Turning((), step.name, code[:CODE_LENGTH], cut(text))
@@ -318,10 +315,14 @@ class InstanceRun:
     async def _strand(self, stranded: Stranded) -> Left:
         """Leave it for a worker that has the code. No attempt counts."""
         cure = cut(stranded.cure)
-        if not await self._journal.put_back(self.claimed, STEP_MISSING, cure, RETRY_STRANDED):
+        tried = stranded.tried
+        if not await self._journal.put_back(self.claimed, STEP_MISSING, cure, RETRY_STRANDED, tried=tried):
             return LEASE_GONE
-        self._running.reports.event(SagaStranded(self._saga.name, self._state.id, stranded.step, STEP_MISSING, cure))
+        self._report_stranded(stranded.step, cure)
         return WRITTEN
+
+    def _report_stranded(self, step: str, cure: str) -> None:
+        self._running.reports.event(SagaStranded(self._saga.name, self._state.id, step, STEP_MISSING, cut(cure)))
 
     async def _read_again(self, *claims: Claimed) -> Left | None:
         """Read the record under the first of these claims that holds: what was tried may be written after all."""
@@ -345,10 +346,3 @@ class InstanceRun:
         if logged is Logged.WRITTEN:
             self._recorder.written(record)
         return await self._after(self._state.at(self._journal.monotonic()), [logged])
-
-
-def _decoded(value: bytes | None, kind: Any, step: str, what: str) -> Any:
-    try:
-        return None if value is None else from_json(value, kind, f"{what} {step!r}")
-    except SagaNotDecodable as error:
-        raise Stranded(step, str(error)) from error

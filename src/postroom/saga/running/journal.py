@@ -29,6 +29,8 @@ class Record(NamedTuple):
     """The event that a wait took, to be removed."""
     tell: Message | None = None
     """What is sent when the instance ends."""
+    keeps_attempts: bool = False
+    """Others of its group run beside it: their attempts go on counting."""
 
 
 class Turning(NamedTuple):
@@ -49,6 +51,15 @@ class NotBegun(Exception):
         self.delay = delay
         self.code = code
         self.reason = reason
+
+
+class EarlierCallHangs(TimeoutError):
+    """An earlier call of the function has not ended though its time is up, so it is not called: that is an attempt."""
+
+    def __init__(self, step: str, timeout: float) -> None:
+        super().__init__(f"an earlier call of {step!r} still runs although its time is up")
+        self.timeout = timeout
+        """Seconds that the function has: until then, it is not worth another try."""
 
 
 class Journal(Protocol):
@@ -90,10 +101,19 @@ class Journal(Protocol):
         """Change the direction and the token; False if nothing was written."""
         ...
 
-    async def wait(self, claimed: Claimed, step: str, event: str | None, due_in: float) -> Waiting:
+    async def wait(
+        self,
+        claimed: Claimed,
+        step: str,
+        event: str | None,
+        due_in: float,
+        skipped: Sequence[UUID] = (),
+        unreadable: str = "",
+    ) -> Waiting:
         """Look for an event; if there is none, give up the lease until one comes or the time has passed.
 
-        If `due_in` is 0 or less, it only looks.
+        If `due_in` is 0 or less, it only looks. `skipped` are events that were found before, and could not be read:
+        `unreadable` says why, and the instance is listed as stranded by it.
         """
         ...
 
@@ -101,6 +121,9 @@ class Journal(Protocol):
         """Leave the instance to an operator; False if the lease is lost."""
         ...
 
-    async def put_back(self, claimed: Claimed, code: str, text: str, seconds: float) -> bool:
-        """Give up the lease for some seconds without counting an attempt; False if the lease is lost."""
+    async def put_back(self, claimed: Claimed, code: str, text: str, seconds: float, *, tried: bool = False) -> bool:
+        """Give up the lease for some seconds without counting an attempt; False if the lease is lost.
+
+        Nor does this claim count, unless it has `tried` what comes next: who claims it then is not the first to try.
+        """
         ...

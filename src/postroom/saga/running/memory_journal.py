@@ -14,13 +14,14 @@ import msgspec
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
 from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
+from postroom.rules.saga_state import STEP_MISSING
 from postroom.saga.messages import read_start
 from postroom.saga.running.left import NotTried, RetryLater
 from postroom.store.outbox.leases import Claimed, new_token
 from postroom.store.saga.values import LOST, Event, Instance, Logged, StepRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from postroom.message import Message
     from postroom.saga.running.journal import Record, Turning
@@ -94,8 +95,9 @@ class MemoryJournal:
                 self.attempts += 1
                 self._release(Stored.RETRY, delay)
                 self.error = (code, text)
-            case NotTried(delay):
-                self._release(Stored.RETRY if delay else Stored.READY, delay)
+            case NotTried(delay, code, text):
+                self._release(Stored.RETRY if delay else Stored.READY, delay, claims=self.claims - 1)
+                self.error = (code, text) if delay else self.error
             case _:
                 pass
 
@@ -145,7 +147,7 @@ class MemoryJournal:
                 entry.outcome, self.attempts + 1, entry.result, entry.data, 0.0, entry.error_code, entry.error_message
             )
         self.events = [one for one in self.events if one.message_id != record.event]
-        self.attempts, self.claims, self.error = 0, 1, ("", "")
+        self.attempts, self.claims, self.error = self.attempts * record.keeps_attempts, 1, ("", "")
         if record.end is not None:
             self.instance.outcome = record.end
             self.state = None
@@ -171,7 +173,15 @@ class MemoryJournal:
         self.token, self.attempts, self.claims = token, 0, 1
         return True
 
-    async def wait(self, claimed: Claimed, step: str, event: str | None, due_in: float) -> Waiting:
+    async def wait(
+        self,
+        claimed: Claimed,
+        step: str,
+        event: str | None,
+        due_in: float,
+        skipped: Sequence[uuid.UUID] = (),
+        unreadable: str = "",
+    ) -> Waiting:
         """Look for an event; if there is none, give up the lease."""
         if not self._holds(claimed):
             return LOST
@@ -179,10 +189,11 @@ class MemoryJournal:
             self.instance.rows[Direction.FORWARD, step] = StepRow(StepOutcome.WAITING)
             self.began[step] = self._clock
         for one in self.events:
-            if one.name == event:
+            if one.name == event and one.message_id not in skipped:
                 return one
         if due_in > 0:
             self.attempts = 0
+            self.error = (STEP_MISSING, unreadable) if unreadable else ("", "")
             self._release(Stored.SCHEDULED, due_in)
         return None
 
@@ -196,17 +207,17 @@ class MemoryJournal:
         self._release(Stored.DEAD, 0.0)
         return True
 
-    async def put_back(self, claimed: Claimed, code: str, text: str, seconds: float) -> bool:
+    async def put_back(self, claimed: Claimed, code: str, text: str, seconds: float, *, tried: bool = False) -> bool:
         """Give up the lease for some seconds."""
         if not self._holds(claimed):
             return False
         self.error = (code, text)
-        self._release(Stored.SCHEDULED, seconds)
+        self._release(Stored.SCHEDULED, seconds, claims=max(int(tried), self.claims - 1))
         return True
 
     def _holds(self, claimed: Claimed) -> bool:
         return self.state is Stored.READY and self.token == claimed.token
 
-    def _release(self, state: Stored, seconds: float) -> None:
+    def _release(self, state: Stored, seconds: float, claims: int = 0) -> None:
         self.state, self.due = state, self._clock + seconds
-        self.token = self.claims = 0
+        self.token, self.claims = 0, claims

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postroom.rules.saga_plan import SagaOutcome
-    from postroom.saga.running.instance import Running
+    from postroom.saga.running.running import Running
     from postroom.saga.running.state import InstanceState
     from postroom.store.outbox.leases import Claimed
     from postroom.store.saga.values import Event
@@ -64,7 +64,8 @@ class Recorder:
             reports.step(state.id, one.step, one.direction, end, one.seconds, attempts)
         state.enter(record.entries)
         if state.claimed.attempts or state.claimed.claims != 1:
-            self.go_on_as(msgspec.structs.replace(state.claimed, attempts=0, claims=1))
+            kept = state.claimed.attempts if record.keeps_attempts else 0
+            self.go_on_as(msgspec.structs.replace(state.claimed, attempts=kept, claims=1))
         if record.end is not None:
             state.has_ended = True
             reports.ended(state.id, record.end, state.age(self._running.journal.monotonic()))

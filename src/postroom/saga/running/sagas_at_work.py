@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from postroom.compose.transactions import Transactions
+from postroom.errors import InvalidSetting
 from postroom.rules.failures import DEFAULT_CLASSIFIER
 from postroom.runtime.calls import Calls, Words
 from postroom.saga.running.destination import SagaDestination
 from postroom.saga.running.events_received import EventsReceived
-from postroom.saga.running.instance import Running
 from postroom.saga.running.log_writer import LogWriter
 from postroom.saga.running.reports import Reports
+from postroom.saga.running.running import Running
 from postroom.saga.running.step_transactions import StepTransactions
 from postroom.saga.running.stored_journal import StoredJournal
+from postroom.saga.steps import named
 from postroom.store.connections.reconnecting import QUICK
 from postroom.store.connections.shared import SharedConnection
 from postroom.store.saga.saga_store import SagaStore
@@ -67,10 +70,12 @@ class SagasAtWork:
         self._others = database.connect(QUICK)
         self._spare = database.connect()
         """For a saga whose statements wait for locks, so that the others go on."""
+        self._alone = asyncio.Lock() if database.store.names.dialect == "sqlite" else None
+        """For steps on SQLite, which has one writer: they take turns here, where nobody is overtaken or times out."""
         self._shared: Transactions | None = None
         self._opened: list[Transactions] = []
         self._calls: list[Calls] = []
-        self._checks: list[tuple[Transactions, set[bool], Calls]] = []
+        self._checks: list[tuple[Saga[Any], Transactions, Calls]] = []
 
     def destination(self, saga: Saga[Any]) -> SagaDestination:
         """What runs the instances of this saga."""
@@ -92,7 +97,11 @@ class SagasAtWork:
         made: list[SagaDestination] = []
         running = Running(
             saga=saga,
-            journal=StoredJournal(store, others, log, calls, StepTransactions(store, transactions)),
+            journal=StoredJournal(
+                *(store, others, log, calls, StepTransactions(store, transactions)),
+                alone=self._alone,
+                is_stopping=lambda: made[0].is_stopping,
+            ),
             reports=reports,
             classifier=self._classifier,
             worker=self._worker,
@@ -101,7 +110,7 @@ class SagasAtWork:
             replace=lambda old, new: made[0].replace(old, new),  # noqa: PLW0108 - made below
             on_parked=self._call_on_dead(),
         )
-        self._checks.append((transactions, {one.is_async for one in _in_transactions(saga)}, calls))
+        self._checks.append((saga, transactions, calls))
         events = EventsReceived(saga.name, store, others, reports)
         made.append(SagaDestination(running, store, others, log, events, self._concurrency, self._hook))
         return made[0]
@@ -111,9 +120,14 @@ class SagasAtWork:
 
         Raises `InvalidSetting`, `UnusableConnection` or `DatabaseUnreachable`.
         """
-        for transactions, are_async, calls in self._checks:
-            if are_async:
-                await transactions.check(are_async, calls.in_thread)
+        for saga, transactions, calls in self._checks:
+            functions = _in_transactions(saga)
+            for is_async in sorted({one.is_async for one in functions}):
+                try:
+                    await transactions.check({is_async}, calls.in_thread)
+                except InvalidSetting as error:
+                    names = ", ".join(named(one.function) for one in functions if one.is_async is is_async)
+                    raise InvalidSetting(f"saga {saga.name!r} ({names}): {error}") from error
 
     async def close(self) -> None:
         """Close what was opened here. Destinations are closed by their engine's owner."""

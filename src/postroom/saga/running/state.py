@@ -66,6 +66,10 @@ class InstanceState:
         for one in entries:
             self._enter(one.direction, one.step, one.outcome, one.result, one.data)
 
+    def are_done(self, steps: Iterable[str]) -> bool:
+        """Whether it is on record that all of these steps are done."""
+        return all(self.outcomes.get((Direction.FORWARD, step)) is StepOutcome.DONE for step in steps)
+
     def turn(self, entries: Iterable[Entry], failure: SagaFailure) -> None:
         """Note that it goes back from now on, and why."""
         self.enter(entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from postroom.runtime.calls import Call
+from postroom.runtime.call import Call
 from postroom.telemetry.running_spans import step_span
 
 if TYPE_CHECKING:
@@ -39,14 +39,15 @@ class StepCall(Call):
         direction: Direction,
         *,
         timeout: float,
-        context: Callable[[Any], SagaContext[Any]],
+        context: Callable[[str, Direction, Any], SagaContext[Any]],
         value: Any = None,
         tracer: Tracer | None = None,
         progress: list[bool] | None = None,
     ) -> None:
-        """`context` makes one for a connection; `value` is an event or a result, for a function that takes one.
+        """`context` makes one for a step, a direction and a connection.
 
-        `tracer` makes the span that the function runs in, in the trace of who started the saga.
+        `value` is an event or a result, for a function that takes one. `tracer` makes the span that the function
+        runs in, in the trace of who started the saga.
         """
         super().__init__(
             is_async=action.is_async, timeout=timeout, subjects=frozenset({(claimed.position, step, direction)})
@@ -88,14 +89,14 @@ class StepCall(Call):
 
     def run(self, connection: Any) -> Returned:
         """Call a sync function."""
-        context, started = self._context(connection), time.monotonic()
+        context, started = self._context(self.step, self.direction, connection), time.monotonic()
         with self._span(context), self.in_function():
             value = self.action.call(context, self._value)
         return Returned(context, value, time.monotonic() - started)
 
     async def arun(self, connection: Any) -> Returned:
         """Call an async function."""
-        context, started = self._context(connection), time.monotonic()
+        context, started = self._context(self.step, self.direction, connection), time.monotonic()
         with self._span(context), self.in_function():
             value = await self.action.call(context, self._value)
         return Returned(context, value, time.monotonic() - started)

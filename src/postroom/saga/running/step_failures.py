@@ -9,6 +9,7 @@ from postroom.errors import InvalidMessage, InvalidSetting, Refused
 from postroom.rules import failures
 from postroom.rules.failures import Failure
 from postroom.rules.saga_failures import StepFailure, Why
+from postroom.saga.running.journal import EarlierCallHangs
 from postroom.store.sql.db_errors import reason
 from postroom.telemetry.tracebacks import raised_at
 
@@ -59,7 +60,7 @@ def failed(
 ) -> Failed:
     """Classify what a function raised."""
     if isinstance(error, Refused):
-        return Failed(step, action, error, error.code, error.text or error.code, Failure.PERMANENT, seconds)
+        return Failed(step, action, error, error.code, error.text, Failure.PERMANENT, seconds)
     code = failures.reason_code(error, classifier)
     failure = failures.classify(code, classifier)
     if isinstance(error, (*action.permanent, InvalidMessage, InvalidSetting, StepMisused)):
@@ -70,7 +71,7 @@ def failed(
 
 def _text(error: Exception, timeout: float) -> str:
     """What an error says, after its class: many, such as KeyError, say little without it."""
-    if isinstance(error, StepMisused):
+    if isinstance(error, StepMisused | EarlierCallHangs):
         return str(error)
     if isinstance(error, TimeoutError) and not str(error):
         return f"it did not end within {timeout:g} s"
@@ -79,13 +80,14 @@ def _text(error: Exception, timeout: float) -> str:
     return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
-def without_failure(why: Why, step: PlannedStep, claims: int) -> tuple[str, str]:
-    """Code and text where a saga turns or parks although no function has failed."""
+def without_failure(why: Why, step: PlannedStep, claims: int, unreadable: str = "") -> tuple[str, str]:
+    """Code and text where a saga turns or parks although no function has failed. `unreadable`: what an event was."""
     match why:
         case Why.DEADLINE:
             return DEADLINE, f"the saga's deadline passed before {step.name!r} was done"
         case Why.TIMED_OUT:
-            return NO_EVENT, f"no event {step.event!r} came in time"
+            text = f"no event {step.event!r} came in time"
+            return NO_EVENT, f"{text} that can be read: {unreadable}" if unreadable else text
         case _:
             text = f"claimed {claims} times without progress at {step.name!r}: workers may have died of it"
             return ABANDONED, text

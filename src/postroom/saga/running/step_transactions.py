@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting, PostroomError
 from postroom.runtime.calls import CannotCall
-from postroom.saga.running.transaction_guards import AsyncGuard, SyncGuard, ending_explained, explained
+from postroom.saga.running.step_failures import StepMisused
+from postroom.saga.running.transaction_guards import AsyncGuard, SyncGuard, explained
 from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.saga.values import Logged
-from postroom.store.sql.db_errors import is_denied, is_lost_connection, is_missing_table, is_undone, reason
+from postroom.store.sql.db_errors import is_denied, is_lost_connection, is_missing_table, is_timeout, is_undone, reason
 from postroom.store.sql.steps import arun, run
 from postroom.telemetry.tracebacks import AFTERWARDS
 
@@ -43,9 +44,9 @@ class StepTransactions:
 
     `run` and `arun` call the function and write its record last, so that only the commit follows. They return what
     became of it: unless it is `WRITTEN`, nothing stays. They raise what the function or the database raised,
-    `CannotCall` if no transaction could be opened, `TimeoutError` if the call is late by then, `StepMisused` if the
-    function has ended the transaction, and `WrongDatabase`; then nothing stays either, unless the answer to the commit
-    was lost (`StepCall.may_be_committed`).
+    `CannotCall` if no transaction could be opened or the record is locked, `TimeoutError` if the call is late by then,
+    `StepMisused` if the function has ended the transaction, and `WrongDatabase`; then nothing stays either, unless the
+    answer to the commit was lost (`StepCall.may_be_committed`).
     """
 
     def __init__(self, store: SagaStore, transactions: Transactions) -> None:
@@ -60,7 +61,7 @@ class StepTransactions:
                 with _at_home():
                     _require_lease(is_held=run(self._begin(call, kind.dialect), kind.execute))
                 guard = SyncGuard(connection, kind)
-                with ending_explained():
+                with guard.watching():
                     returned = call.run(connection)
                 guard.check()
                 call.check_time()
@@ -82,7 +83,7 @@ class StepTransactions:
                         _require_lease(is_held=await arun(self._begin(call, kind.dialect), kind.execute))
                     guard = AsyncGuard(connection, kind)
                     await guard.begin()
-                    with ending_explained():
+                    with guard.watching():
                         returned = await call.arun(connection)
                     await guard.check()
                     call.check_time()
@@ -105,7 +106,10 @@ class StepTransactions:
 
     def _log(self, call: StepCall, record: Record) -> Steps[Logged]:
         logged = yield from self._store.log(
-            call.claimed, record.entries, record.end, event=record.event, tell=record.tell
+            *(call.claimed, record.entries, record.end),
+            event=record.event,
+            tell=record.tell,
+            keeps_attempts=record.keeps_attempts,
         )
         if logged is Logged.LEASE_LOST:
             yield from self._require_saga(call)
@@ -138,6 +142,8 @@ def _at_home() -> Iterator[None]:
         if is_missing_table(error) or is_denied(error):
             problem = f"the transactions of steps cannot write the saga's log ({type(error).__name__}): {_REMEDY}"
             raise WrongDatabase(problem) from error
+        if is_timeout(error):  # as while an operator has the saga in hand: no fault of the function
+            raise CannotCall(f"the step's log cannot be written now: {reason(error)}") from error
         raise explained(error) from error
 
 
@@ -154,7 +160,7 @@ def _explaining(call: StepCall) -> Iterator[None]:
         if not (call.is_in_function or call.has_returned or _is_understood(error)):
             text = f"the transaction of {call.step!r} cannot be opened: {type(error).__name__}: {reason(error)}"
             raise CannotCall(text) from error
-        if call.has_returned and not isinstance(error, _RollBack | TimeoutError):
+        if call.has_returned and not isinstance(error, _RollBack | TimeoutError | PostroomError | StepMisused):
             error.add_note(AFTERWARDS)
         raise
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from postroom.errors import SagaNotDecodable
+from postroom.saga.data import from_json
+
 if TYPE_CHECKING:
     from postroom.rules.saga_plan import PlannedStep
     from postroom.saga.saga import Saga
     from postroom.saga.steps import Compensation, Step
 
-STEP_MISSING = "STEP_MISSING"
 RETRY_STRANDED = 30.0
 """Seconds until a stranded instance is looked at again: another worker may have its code."""
 
@@ -17,8 +19,10 @@ RETRY_STRANDED = 30.0
 class Stranded(Exception):
     """The instance cannot go on with the code of this worker."""
 
-    def __init__(self, step: str, cure: str) -> None:
+    def __init__(self, step: str, cure: str, *, tried: bool = False) -> None:
+        """`tried`: a call was made, and may have had its effect."""
         super().__init__(cure)
+        self.tried = tried
         self.step = step
         self.cure = cure
 
@@ -50,3 +54,11 @@ def compensation_of(step: Step[..., Any], planned: PlannedStep) -> Compensation[
             f"declare it again with @{planned.name}.compensation",
         )
     return step.undo
+
+
+def result_of(step: Step[..., Any], encoded: bytes | None) -> Any:
+    """What a step returned, for its compensation. Raises `Stranded`."""
+    try:
+        return None if encoded is None else from_json(encoded, step.result_kind, f"the result of {step.name!r}")
+    except SagaNotDecodable as error:
+        raise Stranded(step.name, str(error)) from error

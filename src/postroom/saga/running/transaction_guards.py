@@ -5,12 +5,14 @@ Its effects would then be committed without the step's log, or gone while the lo
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import asyncio
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from postroom.saga.running.step_failures import StepMisused
+from postroom.saga.running.transaction_watch import TransactionWatch, watch_of
 from postroom.store.connections.async_kinds import Asyncpg, SQLAlchemyAsyncConnection, SQLAlchemyAsyncSession
-from postroom.store.connections.sync_kinds import Django, SQLAlchemyConnection, SQLAlchemySession
+from postroom.store.connections.sync_kinds import SQLAlchemyConnection, SQLAlchemySession
 from postroom.store.sql.db_errors import is_aborted, is_lost_connection, is_undone
 from postroom.store.sql.steps import Query
 
@@ -32,33 +34,44 @@ BEGIN, END = "SAVEPOINT postroom_step", "RELEASE SAVEPOINT postroom_step"
 
 
 class SyncGuard:
-    """Watches a sync connection's transaction: SQLAlchemy tells; elsewhere a savepoint does, which ends with it."""
+    """Watches a sync connection's transaction: a savepoint tells, which ends with it.
+
+    PostgreSQL under SQLAlchemy is watched statement by statement instead, which costs no round trip.
+    """
 
     def __init__(self, connection: Any, kind: SyncKind) -> None:
         self._connection = connection
         self._kind = kind
         self._transaction: Any = None
+        self._watch: TransactionWatch | None = None
         if isinstance(kind, SQLAlchemyConnection):
             # One that begins by itself has not begun yet, where nothing was executed before.
             self._transaction = kind.connection.get_transaction() or kind.connection.begin()
-        elif not isinstance(kind, Django):  # which refuses by itself
+            self._watch = watch_of(kind.connection)
+        if self._watch is None:
             kind.execute(Query(BEGIN))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Wrap the function."""
+        with ending_explained(), _watched(self._watch, self._kind.connection):
+            yield
 
     def check(self) -> None:
         """Write what an ORM has not written yet. Raises `StepMisused` if the transaction is not the same any more."""
+        transaction = None
         try:
+            _require(self._watch is None or not self._watch.has_ended)
             if isinstance(self._kind, SQLAlchemySession):
                 self._connection.flush()  # its writes could wait for locks while others wait for ours
                 transaction = self._connection.connection().get_transaction()
             elif isinstance(self._kind, SQLAlchemyConnection):
                 transaction = self._kind.connection.get_transaction()
-            else:
-                transaction = None
-                if not isinstance(self._kind, Django):
-                    self._kind.execute(Query(END))
+            _require(transaction is self._transaction)
+            if self._watch is None:
+                self._kind.execute(Query(END))
         except Exception as error:
             raise explained(error) from error
-        _require(transaction is self._transaction)
 
 
 class AsyncGuard:
@@ -68,6 +81,7 @@ class AsyncGuard:
         self._connection = connection
         self._kind = kind
         self._transaction: Any = None
+        self._watch: TransactionWatch | None = None
 
     async def begin(self) -> None:
         """Look at the transaction before the function gets it."""
@@ -75,25 +89,45 @@ class AsyncGuard:
             if not self._kind.connection.in_transaction():
                 await self._kind.connection.begin()
             self._transaction = self._kind.connection.sync_connection.get_transaction()
-        elif not isinstance(self._kind, Asyncpg):
+            self._watch = watch_of(self._kind.connection.sync_connection)
+        elif isinstance(self._kind, Asyncpg):
+            self._watch = TransactionWatch(self._kind.connection.is_in_transaction)
+        if self._watch is None:
             await self._kind.execute(Query(BEGIN))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Wrap the function."""
+        with ending_explained():
+            if self._watch is not None and isinstance(self._kind, Asyncpg):
+                with self._watch.of_asyncpg(self._kind.connection):
+                    yield
+            else:
+                with _watched(self._watch, getattr(self._kind.connection, "sync_connection", None)):
+                    yield
 
     async def check(self) -> None:
         """Write what an ORM has not written yet. Raises `StepMisused` if the transaction is not the same any more."""
         transaction = None
         try:
+            if isinstance(self._kind, Asyncpg) and self._watch is not None:
+                await asyncio.sleep(0)  # the last statement may not have been looked at
+                self._watch.look()
+            _require(self._watch is None or not self._watch.has_ended)
             if isinstance(self._kind, SQLAlchemyAsyncSession):
                 await self._connection.flush()
                 transaction = (await self._connection.connection()).sync_connection.get_transaction()
             elif isinstance(self._kind, SQLAlchemyAsyncConnection):
                 transaction = self._kind.connection.sync_connection.get_transaction()
-            elif isinstance(self._kind, Asyncpg):
-                _require(not await self._kind.autocommits())
-            else:
+            _require(transaction is self._transaction)
+            if self._watch is None:
                 await self._kind.execute(Query(END))
         except Exception as error:
             raise explained(error) from error
-        _require(transaction is self._transaction)
+
+
+def _watched(watch: TransactionWatch | None, connection: Any) -> AbstractContextManager[None]:
+    return nullcontext() if watch is None else watch.of_sqlalchemy(connection, lambda: _require(False))  # noqa: FBT003
 
 
 def explained(error: Exception) -> Exception:

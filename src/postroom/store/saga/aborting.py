@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postroom.errors import UnusableConnection
 from postroom.rules.failures import cut
 from postroom.rules.lifecycle import Stored
 from postroom.rules.naming import SAGA_PLAN, saga_key
@@ -17,6 +18,7 @@ from postroom.store.sql.states import in_state, ready
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
+    from postroom.rules.saga_plan import Plan
     from postroom.store.saga.step_log import StepLog
 
 ABORTED = "ABORTED"
@@ -33,7 +35,8 @@ class Aborting:
         """Turn an instance back, in the transaction that is open on the caller's connection.
 
         A step that is running cannot commit any more. Unless it is `ABORTED` nothing is written. Raises
-        `SagaNotDecodable` if its plan cannot be read.
+        `SagaNotDecodable` if its plan cannot be read, and `UnusableConnection` if the transaction cannot see whether
+        it has passed its pivot.
         """
         sql = self._sql
         found = yield Query(
@@ -49,23 +52,45 @@ class Aborting:
         """Lock the delivery; only then read what is on record, in statements of their own."""
         sql = self._sql
         state = yield from sql.lock_in_any_state(position)
-        found = yield Query(f"SELECT direction, outcome, id FROM {sql.saga} WHERE position = :at", {"at": position})
+        found = yield Query(
+            f"SELECT direction, outcome, id FROM {sql.saga} WHERE position = :at{sql.latest}", {"at": position}
+        )
         if not found.rows:
             return Aborted.UNKNOWN
         direction, outcome, identifier = found.rows[0]
-        if state is None or outcome != SagaOutcome.OPEN:
+        if outcome != SagaOutcome.OPEN:
             return Aborted.ENDED
+        if state is None:
+            return Aborted.LOST
         if direction == Direction.BACK:
             return Aborted.ALREADY_BACK
-        known = (yield from self._log.on_record([position]))[position]
-        plan = plan_from_header(header)
-        # Of a parked one an operator has seen whether its pivot happened.
-        if past_pivot(plan, known) or (state is not Stored.DEAD and pivot_may_have_happened(plan, known)):
+        if (yield from self._is_bound(position, plan_from_header(header), state)):
             return Aborted.PAST_PIVOT
         yield from self._turn(position, state, note)
         details = {"saga": sql.saga_name, "id": text(identifier)}
         yield from audit(sql.names, ABORT, note, [(position, message, details)])
         return Aborted.ABORTED
+
+    def _is_bound(self, position: int, plan: Plan, state: Stored) -> Steps[bool]:
+        """Whether it only goes forward. Raises `UnusableConnection`."""
+        if not any(step.pivot for step in plan):
+            return False
+        yield from self._require_the_present()
+        known = (yield from self._log.on_record([position], self._sql.latest))[position]
+        # Of a parked one an operator has seen whether its pivot happened.
+        return past_pivot(plan, known) or (state is not Stored.DEAD and pivot_may_have_happened(plan, known))
+
+    def _require_the_present(self) -> Steps[None]:
+        """Refuse a transaction that sees steps only if they were done before it began."""
+        if self._sql.names.dialect != "postgresql":
+            return  # there, a lock or `latest` shows what is
+        found = yield Query("SELECT current_setting('transaction_isolation')")
+        isolation = text(found.rows[0][0])
+        if isolation in {"repeatable read", "serializable"}:
+            raise UnusableConnection(
+                f"a transaction in {isolation.upper()} cannot see whether the saga has passed its pivot since the "
+                "transaction began: abort it in one in READ COMMITTED, or with `postroom sagas abort`"
+            )
 
     def _turn(self, position: int, state: Stored, note: Note) -> Steps[None]:
         sql = self._sql

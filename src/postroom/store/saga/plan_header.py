@@ -6,6 +6,7 @@ that is set is left out.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,8 +37,12 @@ def plan_to_header(plan: Plan) -> str:
     return msgspec.json.encode([_shortened(step) for step in plan]).decode()
 
 
+@lru_cache(maxsize=1024)
 def plan_from_header(header: str) -> Plan:
-    """The plan of an instance. Raises `SagaNotDecodable` if this version cannot read it."""
+    """The plan of an instance. Raises `SagaNotDecodable` if this version cannot read it.
+
+    Instances of one version of the code have the same plan, which is read once.
+    """
     try:
         rows = _DECODER.decode(header)
     except msgspec.DecodeError as error:

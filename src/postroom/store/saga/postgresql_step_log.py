@@ -56,12 +56,12 @@ class PostgreSQLStepLog(StepLog):
             return (yield from super().log_many(items))
         query = self._statement(items)
         [row] = yield from self.sql.statement(query.text, query.params)
-        return _logged(items, *row)
+        return (yield from self.locked_or_lost(items, _logged(items, *row)))
 
-    def write(self, items: Sequence[LogItem]) -> Steps[list[Logged]]:
+    def write(self, items: Sequence[LogItem], *, skip_locked: bool = False) -> Steps[list[Logged]]:
         """Write what is held and not on record yet, in the caller's transaction."""
-        if not _is_simple(items):
-            return (yield from super().write(items))
+        if not skip_locked or not _is_simple(items):
+            return (yield from super().write(items, skip_locked=skip_locked))
         found = yield self._statement(items)
         logged = _logged(items, *found.rows[0])
         yield from self._tell_of(items, logged)
@@ -93,11 +93,12 @@ class PostgreSQLStepLog(StepLog):
                 **{name: value for name, [value] in fields.items()},
             },
         )
-        [[held, written, unclean]] = found.rows
+        [[locked, written, unclean]] = found.rows
         if not written:
-            return Logged.DONE_BEFORE if held else Logged.LEASE_LOST
+            return Logged.DONE_BEFORE if locked else Logged.LEASE_LOST
         if unclean and item.end is None:
-            yield from self.go_on([Held(item.claimed.position, item.claimed.token, 1, 1, "")])
+            held = Held(item.claimed.position, item.claimed.token, 1, 1, "")
+            yield from self.go_on([held], keeps_attempts=item.keeps_attempts)
         return Logged.WRITTEN
 
     def _statement(self, items: Sequence[LogItem]) -> Query:
@@ -107,6 +108,7 @@ class PostgreSQLStepLog(StepLog):
             "queue": self.sql.queue,
             **deliveries_given([item.claimed for item in items]),
             **{name: _ARRAYS[_ENTRY[name]](values) for name, values in fields.items()},
+            "kept": numbers([int(item.keeps_attempts) for item in items]),
             "expected": len(items),
         }
         if ends:
@@ -127,11 +129,12 @@ class PostgreSQLStepLog(StepLog):
             SELECT count(*), (SELECT count(*) FROM written), bool_or(unclean) FROM held"""
 
     def _make_for_many(self, *, ends: bool) -> str:
+        given = given_deliveries(**_ENTRY, kept="smallint", **({"ends": "smallint"} if ends else {}))
         return f"""
-            WITH {given_deliveries(**_ENTRY, **({"ends": "smallint"} if ends else {}))}, held AS MATERIALIZED (
+            WITH {given}, held AS MATERIALIZED (
                 SELECT given.*, d.attempts, {_UNCLEAN}
                 FROM given JOIN {self.sql.delivery} d ON {IS_GIVEN} AND d.token = given.token
-                ORDER BY d.position FOR UPDATE OF d
+                ORDER BY d.position FOR UPDATE OF d SKIP LOCKED
             ), written AS ({self._entries({name: f"held.{name}" for name in _ENTRY})}
             ), clean AS ({self._progress("held.ends = 0" if ends else "true")}
             ){self._ends() if ends else ""}
@@ -160,8 +163,8 @@ class PostgreSQLStepLog(StepLog):
     def _progress(self, goes_on: str) -> str:
         """Forget attempts, claims and error: what made progress has not failed."""
         return f"""
-                UPDATE {self.sql.delivery} d SET attempts = 0, claims = 1, error_code = '', error_message = '',
-                    failed_at = {self.sql.dialect.never}
+                UPDATE {self.sql.delivery} d SET attempts = d.attempts * held.kept, claims = 1, error_code = '',
+                    error_message = '', failed_at = {self.sql.dialect.never}
                 FROM held WHERE {IS_GIVEN.replace("given.", "held.")} AND held.unclean AND {goes_on}
                 AND (held.position, held.direction, held.step) IN (SELECT position, direction, step FROM written)"""
 

@@ -84,8 +84,11 @@ class Reading:
         return instances
 
     def holds(self, claimed: Claimed) -> Steps[bool]:
-        """Whether the token still holds the delivery. Waits until whatever was about to commit under it has ended."""
-        return bool((yield from self._sql.lock([claimed])))
+        """Whether the token still holds the delivery, which is locked then. Only in `unless_locked`.
+
+        Whatever was about to commit under the token has ended.
+        """
+        return (yield from self._sql.lock_now(claimed)) is not None
 
     def begin(self, claimed: Claimed) -> Steps[bool]:
         """Come first in a step's transaction; False if the lease is lost.

@@ -45,15 +45,16 @@ class StepLog:
         *,
         event: UUID | None = None,
         tell: Message | None = None,
+        keeps_attempts: bool = False,
     ) -> Steps[Logged]:
         """Write entries, and the end of the instance, last in the transaction that is open on the caller's connection.
 
         Unless it is `WRITTEN`, the caller rolls back. Until the transaction ends nobody else can claim the instance. An
         entry replaces a row that waits; any other row of its step and direction means that it was done before. `event`
-        is removed: the step has taken it. `tell` is added if the instance ends.
+        is removed: the step has taken it. `tell` is added if the instance ends. `keeps_attempts`: see `LogItem`.
         """
         try:
-            logged = yield from self.write_one(LogItem(claimed, entries, end, tell))
+            logged = yield from self.write_one(LogItem(claimed, entries, end, tell, keeps_attempts))
         except Exception as error:
             if not is_duplicate_entry(error):
                 raise
@@ -63,19 +64,39 @@ class StepLog:
         return logged
 
     def log_many(self, items: Sequence[LogItem]) -> Steps[list[Logged]]:
-        """Write the entries of many instances in a transaction of its own. One that is refused stops no other."""
+        """Write the entries of many instances in a transaction of its own. One that is refused stops no other.
+
+        Nor does one that somebody else has locked: nothing is written for it, and it is `LOCKED`.
+        """
         if not items:
             return []
-        return (yield from self.sql.transaction(self.write, items))
+        return (yield from self.sql.transaction(self._write_unlocked, items))
+
+    def _write_unlocked(self, items: Sequence[LogItem]) -> Steps[list[Logged]]:
+        return (yield from self.locked_or_lost(items, (yield from self.write(items, skip_locked=True))))
+
+    def locked_or_lost(self, items: Sequence[LogItem], logged: list[Logged]) -> Steps[list[Logged]]:
+        """Tell those that were left out because they are locked from those whose lease is lost."""
+        lost = [item.claimed for item, one in zip(items, logged, strict=True) if one is Logged.LEASE_LOST]
+        if not lost:
+            return logged
+        held = yield from self.sql.held(lost)
+        return [
+            Logged.LOCKED if one is Logged.LEASE_LOST and item.claimed.lease in held else one
+            for item, one in zip(items, logged, strict=True)
+        ]
 
     def write_one(self, item: LogItem) -> Steps[Logged]:
         """`write` for one instance. Unless it is `WRITTEN`, the caller rolls back."""
         [logged] = yield from self.write([item])
         return logged
 
-    def write(self, items: Sequence[LogItem]) -> Steps[list[Logged]]:
-        """Write what is held and not on record yet. Several items may belong to one instance."""
-        held = yield from self.sql.lock([item.claimed for item in items])
+    def write(self, items: Sequence[LogItem], *, skip_locked: bool = False) -> Steps[list[Logged]]:
+        """Write what is held and not on record yet. Several items may belong to one instance.
+
+        `skip_locked`: what somebody else has locked counts as not held.
+        """
+        held = yield from self.sql.lock([item.claimed for item in items], skip_locked=skip_locked)
         known = yield from self.on_record({position for position, _ in held})
         outcomes: list[Logged] = []
         rows: list[_Row] = []
@@ -87,17 +108,19 @@ class StepLog:
         yield from self._write_rows(rows)
         written = [item for item, logged in zip(items, outcomes, strict=True) if logged is Logged.WRITTEN]
         ended = {item.claimed.lease for item in written if item.end is not None}
+        kept = {item.claimed.lease for item in written if item.keeps_attempts}
         going_on = {item.claimed.lease for item in written} - ended
-        yield from self.go_on([held[lease] for lease in sorted(going_on)])
+        yield from self.go_on([held[lease] for lease in sorted(going_on - kept)])
+        yield from self.go_on([held[lease] for lease in sorted(going_on & kept)], keeps_attempts=True)
         yield from self._end([(held[item.claimed.lease], item) for item in written if item.end is not None])
         return outcomes
 
-    def on_record(self, positions: Iterable[int]) -> Steps[dict[int, Known]]:
-        """What is on record of these instances, whose deliveries are locked."""
+    def on_record(self, positions: Iterable[int], latest: str = "") -> Steps[dict[int, Known]]:
+        """What is on record of these instances, whose deliveries are locked. `latest`: see `SagaTables`."""
         known: dict[int, Known] = {position: {} for position in positions}
         for some in chunks(sorted(known)):
             source, params = self.sql.at(self.sql.step, some)
-            found = yield Query(f"SELECT position, direction, step, outcome {source}", params)
+            found = yield Query(f"SELECT position, direction, step, outcome {source}{latest}", params)
             for position, direction, step, outcome in found.rows:
                 known[position][Direction(direction), step] = StepOutcome(outcome)
         return known
@@ -154,12 +177,13 @@ class StepLog:
             "text": cut(entry.error_message),
         }
 
-    def go_on(self, held: Sequence[Held]) -> Steps[None]:
+    def go_on(self, held: Sequence[Held], *, keeps_attempts: bool = False) -> Steps[None]:
         """Forget attempts, claims and error of those that have any: what made progress has not failed."""
         sql = self.sql
+        attempts = "" if keeps_attempts else "attempts = 0, "
         for some in chunks([one.position for one in held if not one.clean]):
             yield Query(
-                f"UPDATE {sql.delivery_by_key} SET attempts = 0, claims = 1, error_code = '', error_message = '', "
+                f"UPDATE {sql.delivery_by_key} SET {attempts}claims = 1, error_code = '', error_message = '', "
                 f"failed_at = {sql.dialect.never} WHERE {ready()} AND queue = :queue AND lane = {NO_LANE} "
                 f"AND position IN ({whole_numbers(some)})",
                 {"queue": sql.queue},

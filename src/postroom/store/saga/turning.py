@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from postroom.store.outbox.leases import Claimed
     from postroom.store.saga.step_log import StepLog
-    from postroom.store.saga.values import Entry
+    from postroom.store.saga.values import Entry, Locked
 
 PARKED = "saga_parked"
 
@@ -37,7 +37,7 @@ class Turning:
         *,
         token: int,
         aborted_by: str = "",
-    ) -> Steps[bool]:
+    ) -> Steps[bool | Locked]:
         """Change the direction to back, in a transaction of its own. The lease stays, under a new token.
 
         A function that timed out may still be running, and would commit its step under the old token, never to be
@@ -46,17 +46,17 @@ class Turning:
         """
         sql = self._sql
         reason = {"step": failed_step, "code": cut(code, CODE_LENGTH), "text": cut(text), "by": cut(aborted_by, 255)}
-        return (yield from sql.transaction(self._turn, claimed, entries, token, reason))
+        return (yield from sql.unless_locked(self._turn, claimed, entries, token, reason))
 
     def _turn(self, claimed: Claimed, entries: Sequence[Entry], token: int, reason: dict[str, str]) -> Steps[bool]:
         sql = self._sql
-        held = yield from sql.lock([claimed])
-        if not held:
+        held = yield from sql.lock_now(claimed)
+        if held is None:
             return False
         known = (yield from self._log.on_record([claimed.position]))[claimed.position]
         if repeats(entries, known):
             return False
-        yield from self._log.write_entries(held[claimed.lease], known, entries)
+        yield from self._log.write_entries(held, known, entries)
         yield Query(
             f"UPDATE {sql.saga} SET direction = {int(Direction.BACK)}, failed_step = :step, error_code = :code, "
             "error_message = :text, aborted_by = :by WHERE position = :position",
@@ -69,16 +69,16 @@ class Turning:
         )
         return True
 
-    def park(self, claimed: Claimed, step: str, code: str, text: str, attempted: bool) -> Steps[bool]:  # noqa: FBT001 - as in `Dead`
+    def park(self, claimed: Claimed, step: str, code: str, text: str, attempted: bool) -> Steps[bool | Locked]:  # noqa: FBT001 - as in `Dead`
         """Leave the instance to an operator, with an audit record; False if the lease is lost."""
-        return (yield from self._sql.transaction(self._park, claimed, step, code, text, attempted))
+        return (yield from self._sql.unless_locked(self._park, claimed, step, code, text, attempted))
 
     def _park(self, claimed: Claimed, step: str, code: str, text: str, attempted: bool) -> Steps[bool]:  # noqa: FBT001
         sql = self._sql
-        held = yield from sql.lock([claimed])
-        if not held:
+        held = yield from sql.lock_now(claimed)
+        if held is None:
             return False
-        attempts = held[claimed.lease].attempts + int(attempted)
+        attempts = held.attempts + int(attempted)
         error = {"code": cut(code, CODE_LENGTH), "text": cut(text)}
         yield Query(
             f"UPDATE {sql.delivery_by_key} SET {becomes(Transition.EXHAUST)}, attempts = :attempts, claims = 0, "
@@ -96,18 +96,23 @@ class Turning:
         yield from audit(sql.names, PARKED, Note(), [(claimed.position, str(claimed.message.id), details)])
         return True
 
-    def put_back(self, claimed: Claimed, code: str, text: str, seconds: float) -> Steps[bool]:
-        """Give up the lease for some seconds: neither an attempt nor this claim counts. False if the lease is lost."""
-        return (yield from self._sql.transaction(self._put_back, claimed, code, text, seconds))
+    def put_back(
+        self, claimed: Claimed, code: str, text: str, seconds: float, *, tried: bool = False
+    ) -> Steps[bool | Locked]:
+        """Give up the lease for some seconds: neither an attempt nor this claim counts. False if the lease is lost.
 
-    def _put_back(self, claimed: Claimed, code: str, text: str, seconds: float) -> Steps[bool]:
+        `tried`: one claim stays, however often that happens, so that the next one is not taken for the first to try.
+        """
+        return (yield from self._sql.unless_locked(self._put_back, claimed, code, text, seconds, int(tried)))
+
+    def _put_back(self, claimed: Claimed, code: str, text: str, seconds: float, least: int) -> Steps[bool]:
         sql = self._sql
-        held = yield from sql.lock([claimed])
-        if not held:
+        held = yield from sql.lock_now(claimed)
+        if held is None:
             return False
         yield Query(
             f"UPDATE {sql.delivery_by_key} SET {becomes(Transition.WAIT)}, due = {sql.dialect.later(':seconds')}, "
-            "claims = CASE WHEN claims > 0 THEN claims - 1 ELSE 0 END, "
+            f"claims = CASE WHEN claims > {least} THEN claims - 1 ELSE {least} END, "
             f"failed_at = {sql.now}, error_code = :code, error_message = :text, {sql.free()} "
             f"WHERE {ready()} AND {sql.one}",
             {

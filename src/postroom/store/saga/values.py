@@ -72,15 +72,28 @@ class Logged(Enum):
     """Somebody else has the delivery: roll back."""
     DONE_BEFORE = auto()
     """A step is already on record: roll back, and read the instance again."""
+    LOCKED = auto()
+    """Somebody else has locked the delivery for now. Only where many are written, so that none waits for another."""
 
 
-class LogItem(msgspec.Struct, frozen=True):
+class Locked(Enum):
+    """Somebody else has locked the delivery for now. Nothing is done: come again."""
+
+    LOCKED = auto()
+
+
+LOCKED = Locked.LOCKED
+
+
+class LogItem(msgspec.Struct, frozen=True, gc=False):
     """Entries of one instance, to be written in one statement with those of others."""
 
     claimed: Claimed
     entries: Sequence[Entry]
     end: SagaOutcome | None = None
     tell: Message | None = None
+    keeps_attempts: bool = False
+    """Others of its group are not done: their attempts go on counting."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -119,6 +132,8 @@ class Aborted(Enum):
     UNKNOWN = auto()
     """There is no such instance, or it was removed after its end."""
     ENDED = auto()
+    LOST = auto()
+    """It is open, and somebody has deleted its delivery."""
     ALREADY_BACK = auto()
     """It is being compensated."""
     PAST_PIVOT = auto()

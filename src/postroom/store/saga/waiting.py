@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from postroom.rules.failures import cut
 from postroom.rules.lifecycle import Stored, Transition
 from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
+from postroom.rules.saga_state import STEP_MISSING
 from postroom.store.saga.step_log import DONE
-from postroom.store.saga.values import LOST, Entry, Event, Received, Waiting
+from postroom.store.saga.values import LOST, Entry, Event, Locked, Received, Waiting
 from postroom.store.sql.dialect import text
 from postroom.store.sql.rows import as_bytes
 from postroom.store.sql.states import becomes, in_state, ready
-from postroom.store.sql.steps import Query, Steps
+from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postroom.store.outbox.leases import Claimed
     from postroom.store.saga.starting import Starting
     from postroom.store.saga.step_log import StepLog
@@ -26,18 +30,30 @@ class WaitingForEvents:
         self._sql = log.sql
         self._log = log
         self._starting = starting
+        self._as_id = "::text::uuid" if log.sql.names.dialect == "postgresql" else ""
 
-    def wait(self, claimed: Claimed, step: str, event: str | None, due_in: float) -> Steps[Waiting]:
+    def wait(
+        self,
+        claimed: Claimed,
+        step: str,
+        event: str | None,
+        due_in: float,
+        skipped: Sequence[UUID] = (),
+        unreadable: str = "",
+    ) -> Steps[Waiting | Locked]:
         """Return an event of this name that is there, and keep the lease; else give it up until one comes or it is due.
 
         The step is put on record as waiting, so that its time counts from now. If `due_in` is 0 or less it only looks,
-        and the lease is kept. `event`: None for a sleep. `LOST` if the lease is lost, or the step is already done.
+        and the lease is kept. `event`: None for a sleep. Those `skipped` do not count; if they are `unreadable`, that
+        is what the instance is stranded by. `LOST` if the lease is lost, or the step is already done.
         """
-        return (yield from self._sql.transaction(self._wait, claimed, step, event, due_in))
+        look = None if event is None else self._look(claimed.position, event, skipped)
+        sleep = self._sleep(claimed.position, due_in, unreadable)
+        return (yield from self._sql.unless_locked(self._wait, claimed, step, look, sleep if due_in > 0 else None))
 
-    def _wait(self, claimed: Claimed, step: str, event: str | None, due_in: float) -> Steps[Waiting]:
-        held = yield from self._sql.lock([claimed])
-        if not held:
+    def _wait(self, claimed: Claimed, step: str, look: Query | None, sleep: Query | None) -> Steps[Waiting]:
+        held = yield from self._sql.lock_now(claimed)
+        if held is None:
             return LOST
         known = (yield from self._log.on_record([claimed.position]))[claimed.position]
         row = known.get((Direction.FORWARD, step))
@@ -45,56 +61,60 @@ class WaitingForEvents:
             return LOST
         if row is None:
             entry = Entry(Direction.FORWARD, step, StepOutcome.WAITING)
-            yield from self._log.write_entries(held[claimed.lease], known, [entry])
-        found = None if event is None else (yield from self._look(claimed.position, event))
-        if found is None and due_in > 0:
-            yield self._sleep(claimed.position, due_in)
+            yield from self._log.write_entries(held, known, [entry])
+        # The event is looked for in a statement of its own, after the lock: one may have come before it.
+        found = None if look is None else _first((yield look).rows)
+        if found is None and sleep is not None:
+            yield sleep
         elif row is None:
-            yield from self._log.go_on([held[claimed.lease]])
+            yield from self._log.go_on([held])
         return found
 
-    def _look(self, position: int, event: str) -> Steps[Event | None]:
-        """The first event of this name. In a statement of its own, after the lock: one may have come before it."""
-        found = yield Query(
-            f"SELECT message_id, payload FROM {self._sql.event} WHERE position = :position AND name = :event "
-            "ORDER BY received_at, message_id LIMIT 1",
-            {"position": position, "event": event},
+    def _look(self, position: int, event: str, skipped: Sequence[UUID]) -> Query:
+        """The first event of this name."""
+        others = "".join(f" AND message_id <> :skipped_{n}{self._as_id}" for n in range(len(skipped)))
+        return Query(
+            f"SELECT message_id, name, payload FROM {self._sql.event} WHERE position = :position AND name = :event"
+            f"{others} ORDER BY received_at, message_id LIMIT 1",
+            {"position": position, "event": event, **{f"skipped_{n}": str(one) for n, one in enumerate(skipped)}},
         )
-        for identifier, payload in found.rows:
-            return Event(UUID(text(identifier)), event, b"" if payload is None else as_bytes(payload))
-        return None
 
-    def _sleep(self, position: int, due_in: float) -> Query:
+    def _sleep(self, position: int, due_in: float, unreadable: str) -> Query:
         sql = self._sql
         return Query(
             f"UPDATE {sql.delivery_by_key} SET {becomes(Transition.WAIT)}, due = {sql.dialect.later(':seconds')}, "
-            f"attempts = 0, claims = 0, error_code = '', error_message = '', failed_at = {sql.dialect.never}, "
-            f"{sql.free()} WHERE {ready()} AND {sql.one}",
-            {**sql.place(position), "seconds": float(due_in)},
+            "attempts = 0, claims = 0, error_code = :code, error_message = :text, "
+            f"failed_at = {sql.now if unreadable else sql.dialect.never}, {sql.free()} WHERE {ready()} AND {sql.one}",
+            {
+                **sql.place(position),
+                "seconds": float(due_in),
+                "code": STEP_MISSING if unreadable else "",
+                "text": cut(unreadable),
+            },
         )
 
-    def receive(self, claimed: Claimed, saga_id: str, event: str, payload: bytes | None) -> Steps[Received]:
+    def receive(self, claimed: Claimed, saga_id: str, event: str, payload: bytes | None) -> Steps[Received | Locked]:
         """Hand an event to the instance with this id, wake it if it waits, and settle the signal, in one transaction.
 
         Nothing is written if the lease on the signal is lost, or if there is no such instance, which may come yet. A
         signal that comes after the end is settled, too late.
         """
-        return (yield from self._sql.transaction(self._receive, claimed, saga_id, event, payload))
+        return (yield from self._sql.unless_locked(self._receive, claimed, saga_id, event, payload))
 
     def _receive(self, claimed: Claimed, saga_id: str, event: str, payload: bytes | None) -> Steps[Received]:
-        held = yield from self._sql.lock([claimed])
-        if not held:
+        held = yield from self._sql.lock_now(claimed)
+        if held is None:
             return Received.LEASE_LOST
         position = yield from self._starting.position_of(saga_id)
         if position is None:
             return Received.UNKNOWN
-        state = yield from self._sql.lock_in_any_state(position)
+        state = yield from self._sql.lock_in_any_state(position, now=True)
         if state is None:
-            return (yield from self._too_late(held[claimed.lease], position))
+            return (yield from self._too_late(held, position))
         yield self._event(claimed, position, event, payload)
         if state is Stored.SCHEDULED:
             yield self._wake(position)
-        yield from self._settle(held[claimed.lease])
+        yield from self._settle(held)
         return Received.DELIVERED
 
     def _too_late(self, signal: Held, position: int) -> Steps[Received]:
@@ -106,12 +126,11 @@ class WaitingForEvents:
 
     def _event(self, claimed: Claimed, position: int, event: str, payload: bytes | None) -> Query:
         sql = self._sql
-        as_id = "::text::uuid" if sql.names.dialect == "postgresql" else ""
         return Query(
             sql.dialect.insert_missing(
                 sql.event,
                 "position, message_id, name, payload",
-                f"(:position, :message{as_id}, :event, {sql.bytes_of('payload')})",
+                f"(:position, :message{self._as_id}, :event, {sql.bytes_of('payload')})",
             ),
             {
                 "position": position,
@@ -136,3 +155,9 @@ class WaitingForEvents:
             f"{sql.dialect.replace_receipt}",
             {"position": signal.position, "attempts": signal.attempts + 1, "outcome": DONE},
         )
+
+
+def _first(rows: Sequence[Row]) -> Event | None:
+    for identifier, name, payload in rows:
+        return Event(UUID(text(identifier)), name, b"" if payload is None else as_bytes(payload))
+    return None
