@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from postroom.relay import Relay
     from postroom.retry import RetryPolicy
     from postroom.saga import Saga
+    from postroom.twophase import TwoPhaseCommit
 
 __all__ = [
     "Admin",
@@ -32,6 +33,7 @@ __all__ = [
     "Relay",
     "RetryPolicy",
     "Saga",
+    "TwoPhaseCommit",
     "schema",
 ]
 
@@ -48,6 +50,7 @@ _HOMES = {
     "Relay": "postroom.relay",
     "RetryPolicy": "postroom.retry",
     "Saga": "postroom.saga",
+    "TwoPhaseCommit": "postroom.twophase",
 }
 
 

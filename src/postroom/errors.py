@@ -8,12 +8,16 @@
     │   └── PayloadNotEncodable               the payload cannot become JSON
     ├── PayloadNotDecodable     (ValueError)  a payload is not JSON, or not what the handler expects
     │   └── SagaNotDecodable                  a saga's data, result or event is not what the code expects
-    ├── Refused                               raised by a saga's function: the effect will never happen
+    ├── Refused                               raised by a user's function: the effect will never happen
     ├── SagaNotFound            (LookupError) there is no saga with this id
     ├── SagaSettled                           a saga can no longer be aborted
     ├── SagaActRefused                        what an operator wants does not fit the saga's state
     ├── RetryExhausted                        a function failed as often as its retry policy allows
     ├── OperationFailed                       an operation failed; those before it were compensated
+    ├── TransactionAborted                    a two-phase commit was rolled back by all participants
+    ├── TransactionInDoubt                    whether a two-phase commit was decided is not known yet
+    ├── TransactionNotFound     (LookupError) there is no two-phase commit with this id
+    ├── TransactionActRefused                 what an operator wants does not fit the two-phase commit's state
     ├── IdempotencyConflict                   the idempotency key belongs to another message
     ├── DuplicateMessage                      a message with this id is already there
     ├── InvalidEntry            (ValueError)  a ledger entry's key, scope, digest or response is wrong
@@ -24,7 +28,8 @@
     │   ├── WrongMethod           (TypeError) an async connection in a sync method, or the reverse
     │   └── NotInTransaction                  autocommit: the message would commit alone
     ├── InvalidSetting          (ValueError)  a setting has a wrong value
-    │   └── InvalidIdentifier                 a schema or table prefix is not an identifier
+    │   ├── InvalidIdentifier                 a schema or table prefix is not an identifier
+    │   └── TwoPhaseUnavailable               a database cannot prepare transactions as it is set up
     ├── UnsupportedDatabase     (ValueError)  the database URL names something unknown
     ├── DriverMissing           (ImportError) a driver, a broker's client or another library is not installed
     ├── DatabaseUnreachable                   the database does not answer
@@ -72,9 +77,10 @@ class SagaNotDecodable(PayloadNotDecodable):
 
 
 class Refused(PostroomError):
-    """Raised by a function of a saga: its effect has not happened and never will, so do not retry.
+    """Raised by a function of a saga, or by the last resource of a two-phase commit: do not retry.
 
-    The saga is undone. ``code`` is recorded as the reason, as in ``Refused("CARD_DECLINED")``; ``text`` explains it.
+    Its effect has not happened and never will. The saga, or the transaction, is undone. ``code`` is recorded as the
+    reason, as in ``Refused("CARD_DECLINED")``; ``text`` explains it.
     """
 
     def __init__(self, code: str, text: str = "") -> None:
@@ -132,6 +138,36 @@ class NotCompensated(NamedTuple):
     """Why the compensation failed."""
 
 
+class TransactionAborted(PostroomError):
+    """A participant refused its part of a two-phase commit, or ran out of time: no participant commits.
+
+    ``participant`` says who; its error is the ``__cause__``.
+    """
+
+    def __init__(self, message: str, participant: str | None = None) -> None:
+        super().__init__(message)
+        self.participant = participant
+
+
+class TransactionInDoubt(PostroomError):
+    """A two-phase commit may have been decided, but its log cannot be asked: recovery finishes it either way.
+
+    ``id`` finds it: `postroom transactions show`. Do not repeat the work before its outcome is known.
+    """
+
+    def __init__(self, message: str, id: str) -> None:
+        super().__init__(message)
+        self.id = id
+
+
+class TransactionNotFound(PostroomError, LookupError):
+    """The log has no two-phase commit with this id."""
+
+
+class TransactionActRefused(PostroomError):
+    """An operator's act does not fit what the two-phase commit is. Nothing was written."""
+
+
 class SagaActRefused(PostroomError):
     """An operator's act does not fit what the saga is, such as resuming one that runs. Nothing was written."""
 
@@ -181,6 +217,10 @@ class InvalidSetting(PostroomError, ValueError):
 
 class InvalidIdentifier(InvalidSetting):
     """A schema name or table prefix is not a plain identifier."""
+
+
+class TwoPhaseUnavailable(InvalidSetting):
+    """A database cannot take part in a two-phase commit as it is set up; the message names the setting to change."""
 
 
 class UnsupportedDatabase(PostroomError, ValueError):

@@ -22,6 +22,7 @@ MOMENTS = {
     "saga": ("deadline", "started", "ended"),
     "saga_step": ("started", "finished"),
     "saga_event": ("received_at",),
+    "twophase": ("decided_at", "settled_at"),
 }
 _EARLIER = {
     "postgresql": "{moment} - make_interval(secs => :seconds::float8)",

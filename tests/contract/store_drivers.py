@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SAGA_TABLES = ("saga", "saga_step", "saga_event")
+LATER_TABLES = ("saga", "saga_step", "saga_event", "twophase", "twophase_scope")
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class Room:
         self.producer.run(single(statements[self.names.dialect]))
 
     def _empty(self) -> Steps[None]:
-        for table in ("outbox", "delivery", "receipt", "audit", "inbox", "idempotency", "worker", *SAGA_TABLES):
+        for table in ("outbox", "delivery", "receipt", "audit", "inbox", "idempotency", "worker", *LATER_TABLES):
             yield Query(f"DELETE FROM {self.tables[table]}")
         yield Query(f"DELETE FROM {self.tables['lane']} WHERE queue <> '{DEFAULT_QUEUE}'")
         yield Query(

@@ -66,3 +66,11 @@ def waiting(database: Database, call: Callable[[], T], sessions: int = 1) -> Ite
         assert time.monotonic() < deadline, "it neither waits nor ends"
         time.sleep(POLL)
     yield background
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    """Go on when it is so."""
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, "it has not come to be so"
+        time.sleep(POLL)

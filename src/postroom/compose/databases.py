@@ -46,11 +46,11 @@ def open_async_store(settings: Settings, limits: Limits | None = None) -> Connec
     return stores.AsyncStore(settings.database, settings.schema, settings.table_prefix, limits)
 
 
-async def open_checked_store(settings: Settings, purpose: Purpose, limits: Limits | None = None) -> ConnectionFactory:
+async def open_checked_store(settings: Settings, *purposes: Purpose, limits: Limits | None = None) -> ConnectionFactory:
     """Open a store for async code whose tables and privileges have been checked; the caller closes it.
 
     Raises `SchemaError` if the tables are not those of this version, `PrivilegeMissing` if the database's user may not
-    do what the purpose needs, `DatabaseUnreachable`, and what `open_store` raises.
+    do what the purposes need, `DatabaseUnreachable`, and what `open_store` raises.
     """
     from postroom.store.connections import urls
     from postroom.store.schema.checking import check
@@ -58,7 +58,7 @@ async def open_checked_store(settings: Settings, purpose: Purpose, limits: Limit
     store = open_async_store(settings, limits)
     try:
         async with asyncio.timeout(STARTING):
-            await store.call(lambda connection: check(connection, store.names, purpose))
+            await store.call(lambda connection: check(connection, store.names, *purposes))
     except TimeoutError:
         await store.close()
         raise DatabaseUnreachable(

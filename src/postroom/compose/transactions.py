@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 from postroom.errors import DatabaseUnreachable, DriverMissing, InvalidSetting, PostroomError
 from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.connections.urls import dialect_of_url, resolve
-from postroom.store.sql.db_errors import reason
+from postroom.store.sql.db_errors import is_of_database, reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
@@ -91,8 +91,10 @@ class Transactions:
         except PostroomError:
             raise
         except Exception as error:
-            problem = f"no transaction can be opened for {self._function}s: {reason(error)}"
-            raise DatabaseUnreachable(problem) from error
+            problem = f"no transaction can be opened for {self._function}s: "
+            if is_of_database(error):
+                raise DatabaseUnreachable(f"{problem}{reason(error)}") from error
+            raise InvalidSetting(f"{problem}`transactions` raises {type(error).__name__}: {error}; {WHAT}") from error
 
     def _check_blocking(self) -> None:
         with self.blocking() as connection:

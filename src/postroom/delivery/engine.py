@@ -149,13 +149,19 @@ class Engine:
         self.stop()
 
     async def _anything_left(self) -> bool:
-        """Ask in the order in which messages move: what moves on meanwhile is found twice rather than not at all."""
+        """Ask in the order in which messages move: what moves on meanwhile is found twice rather than not at all.
+
+        What a handler or a saga does may add to any queue, also to one that was asked before. So an answer counts only
+        if nothing was in flight from the first question to the last.
+        """
+        workers = [worker for worker in self._workers.values() if worker.queue.has_destination]
+        busy, takes = any(len(worker.in_flight) for worker in workers), _takes(workers)
         if self._router is not None and await self._router.anything_to_route():
             return True
-        for worker in self._workers.values():
-            if worker.queue.has_destination and await worker.anything_to_send():
+        for worker in workers:
+            if await worker.anything_to_send():
                 return True
-        return False
+        return busy or takes != _takes(workers)
 
     async def _until_done(self, *work: Coroutine[Any, Any, None]) -> None:
         """Do this until it ends. After `stop` it ends soon, unless the database is away: then it is cancelled."""
@@ -210,3 +216,7 @@ class Engine:
             with suppress(TimeoutError, PostroomError):
                 async with asyncio.timeout(LEAVING):
                     await self._router.leave()
+
+
+def _takes(workers: Sequence[QueueWorker]) -> int:
+    return sum(worker.in_flight.takes for worker in workers)

@@ -72,7 +72,7 @@ class QueueRouter:
         await self._beat()
         await self._bring_back()
         if self.routing is not None:
-            for queue in self.queues:
+            for queue in filter(is_routed, self.queues):  # those of sagas have topics as well, and stay
                 await self._route_anew(queue, self.routing)
 
     async def route_all(self) -> None:

@@ -79,40 +79,9 @@ class QueueWorker:
         self._failed_keys = FailedKeys()
         self._health = _health(queue, options)
         self._continuity = Continuity(store, self.in_flight, self.pending)
-        self.settler = Settler(
-            queue=queue,
-            worker=options.worker,
-            store=store,
-            connection=connections.settlements,
-            pending=self.pending,
-            in_flight=self.in_flight,
-            failed_keys=self._failed_keys,
-            continuity=self._continuity,
-            signals=self.signals,
-            moved_to=moved_to,
-        )
-        self.lease_keeper = LeaseKeeper(
-            queue=queue,
-            options=options,
-            store=store,
-            workers=workers,
-            connection=connections.heartbeats,
-            in_flight=self.in_flight,
-            health=self._health,
-            pending=self.pending,
-            signals=self.signals,
-        )
-        self.attempt = Attempt(
-            queue=queue,
-            store=store,
-            connection=connections.settlements,
-            in_flight=self.in_flight,
-            failed_keys=self._failed_keys,
-            health=self._health,
-            verdicts=Verdicts(queue, self._health),
-            pending=self.pending,
-            stopping=stopping,
-        )
+        self.settler = self._settler(options, moved_to)
+        self.lease_keeper = self._lease_keeper(options, workers)
+        self.attempt = self._attempt()
         self._freeing = Freeing(
             connections.claims[1], HeldTargets(store.names, queue.name), self._health.targets, self.signals
         )
@@ -120,15 +89,7 @@ class QueueWorker:
         self.ordered: list[Batches] = [asyncio.Queue() for _ in range(queue.concurrency)] if queue.keyed else []
         """One for each share of the lanes; batches of one are attempted one after another."""
         self._admission = Admission(self.in_flight, self._health.circuit, queue.batch, stopping)
-        handover = Handover(
-            queue=queue,
-            store=store,
-            in_flight=self.in_flight,
-            admission=self._admission,
-            signals=self.signals,
-            pending=self.pending,
-            settler=self.settler,
-        )
+        handover = self._handover()
         # A destination that has deliveries in hand is the bottleneck. And while one claims, nothing is claimed beside a
         # suspect: what is would count one more claim when the suspect kills this process.
         claimers = (False,) if self._long_running is not None else (False, True)
@@ -136,6 +97,57 @@ class QueueWorker:
         self._lane_readers = [self._lane_reader(options, handover, n) for n in range(LaneReader.READERS) if queue.keyed]
         sources: list[WorkSource] = [*self._row_claimers, *self._lane_readers]
         self.pollers = [self._poller(source, options) for source in sources]
+
+    def _settler(self, options: EngineOptions, moved_to: Callable[[str], None]) -> Settler:
+        return Settler(
+            queue=self.queue,
+            worker=options.worker,
+            store=self._store,
+            connection=self._connections.settlements,
+            pending=self.pending,
+            in_flight=self.in_flight,
+            failed_keys=self._failed_keys,
+            continuity=self._continuity,
+            signals=self.signals,
+            moved_to=moved_to,
+        )
+
+    def _lease_keeper(self, options: EngineOptions, workers: Workers) -> LeaseKeeper:
+        return LeaseKeeper(
+            queue=self.queue,
+            options=options,
+            store=self._store,
+            workers=workers,
+            connection=self._connections.heartbeats,
+            in_flight=self.in_flight,
+            health=self._health,
+            pending=self.pending,
+            signals=self.signals,
+        )
+
+    def _attempt(self) -> Attempt:
+        return Attempt(
+            queue=self.queue,
+            store=self._store,
+            connection=self._connections.settlements,
+            in_flight=self.in_flight,
+            failed_keys=self._failed_keys,
+            health=self._health,
+            verdicts=Verdicts(self.queue, self._health),
+            pending=self.pending,
+            stopping=self._stopping,
+        )
+
+    def _handover(self) -> Handover:
+        return Handover(
+            queue=self.queue,
+            store=self._store,
+            in_flight=self.in_flight,
+            admission=self._admission,
+            signals=self.signals,
+            pending=self.pending,
+            settler=self.settler,
+        )
 
     def _row_claimer(self, options: EngineOptions, handover: Handover, *, helps: bool) -> RowClaimer:
         return RowClaimer(

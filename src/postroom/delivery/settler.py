@@ -11,7 +11,7 @@ from postroom.delivery.pending import unsent_keys
 from postroom.rules.lifecycle import OutcomeCode
 from postroom.runtime.backoff import Backoff
 from postroom.store.admin.conflicts import Conflicts
-from postroom.store.connections.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Outage
+from postroom.store.connections.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, CannotWrite, Outage
 from postroom.store.connections.shared import SteppedAside
 from postroom.store.outbox.leases import (
     Claimed,
@@ -101,7 +101,7 @@ class Settler:
             except SteppedAside:
                 continue
             except Outage as outage:
-                if await self.connection.answers():
+                if not isinstance(outage, CannotWrite) and await self.connection.answers():
                     if len(settlements) > 1:  # it is the statement: find out which settlement is at fault
                         middle = len(settlements) // 2
                         await self._settle(settlements[:middle], [*settlements[middle:], *rest])

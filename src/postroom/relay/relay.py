@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from postroom.rules.failures import Classifier
     from postroom.saga.saga import Saga
     from postroom.telemetry.events import Hook
+    from postroom.twophase.two_phase_commit import TwoPhaseCommit
 
 
 class Relay(Runnable[Engine]):
@@ -49,8 +50,9 @@ class Relay(Runnable[Engine]):
     ``database`` is a URL; ``broker`` is a URL, a broker, or a function that takes a message (or a list of them, called
     ``messages``). ``brokers`` are for topics with a broker of their own, by pattern: ``{"payments.*": broker}``.
     They route what is in the default queue: a relay of another ``queue`` has one broker. These, and all other settings,
-    which may be given by name, default to the settings in force. ``sagas`` are run in this process, beside the brokers;
-    without any broker, only they are.
+    which may be given by name, default to the settings in force. ``sagas`` are run in this process, and
+    ``transactions``, two-phase commits whose log is in this database, are recovered, beside the brokers; without any
+    broker, only they are.
     ``worker`` names this relay among the others. ``policy`` replaces ``backoff_sec`` and ``max_attempts``;
     ``classifier`` says which failures are permanent; ``on_dead(message, code, text)`` is called for each dead letter;
     ``hook`` receives every event (`postroom.telemetry.events`). Raises `InvalidSetting`.
@@ -63,6 +65,7 @@ class Relay(Runnable[Engine]):
         *,
         brokers: Mapping[str, str | Broker | Function] | None = None,
         sagas: Sequence[Saga[Any]] = (),
+        transactions: Sequence[TwoPhaseCommit] = (),
         worker: str | None = None,
         queue: str = DEFAULT_QUEUE,
         policy: Policy | None = None,
@@ -87,6 +90,11 @@ class Relay(Runnable[Engine]):
             from postroom.relay.sagas import check_sagas  # which a relay without sagas need not load
 
             self._sagas = check_sagas(sagas, self._settings)
+        self._transactions: Sequence[TwoPhaseCommit] = ()
+        if transactions:
+            from postroom.relay.transactions import check_transactions
+
+            self._transactions = check_transactions(transactions, self._settings)
         self.worker = worker or worker_name(self)
         self._policy = policy or RetryPolicy.table(self._settings.backoff_sec, max_attempts=self._settings.max_attempts)
         self._classifier = classifier or DEFAULT_CLASSIFIER
@@ -132,19 +140,30 @@ class Relay(Runnable[Engine]):
         self.report = Report()
         hook = all_of(self.report.count, with_tracebacks(self._user_hook, self._settings.tracebacks))
         async with AsyncExitStack() as stack:
-            store = await open_checked_store(self._settings, Purpose.SAGAS if self._sagas else Purpose.RELAY)
+            purposes = [Purpose.SAGAS if self._sagas else Purpose.RELAY]
+            purposes += [Purpose.TRANSACTIONS] if self._transactions else []
+            store = await open_checked_store(self._settings, *purposes)
             stack.push_async_callback(store.close)
             database = Database(store, hook)
             routing = Routing(self._brokers) if self._brokers else None
             queues = self._queues(routing, hook, stack)
             stack.push_async_callback(database.close)
             queues += await self._saga_queues(database, hook, stack)
-            engine = self._engine(database, queues, routing, hook)
+            others = self._others(database, hook)
+            if self._transactions:
+                from postroom.relay.transactions import open_recovery
+
+                queue, scanner = await open_recovery(self._transactions, database, self._settings, hook)
+                queues.append(queue)
+                others.append(scanner)
+            engine = self._engine(database, queues, routing, others, hook)
             wakeup.subscribe(self.wake)
             stack.callback(wakeup.unsubscribe, self.wake)
             yield engine
 
-    def _engine(self, database: Database, queues: list[Queue], routing: Routing | None, hook: Hook) -> Engine:
+    def _engine(
+        self, database: Database, queues: list[Queue], routing: Routing | None, others: list[Part], hook: Hook
+    ) -> Engine:
         settings = self._settings
         return Engine(
             database,
@@ -158,13 +177,18 @@ class Relay(Runnable[Engine]):
             routing=routing,
             notify=settings.notify and database.store.names.dialect == "postgresql",
             listen=settings.database if settings.notify else None,
-            others=self._others(database, hook),
+            others=others,
             lifecycle=lambda what: hook(Lifecycle(self.worker, what)),
         )
 
     def _queues(self, routing: Routing | None, hook: Hook, stack: AsyncExitStack) -> list[Queue]:
         """A queue for each broker; the stack closes the brokers that were made here."""
-        if self._sagas and routing is None and self._broker is None and self._settings.broker is None:
+        if (
+            (self._sagas or self._transactions)
+            and routing is None
+            and self._broker is None
+            and self._settings.broker is None
+        ):
             return []
         if routing is None:
             broker, is_ours = as_broker(self._broker, self._settings, self._classifier)

@@ -86,7 +86,7 @@ class ExponentialDelay:
             return float(self.cap)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RetryPolicy:
     """How long to wait after each failed attempt, and how many attempts to make.
 
@@ -100,6 +100,15 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if not self.max_attempts >= 1:
             raise ValueError(f"max_attempts is {self.max_attempts!r}; give 1 (no retry) or more")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it waits as long and as often: `postroom.RetryPolicy` only adds how functions are retried."""
+        if not isinstance(other, RetryPolicy):
+            return NotImplemented
+        return (self.schedule, self.max_attempts) == (other.schedule, other.max_attempts)
+
+    def __hash__(self) -> int:
+        return hash((self.schedule, self.max_attempts))
 
     def delay(self, attempts: int, random: float) -> float:
         """Return the seconds to wait after `attempts` failed attempts, including the last one.

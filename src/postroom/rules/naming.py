@@ -24,6 +24,10 @@ SAGA_EVENT = f"{RESERVED_HEADERS}saga-event"
 SAGA_TELL = f"{RESERVED_HEADERS}saga-tell"
 SAGA_FORK_OF = f"{RESERVED_HEADERS}saga-fork-of"
 """Headers of these messages: the instance, its plan as JSON, an event's name, whom to tell of its end, its origin."""
+TWOPHASE_QUEUE = "twophase"
+"""The queue, which is also the topic, of two-phase commits to recover. No routed queue can have this name."""
+TWOPHASE_RECOVER = "recover"
+"""The type of its messages; the aggregate is the transaction."""
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNSTORABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -66,6 +70,11 @@ def saga_key(name: str, id: str) -> str:
 def saga_signal_key(name: str, id: str, event: str, message_id: str) -> str:
     """The idempotency key of a signal that its sender identifies by a message id."""
     return f"{RESERVED}signal:{_hash(json.dumps([name, id, event, message_id]))}"
+
+
+def twophase_key(tx: str, period: int) -> str:
+    """The idempotency key of the message to recover a two-phase commit; it is recorded once in each period."""
+    return f"{RESERVED}twophase:{tx}:{period}"
 
 
 def is_saga_queue(queue: str) -> bool:

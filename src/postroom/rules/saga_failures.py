@@ -208,7 +208,7 @@ def _binds(at: Position, *, untried: bool) -> bool:
 def _is_untried(at: Position) -> bool:
     """Whether the worker that holds the saga is the first to try what comes next.
 
-    In a group, one that is done resets the counts for all of it; so nothing of the group may be on record.
+    In a group, one that is done resets the claims for all of it; so nothing of the group may be on record.
     """
     steps = frontier(at.plan, at.outcomes)
     group = steps[0].group if steps else ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry.saga_events import SagaEvent, SagaStranded
 from postroom.telemetry.tracebacks import raised_at
+from postroom.telemetry.transaction_events import TransactionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -175,11 +176,12 @@ class Keyed:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Old messages, inbox marks and ledger entries were removed."""
+    """Old messages, inbox marks, ledger entries and two-phase commits were removed."""
 
     messages: int
     marks: int
     entries: int
+    transactions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,7 @@ Event = (
     | SagaEvent
     | Settled
     | TargetChanged
+    | TransactionEvent
 )
 Hook = Callable[[Event], None]
 """Called with every event. If it has a true attribute ``wants_counts``, the backlog is counted for it at intervals

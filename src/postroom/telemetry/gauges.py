@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from postroom.telemetry.events import DATABASE, Backlog, Beat, Counted, Lifecycle, Reachability, adapter
 from postroom.telemetry.meters import SECONDS, Metric
+from postroom.telemetry.transaction_events import TransactionsInDoubt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +24,14 @@ OLDEST = Metric(
 )
 DEAD = Metric("outbox.dead", "Dead letters.", ("queue",), "{message}")
 SAGAS = Metric("postroom.sagas", "Sagas that have not ended.", ("saga", "state"), "{saga}")
+IN_DOUBT = Metric(
+    "postroom.transactions_in_doubt",
+    "Two-phase commits past their deadline that are not settled.",
+    unit="{transaction}",
+)
+OLDEST_IN_DOUBT = Metric(
+    "postroom.transactions_oldest_in_doubt", "Time since the deadline of the oldest of them.", unit=SECONDS
+)
 COUNTED_AT = Metric("outbox.counted_timestamp", "When backlog and dead letters were last counted.", unit=SECONDS)
 IN_FLIGHT = Metric("outbox.in_flight", "Messages that relays of this process are sending.", ("queue",), "{message}")
 ALIVE = Metric(
@@ -33,7 +42,20 @@ ALIVE = Metric(
 BROKER = Metric("outbox.broker_up", "Whether the broker can be reached.", ("adapter", "queue"))
 TARGETS = Metric("outbox.targets_down", "Topics that take no messages, while others may.", ("queue",), "{topic}")
 DATABASE_UP = Metric("outbox.database_up", "Whether the database can be reached.")
-GAUGES = (BACKLOG, OLDEST, DEAD, SAGAS, COUNTED_AT, IN_FLIGHT, ALIVE, BROKER, TARGETS, DATABASE_UP)
+GAUGES = (
+    BACKLOG,
+    OLDEST,
+    DEAD,
+    SAGAS,
+    IN_DOUBT,
+    OLDEST_IN_DOUBT,
+    COUNTED_AT,
+    IN_FLIGHT,
+    ALIVE,
+    BROKER,
+    TARGETS,
+    DATABASE_UP,
+)
 SILENT = 7.0
 """Seconds after which a heartbeat no longer counts: the time that other relays allow, too."""
 
@@ -48,6 +70,7 @@ class Gauges:
         self._database: bool | None = None
         self._backlog: dict[str, Backlog] = {}
         self._sagas: dict[tuple[str, str], int] = {}
+        self._in_doubt: TransactionsInDoubt | None = None
         self._counted_at: float | None = None
 
     def listen(self, event: Event) -> None:
@@ -62,6 +85,8 @@ class Gauges:
                 found = {(saga, state): count for saga, by in event.sagas.items() for state, count in by.items()}
                 self._sagas = {**none, **found}
                 self._counted_at = time.time()
+            case TransactionsInDoubt():
+                self._in_doubt = event
             case Reachability(what=what) if what == DATABASE:
                 self._database = event.reachable
             case Reachability():
@@ -97,6 +122,9 @@ class Gauges:
             read[BROKER.name].append(((broker, queue), int(reachable)))
         if self._database is not None:
             read[DATABASE_UP.name].append(((), int(self._database)))
+        if self._in_doubt is not None:
+            read[IN_DOUBT.name].append(((), self._in_doubt.count))
+            read[OLDEST_IN_DOUBT.name].append(((), self._in_doubt.oldest))
         if self._counted_at is not None:
             read[COUNTED_AT.name].append(((), self._counted_at))
             read[SAGAS.name].extend(list(self._sagas.items()))

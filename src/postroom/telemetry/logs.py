@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO, assert_never
@@ -42,6 +43,8 @@ from postroom.telemetry.events import (
 from postroom.telemetry.saga_events import SagaEvent, StepsEnded
 from postroom.telemetry.saga_logs import saga_lines, step_fields
 from postroom.telemetry.tracebacks import raised_at, without_credentials, written
+from postroom.telemetry.transaction_events import TransactionEvent
+from postroom.telemetry.transaction_logs import transaction_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -154,6 +157,9 @@ def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR
     if isinstance(event, SagaEvent):
         yield from saga_lines(event, tracebacks)
         return
+    if isinstance(event, TransactionEvent):
+        yield from transaction_lines(event)
+        return
     match event:
         case Settled(outcome=OutcomeCode.SUCCESS):
             yield _batch(event)
@@ -191,7 +197,7 @@ def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR
         case NotSettled():
             yield _LEVELS[event.outcome], event.outcome.value, _named(event.message)
         case Cleaned():
-            yield "info", "cleaned", {"messages": event.messages, "marks": event.marks, "entries": event.entries}
+            yield "info", "cleaned", asdict(event)
         case Phase():
             took = round(event.seconds * 1000, 1)
             yield "debug", f"batch_{event.name}", {"messages": event.messages, "took_ms": took}

@@ -13,6 +13,7 @@ from postroom.telemetry.gauges import GAUGES, Gauges
 from postroom.telemetry.meters import SECONDS, Metric, OpenTelemetryMeters, PrometheusMeters
 from postroom.telemetry.saga_events import SagaEvent
 from postroom.telemetry.saga_metrics import SagaMetrics
+from postroom.telemetry.transaction_events import TransactionRecovered
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -55,6 +56,12 @@ LATENCY = Metric(
 HANDLED = Metric("postroom.consumer.messages", "Received messages, by outcome.", ("consumer", "fate"), MESSAGES)
 HANDLER = Metric(
     "postroom.consumer.handler", "Duration of a handler call, including its transaction.", ("consumer",), SECONDS
+)
+RECOVERED = Metric(
+    "postroom.transactions_recovered",
+    "Two-phase commits that recovery took on, by outcome.",
+    ("outcome",),
+    "{transaction}",
 )
 KEYED_REQUESTS = Metric(
     "postroom.keyed_requests",
@@ -121,10 +128,11 @@ class Metrics:
         self._handler = meters.histogram(HANDLER)
         self._keyed = meters.counter(KEYED_REQUESTS)
         self._sagas = SagaMetrics(meters)
+        self._recovered = meters.counter(RECOVERED)
         self._gauges = Gauges()
         meters.gauges(GAUGES, self._gauges.read)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: Event) -> None:  # noqa: C901 - one case for each event
         """Count an event."""
         if isinstance(event, SagaEvent):
             self._sagas.count(event)
@@ -147,6 +155,8 @@ class Metrics:
                 self._received(event)
             case Keyed():
                 self._keyed(1, event.outcome)
+            case TransactionRecovered():
+                self._recovered(1, event.end.value)
             case _:
                 self._gauges.listen(event)
 

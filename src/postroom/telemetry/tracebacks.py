@@ -17,8 +17,8 @@ LONGEST = 16_000
 """Characters of a traceback that are kept: its end, which says most."""
 LONGEST_LINE = 300
 MOST_CAUSES = 10
-AFTERWARDS = "when its changes were flushed or committed, after the handler had returned"
-"""The note on an error raised after the handler: none of its lines raised it."""
+AFTERWARDS = "when its changes were flushed or committed, after it had returned"
+"""The note on an error raised after a handler or a step: none of its lines raised it."""
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _LIBRARIES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")

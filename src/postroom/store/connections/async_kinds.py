@@ -55,9 +55,12 @@ class PsycopgAsync(AsyncKind):
         return autocommit.of_psycopg(self.connection)
 
     async def execute(self, query: Query) -> Result:
-        text, order = render(query.text, self.style)
         psycopg = sys.modules["psycopg"]
         async with psycopg.AsyncCursor(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            if query.script:
+                await cursor.execute(query.text, prepare=False)  # only one statement at a time can be prepared
+                return Result(())
+            text, order = render(query.text, self.style)
             await cursor.execute(text, tuple(query.params[name] for name in order))
             return Result(await cursor.fetchall() if cursor.description else ())
 

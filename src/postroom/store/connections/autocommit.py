@@ -52,7 +52,7 @@ def of_django(connection: Any) -> bool:
 def of_sqlalchemy(connection: Any) -> bool:
     """For a Connection: whether SQLAlchemy autocommits, or its driver does (through `connect_args`)."""
     if connection._is_autocommit_isolation():  # noqa: SLF001 - the public way queries the database
-        return True
+        return below_sqlalchemy(connection) is not False
     of_driver = _BELOW_SQLALCHEMY.get(connection.dialect.driver)
     if of_driver is None or not of_driver(connection.connection.driver_connection):
         return False
@@ -66,6 +66,18 @@ def of_sqlalchemy(connection: Any) -> bool:
     return True
 
 
+def below_sqlalchemy(connection: Any) -> bool | None:
+    """For a Connection in SQLAlchemy's autocommit: whether its driver autocommits too, or None if it does not tell.
+
+    It does not while a transaction is open that was begun as SQL, such as a branch of a two-phase commit.
+    """
+    driver = connection.connection.driver_connection
+    if connection.dialect.driver == "asyncpg":
+        return not driver.is_in_transaction()
+    of_driver = _BELOW_SQLALCHEMY.get(connection.dialect.driver)
+    return None if of_driver is None else of_driver(driver)
+
+
 # Not asyncpg: below SQLAlchemy it has no autocommit apart from SQLAlchemy's own.
 _BELOW_SQLALCHEMY: dict[str, Callable[[Any], bool]] = {
     "pysqlite": of_sqlite3,
@@ -76,3 +88,17 @@ _BELOW_SQLALCHEMY: dict[str, Callable[[Any], bool]] = {
     "asyncmy": of_async_mysql,
     "aiomysql": of_async_mysql,
 }
+
+
+def is_in_transaction(connection: Any) -> Callable[[], bool] | None:
+    """For an SQLAlchemy Connection: asks PostgreSQL's driver, without a round trip, whether a transaction is open.
+
+    None for other databases and drivers. SQLAlchemy itself does not notice a COMMIT that is executed as SQL.
+    """
+    driver = connection.connection.driver_connection
+    if connection.dialect.driver in {"psycopg", "psycopg2"}:
+        return lambda: bool(driver.info.transaction_status != _IDLE)
+    if connection.dialect.driver == "asyncpg":
+        is_open: Callable[[], bool] = driver.is_in_transaction
+        return is_open
+    return None

@@ -49,9 +49,23 @@ class Limits(NamedTuple):
 
 
 def break_off(connection: Any) -> None:
-    """Shut down a blocking connection from another thread: whoever waits for its server gets an error at once.
+    """Close a driver's connection for good, from any thread: whoever waits for its server gets an error at once.
 
-    Works for drivers that expose their socket, such as psycopg and psycopg2; does nothing for others.
+    A blocking one is only shut down, and an async one stops its transport. Does not wait, and may be repeated.
     """
-    with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as line:  # it may already be closed
+    with suppress(Exception):  # it may already be closed
+        if hasattr(connection, "get_server_pid"):  # asyncpg
+            connection.terminate()
+        elif hasattr(connection, "fileno"):  # psycopg and psycopg2
+            _shut_down(connection.fileno())
+        elif hasattr(connection, "get_transaction_status"):  # asyncmy and aiomysql
+            connection.close()
+        elif hasattr(connection, "_sock"):  # PyMySQL
+            _shut_down(connection._sock.fileno())  # noqa: SLF001 - it has no other way
+        elif hasattr(connection, "interrupt"):  # SQLite has no server: stop what is running
+            getattr(connection, "_conn", connection).interrupt()  # below aiosqlite
+
+
+def _shut_down(number: int) -> None:
+    with socket.socket(fileno=os.dup(number)) as line:
         line.shutdown(socket.SHUT_RDWR)

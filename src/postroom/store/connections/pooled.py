@@ -10,6 +10,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import event
+
 from postroom.store.sql.dialect import PostgreSQL
 from postroom.store.sql.steps import Query, Result, Steps
 
@@ -61,6 +63,22 @@ def is_direct(connection: Any) -> bool:
     cursor.close()
     connection.rollback()
     return answer is not None
+
+
+def keep_nothing_behind_a_pooler(engine: Any) -> None:
+    """Have a PostgreSQL engine keep no prepared statements once a connection of it goes through a pooler."""
+    unprepared: Mapping[str, Any] = {}
+
+    def connect(driver: Any, _record: object, arguments: Any, options: Any) -> Any:
+        nonlocal unprepared
+        connection = driver.connect(*arguments, **{**options, **unprepared})
+        if unprepared or is_direct(connection):
+            return connection
+        connection.close()
+        unprepared = UNPREPARED[engine.dialect.driver]
+        return driver.connect(*arguments, **{**options, **unprepared})
+
+    event.listen(engine, "do_connect", connect)
 
 
 ONE_ROW = "SELECT 1"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from postroom.errors import PostroomError, PrivilegeMissing, SchemaError
 from postroom.runtime.backoff import Backoff
 from postroom.runtime.time_limits import within
-from postroom.store.sql.db_errors import is_of_database, reason
+from postroom.store.connections.writes import Writes
+from postroom.store.sql.db_errors import is_of_database, is_unable_to_write, reason
 from postroom.store.sql.steps import Query
 from postroom.telemetry.events import DATABASE, Denied, Reachability
 
@@ -43,6 +44,10 @@ class StatementTimedOut(Outage):
     """The database answers, but this operation took too long: it may have waited for a lock."""
 
 
+class CannotWrite(Outage):
+    """The database answers but stores nothing: its disk is full, or it is read-only."""
+
+
 class ConnectionReplaced(Outage):
     """The operation was for a connection that no longer exists, and was not begun: the database may be there."""
 
@@ -53,6 +58,8 @@ class Database:
     def __init__(self, store: ConnectionFactory, hook: Hook) -> None:
         self.store = store
         self.reachable = True
+        self.writes = True
+        """False from when it refused to store anything until it has stored something."""
         self.outages = 0
         """How often it went away: a connection that was opened before the last time says nothing of it now."""
         self._connections: list[ReconnectingConnection] = []
@@ -151,13 +158,15 @@ class ReconnectingConnection:
         if on not in {None, self.connections}:
             raise ConnectionReplaced("its connection is gone")
         was_reachable = database.reachable
+        writes = Writes()
         try:
-            result = await self._work(steps, time_limit)
+            result = await self._work(steps if database.writes else writes.noted(steps), time_limit)
         except SchemaError:
             raise
         except Exception as error:
             await self._report(error, was_reachable=was_reachable)
-            raise Outage(str(error)) from error
+            raise (CannotWrite if is_unable_to_write(error) else Outage)(str(error)) from error
+        database.writes = database.writes or writes.any
         self._answered()
         return result
 
@@ -183,6 +192,7 @@ class ReconnectingConnection:
         elif database.reachable and not was_reachable:
             pass  # it is about the outage that has just ended: another connection was answered first
         elif self._outages == database.outages:
+            database.writes = database.writes and not is_unable_to_write(error)
             database.report(reason(error))
 
     async def _answers_quickly(self) -> bool:
@@ -195,8 +205,9 @@ class ReconnectingConnection:
         return True
 
     def _answered(self) -> None:
-        if self._outages == self._database.outages:
-            self._database.report(None)
+        database = self._database
+        if self._outages == database.outages and database.writes:
+            database.report(None)
 
     async def run(self, operation: Callable[[], Steps[T]]) -> T:
         """Run an operation until the database has done it."""

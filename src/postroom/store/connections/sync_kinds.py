@@ -92,6 +92,16 @@ class Psycopg(SyncKind):
     def autocommits(self) -> bool:
         return autocommit.of_psycopg(self.connection)
 
+    def execute(self, query: Query) -> Result:
+        if not query.script:
+            return super().execute(query)
+        self._run_script(query.text)
+        return Result(())
+
+    def _run_script(self, text: str) -> None:
+        with self._cursor() as cursor:
+            cursor.execute(text, prepare=False)  # only one statement at a time can be prepared
+
     def _cursor(self) -> Any:
         psycopg = sys.modules["psycopg"]
         return psycopg.Cursor(self.connection, row_factory=psycopg.rows.tuple_row)
@@ -99,6 +109,10 @@ class Psycopg(SyncKind):
 
 class Psycopg2(Psycopg):
     remedy = "set connection.autocommit = False, and use `with connection:`"
+
+    def _run_script(self, text: str) -> None:
+        with self._cursor() as cursor:
+            cursor.execute(text)
 
     def _cursor(self) -> Any:
         return self.connection.cursor(cursor_factory=sys.modules["psycopg2"].extensions.cursor)

@@ -136,9 +136,34 @@ class PostgreSQLWriter(Writer):
 
 
 def _told(channel: str | None, what: str, notify: bool) -> str:  # noqa: FBT001 - the setting, handed on
-    """Makes a statement notify the listeners: of rows, of lanes, or, with no word, of both."""
+    """Makes a statement notify the listeners: of rows, of lanes, or, with no word, of both.
+
+    In a branch of a two-phase commit, which must not notify, it notes the channels for `TELL`.
+    """
     if not notify:
         return ""
     if channel is not None:
-        return f" WHERE (SELECT pg_notify('{channel}', {what})) IS NOT NULL"
-    return f" WHERE (SELECT count(pg_notify(told, {what})) FROM unnest(:channels::text[]) AS told) IS NOT NULL"
+        quoted = f"'{channel}'"
+        return f" WHERE (SELECT {_tell(quoted, what)}) IS NOT NULL"
+    return f" WHERE (SELECT count({_tell('told', what)}) FROM unnest(:channels::text[]) AS told) IS NOT NULL"
+
+
+NOTIFY_LATER = "SET LOCAL postroom.notify = 'later'"
+"""Keeps a transaction from notifying: PostgreSQL prepares none that does."""
+_NOTED = "coalesce(current_setting('postroom.channels', true), '')"
+
+
+def _tell(channel: str, what: str) -> str:
+    return (
+        f"CASE WHEN current_setting('postroom.notify', true) = 'later' THEN "
+        f"CASE WHEN strpos({_NOTED}, ' ' || {channel} || ' ') > 0 THEN '' ELSE "
+        f"set_config('postroom.channels', {_NOTED} || ' ' || {channel} || ' ', false) END "
+        f"ELSE pg_notify({channel}, {what})::text END"
+    )
+
+
+TELL = (
+    f"SELECT pg_notify(channel, '') FROM unnest(string_to_array({_NOTED}, ' ')) AS channel WHERE channel <> ''; "
+    "SET postroom.channels = ''"
+)
+"""Notifies the listeners of what was added in this session under `NOTIFY_LATER`, and has committed since."""
