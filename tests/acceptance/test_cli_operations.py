@@ -8,18 +8,16 @@ import os
 import pty
 import subprocess
 import sys
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from postroom import Outbox
-from postroom.cli import main
-from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Dead, Sent
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
+from tests.acceptance.operator_desk import OperatorDesk
 from tests.contract import clock
 from tests.services.databases import KINDS
 
@@ -41,26 +39,8 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-class Desk:
+class Desk(OperatorDesk):
     """An operator at a database, and what a relay did there before."""
-
-    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self.url = url
-        self.store = Store(url)
-        self._capsys = capsys
-        self("init")
-
-    def __call__(self, *arguments: str) -> str:
-        code, out, err = self.ended(*arguments)
-        assert (code, err) == (0, "")
-        return out
-
-    def ended(self, *arguments: str) -> tuple[int, str, str]:
-        code = main([*arguments, "--database", self.url])
-        return code, *self._capsys.readouterr()
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json"))
 
     def add(self, *topics: str, key: str | None = None) -> list[UUID]:
         def record(connection: object) -> list[UUID]:
@@ -92,29 +72,19 @@ class Desk:
     def dead(self) -> list[str]:
         return [letter["id"] for letter in self.json("dead", "list")]
 
-    def audit(self) -> list[tuple[str, str]]:
-        def read(connection: Any) -> list[tuple[str, str]]:
-            table = self.store.names.mapping()["audit"]
-            rows = connection.exec_driver_sql(f"SELECT action, actor FROM {table} ORDER BY id")
-            return [tuple(row) for row in rows]
-
-        return self.store.call(read)
-
 
 @pytest.fixture(params=KINDS)
 def desk(
     request: pytest.FixtureRequest, fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Desk]:
-    opened = Desk(fresh_database(request.param), capsys)
-    with closing(opened.store):
+    with Desk(fresh_database(request.param), capsys) as opened:
         yield opened
 
 
 @pytest.fixture
 def small_desk(fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     """On SQLite: for what does not depend on the database."""
-    opened = Desk(fresh_database("sqlite"), capsys)
-    with closing(opened.store):
+    with Desk(fresh_database("sqlite"), capsys) as opened:
         yield opened
 
 
@@ -291,12 +261,12 @@ def test_L_15_clean_up_removes_what_was_settled_long_ago(desk: Desk, monkeypatch
     desk.store.run(protocol.settlements.settle([Sent(one) for one in claimed]))
     [unsent] = desk.add("orders")
     clock.advance(desk.store, 3 * DAY)
-    assert desk.json("cleanup") == {"messages": 0, "marks": 0, "entries": 0}
+    assert desk.json("cleanup") == {"messages": 0, "marks": 0, "entries": 0, "transactions": 0}
     monkeypatch.setenv("OUTBOX_RETENTION_DAYS", "4")
-    assert desk.json("cleanup") == {"messages": 0, "marks": 0, "entries": 0}
+    assert desk.json("cleanup") == {"messages": 0, "marks": 0, "entries": 0, "transactions": 0}
     told = desk("cleanup", "--days", "2")
     assert told.startswith(
-        "removed 2 messages settled more than 2 days ago, 0 inbox marks older than 7 days, "
+        "removed 2 messages and 0 two-phase commits settled more than 2 days ago, 0 inbox marks older than 7 days, "
         "and 0 expired idempotency keys"
     )
     assert {one["id"] for one in desk.json("messages", "list")} == {str(dead), str(unsent)}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
-from contextlib import closing
+import threading
+import time
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,6 +34,7 @@ from postroom import Consumer, Saga
 from sqlalchemy import text
 
 place_order, cancel_order, slow, deaf = Saga("place_order"), Saga("cancel_order"), Saga("slow"), Saga("deaf")
+shipping = Saga("shipping")
 several = [place_order, cancel_order]
 consumer = Consumer("billing")
 nothing = []
@@ -51,6 +55,14 @@ def wait(saga):
 @slow.step
 def after(saga):
     raise AssertionError("nobody should run this here")
+
+@shipping.call
+async def load(saga):
+    Path(f"began-{saga.id}").touch()
+    while not Path("go-on").exists():
+        await asyncio.sleep(0.01)
+
+shipping.step(write, name="deliver")
 
 @deaf.call(timeout=0.3)
 async def ignore(saga):
@@ -150,6 +162,34 @@ def test_S_1_sigterm_finishes_the_step_and_gives_the_saga_back(shop: Shop) -> No
     assert not leased[0]
 
 
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+def test_S_1_a_disk_that_was_full_is_reported_once_and_sagas_go_on_as_soon_as_it_has_room(shop: Shop) -> None:
+    ids = ["1", "2", "3", "4"]
+    shop.start("shipping", *ids)
+    told: list[str] = []
+    with shop.command("--app", "application:shipping") as process, ExitStack() as stack:
+        reader = threading.Thread(target=lambda: told.extend(process.stderr or ()))
+        reader.start()
+        stack.callback(reader.join, PATIENCE)
+        stack.callback(process.kill)
+        for one in ids:
+            wait_until((shop.folder / f"began-{one}").exists)
+        _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
+        (shop.folder / "go-on").touch()
+        wait_until(lambda: any("disk" in line for line in told))
+        time.sleep(2)  # for as long as it takes to give up what cannot be written
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
+        wait_until(lambda: set(shop.sagas.outcomes().values()) == {"completed"})
+        process.terminate()
+        assert process.wait(PATIENCE) == 0, told
+    assert shop.effects() == [f"shipping {one}" for one in ids]
+    assert len([line for line in told if "disk" in line]) == 1, told
+    assert {str(row[0]) for row in shop.service.rows(f"SELECT attempts FROM {shop.service.table('saga_step')}")} == {
+        "1"
+    }
+
+
 def test_S_1_calls_that_never_end_do_not_keep_the_process(shop: Shop) -> None:
     shop.start("deaf", "7")
     process = shop.command("--app", "application:deaf", "--until-empty", "--json")
@@ -170,7 +210,7 @@ def test_S_1_an_app_that_is_no_saga_is_refused(
         "application": "does not name an object: write module:object",
         "nowhere:saga": "No module named 'nowhere', neither in the working directory nor installed",
         "application:missing": "has no attribute 'missing'",
-        "application:nothing": "is a list: give a Saga, or a list of them",
+        "application:nothing": "is a list: give a Saga, a TwoPhaseCommit, or a list of them",
         "application:record": "is a Step",
         "application:consumer": "consumers are run by `postroom consume`",
     }.items():

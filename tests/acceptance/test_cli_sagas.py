@@ -5,20 +5,18 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from postroom import Saga
-from postroom.cli import main
 from postroom.rules.saga_failures import STEP_RETRY
 from postroom.rules.saga_plan import Direction, StepOutcome
-from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Retry
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.saga.saga_store import SagaStore
 from postroom.store.saga.values import Entry
+from tests.acceptance.operator_desk import OperatorDesk
 from tests.services.databases import KINDS
 
 if TYPE_CHECKING:
@@ -66,27 +64,12 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-class Desk:
+class Desk(OperatorDesk):
     """An operator at a database, and what workers did there before."""
 
     def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self.url = url
-        self.store = Store(url)
+        super().__init__(url, capsys)
         self.sagas = SagaStore(self.store.names, "place_order")
-        self._capsys = capsys
-        self("init")
-
-    def __call__(self, *arguments: str) -> str:
-        code, out, err = self.ended(*arguments)
-        assert (code, err) == (0, "")
-        return out
-
-    def ended(self, *arguments: str) -> tuple[int, str, str]:
-        code = main([*arguments, "--database", self.url])
-        return code, *self._capsys.readouterr()
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json"))
 
     def start(self, *ids: str) -> None:
         def record(connection: Any) -> None:
@@ -122,29 +105,19 @@ class Desk:
             )
             assert self.store.run(self.sagas.park(claimed, "charge", "CONNECTION", "bank is away", attempted=True))
 
-    def audit(self) -> list[tuple[str, str]]:
-        def read(connection: Any) -> list[tuple[str, str]]:
-            table = self.store.names.mapping()["audit"]
-            rows = connection.exec_driver_sql(f"SELECT action, actor FROM {table} ORDER BY id")
-            return [tuple(row) for row in rows]
-
-        return self.store.call(read)
-
 
 @pytest.fixture(params=KINDS)
 def desk(
     request: pytest.FixtureRequest, fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Desk]:
-    opened = Desk(fresh_database(request.param), capsys)
-    with closing(opened.store):
+    with Desk(fresh_database(request.param), capsys) as opened:
         yield opened
 
 
 @pytest.fixture
 def small_desk(fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     """On SQLite: for what does not depend on the database."""
-    opened = Desk(fresh_database("sqlite"), capsys)
-    with closing(opened.store):
+    with Desk(fresh_database("sqlite"), capsys) as opened:
         yield opened
 
 

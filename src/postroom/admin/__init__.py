@@ -1,4 +1,6 @@
-"""Operate Postroom from code: status, messages, dead letters, sagas, audit. `Admin` is sync, `AsyncAdmin` async.
+"""Operate Postroom from code: status, messages, dead letters, sagas, two-phase commits, audit.
+
+`Admin` is sync, `AsyncAdmin` async.
 
 ::
 
@@ -15,9 +17,12 @@ from postroom.admin.jsonable import as_json
 from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.admin.saga_details import NextStep, SagaDetails, SagaStep
 from postroom.admin.saga_results import RefusedSaga, SagaActResult, SagaFork, SagaRef, SagaTotal
+from postroom.admin.transaction_steps import TransactionDetails
 from postroom.rules.lifecycle import State
 from postroom.rules.saga_plan import Direction, Kind, PlannedStep, StepOutcome
 from postroom.rules.saga_state import SagaState
+from postroom.rules.twophase_plan import Decision
+from postroom.rules.twophase_state import TransactionState
 from postroom.rules.why_not_sent import WhyNotSent
 from postroom.store.admin.audit import AuditEntry
 from postroom.store.admin.dead_letters import DeadLetter
@@ -29,6 +34,7 @@ from postroom.store.admin.saga_lookup import PendingEvent
 from postroom.store.admin.sagas import ListedSaga, SagaCount
 from postroom.store.admin.selection import ALL, Count, Filter, Progress
 from postroom.store.admin.status import QueueStatus, Status, Worker
+from postroom.store.admin.transactions import ListedTransaction, RecoveryDelivery, TransactionCount
 from postroom.store.outbox.held_targets import HeldTarget
 from postroom.telemetry.events import Cleaned
 
@@ -43,6 +49,7 @@ __all__ = [
     "Cleaned",
     "Count",
     "DeadLetter",
+    "Decision",
     "Delivery",
     "Direction",
     "Filter",
@@ -51,6 +58,7 @@ __all__ = [
     "Lease",
     "ListedMessage",
     "ListedSaga",
+    "ListedTransaction",
     "MessageDetails",
     "NextStep",
     "Page",
@@ -59,6 +67,7 @@ __all__ = [
     "Progress",
     "QueueStatus",
     "Receipt",
+    "RecoveryDelivery",
     "Refusal",
     "Refused",
     "RefusedSaga",
@@ -75,6 +84,9 @@ __all__ = [
     "State",
     "Status",
     "StepOutcome",
+    "TransactionCount",
+    "TransactionDetails",
+    "TransactionState",
     "Why",
     "WhyNotSent",
     "Worker",

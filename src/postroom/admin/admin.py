@@ -13,6 +13,7 @@ from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import TracebackType
     from uuid import UUID
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from postroom.admin.results import ActResult, Page
     from postroom.admin.saga_details import SagaDetails
     from postroom.admin.saga_results import SagaActResult, SagaFork, SagaTotal
+    from postroom.admin.transaction_steps import TransactionDetails
     from postroom.message import Key
     from postroom.rules.lifecycle import State
+    from postroom.rules.twophase_plan import Decision
+    from postroom.rules.twophase_state import TransactionState
     from postroom.store.admin.audit import AuditEntry
     from postroom.store.admin.dead_letters import DeadLetter
     from postroom.store.admin.expired_leases import Released
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from postroom.store.admin.sagas import ListedSaga, SagaCount
     from postroom.store.admin.selection import Count, Progress
     from postroom.store.admin.status import Status, Worker
+    from postroom.store.admin.transactions import ListedTransaction
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Cleaned
@@ -56,9 +61,10 @@ class Admin:
         self._closed = False
 
     def status(self) -> Status:
-        """How many messages and sagas are in each state; who is alive; which topics take no messages.
+        """How many messages, sagas and two-phase commits are in each state; who is alive; which topics take none.
 
-        Reads all unsent messages, all receipts and all sagas. For figures every few seconds, use the relay's metrics.
+        Reads all unsent messages, all receipts, all sagas and all two-phase commits. For figures every few seconds,
+        use the relay's metrics.
         """
         return self._run(self._steps.status())
 
@@ -231,10 +237,46 @@ class Admin:
         """
         return self._run(self._steps.sagas.fork(name, id, step, new_id, Note(actor, reason)))
 
+    def transactions(
+        self,
+        *,
+        states: Collection[TransactionState | str] | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> tuple[ListedTransaction, ...]:
+        """Two-phase commits that are on record here, latest deadline first: in these states, or all not settled.
+
+        The database must be that of the log. For the next page, give the id of the last one as ``before``.
+        """
+        return self._run(self._steps.transactions.listed(states, limit, before))
+
+    def transaction(self, id: str) -> TransactionDetails:
+        """Everything about a two-phase commit: what was decided, who has not confirmed it, and what to do.
+
+        Raises `TransactionNotFound`.
+        """
+        return self._run(self._steps.transactions.details(id))
+
+    def forget_transaction(self, id: str, *, actor: str, reason: str = "") -> None:
+        """Have recovery leave a two-phase commit alone that it cannot finish, because it was finished by hand.
+
+        What was decided stays on record for as long as settled ones do. Raises `TransactionNotFound`, or
+        `TransactionActRefused` if it is settled, or if its deadline has not passed.
+        """
+        self._run(self._steps.transactions.forget(id, Note(actor, reason)))
+
+    def decide_transaction(self, id: str, decision: Decision | str, *, actor: str, reason: str = "") -> None:
+        """Decide a two-phase commit that is undecided, because only a person can know what its last resource did.
+
+        ``decision`` is commit or abort. Recovery then has all participants do it. Raises `TransactionNotFound`, or
+        `TransactionActRefused` if it is decided, or if its deadline has not passed.
+        """
+        self._run(self._steps.transactions.decide(id, decision, Note(actor, reason)))
+
     def cleanup(
         self, *, days: float | None = None, inbox_days: float | None = None, progress: Progress | None = None
     ) -> Cleaned:
-        """Remove messages settled more than ``days`` ago, older inbox marks, and idempotency keys that have expired.
+        """Remove what was settled more than ``days`` ago, older inbox marks, and idempotency keys that have expired.
 
         ``days`` and ``inbox_days`` default to `retention_days` and `inbox_retention_days`. What is not sent, or dead,
         stays. Works in small batches, each a transaction, beside everything else; several may clean up at once.
@@ -256,7 +298,8 @@ class Admin:
         """Who did what to which message, newest first; also to messages that are gone.
 
         ``action`` is requeue, discard, cancel, conflict, or what is done to sagas: saga_parked, saga_resumed,
-        saga_skipped, saga_aborted or saga_forked. ``before`` is the `next` of the page before.
+        saga_skipped, saga_aborted or saga_forked; or to two-phase commits: transaction_forgotten or
+        transaction_decided. ``before`` is the `next` of the page before.
         """
         return self._run(self._steps.audit(action, actor, message, limit, before))
 

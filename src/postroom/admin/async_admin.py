@@ -13,6 +13,7 @@ from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import TracebackType
     from uuid import UUID
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from postroom.admin.results import ActResult, Page
     from postroom.admin.saga_details import SagaDetails
     from postroom.admin.saga_results import SagaActResult, SagaFork, SagaTotal
+    from postroom.admin.transaction_steps import TransactionDetails
     from postroom.message import Key
     from postroom.rules.lifecycle import State
+    from postroom.rules.twophase_plan import Decision
+    from postroom.rules.twophase_state import TransactionState
     from postroom.store.admin.audit import AuditEntry
     from postroom.store.admin.dead_letters import DeadLetter
     from postroom.store.admin.expired_leases import Released
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from postroom.store.admin.sagas import ListedSaga, SagaCount
     from postroom.store.admin.selection import Count, Progress
     from postroom.store.admin.status import Status, Worker
+    from postroom.store.admin.transactions import ListedTransaction
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Cleaned
@@ -179,6 +184,28 @@ class AsyncAdmin:
     ) -> SagaFork:
         """`Admin.fork_saga`."""
         return await self._run(self._steps.sagas.fork(name, id, step, new_id, Note(actor, reason)))
+
+    async def transactions(
+        self,
+        *,
+        states: Collection[TransactionState | str] | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> tuple[ListedTransaction, ...]:
+        """`Admin.transactions`."""
+        return await self._run(self._steps.transactions.listed(states, limit, before))
+
+    async def transaction(self, id: str) -> TransactionDetails:
+        """`Admin.transaction`."""
+        return await self._run(self._steps.transactions.details(id))
+
+    async def forget_transaction(self, id: str, *, actor: str, reason: str = "") -> None:
+        """`Admin.forget_transaction`."""
+        await self._run(self._steps.transactions.forget(id, Note(actor, reason)))
+
+    async def decide_transaction(self, id: str, decision: Decision | str, *, actor: str, reason: str = "") -> None:
+        """`Admin.decide_transaction`."""
+        await self._run(self._steps.transactions.decide(id, decision, Note(actor, reason)))
 
     async def cleanup(
         self, *, days: float | None = None, inbox_days: float | None = None, progress: Progress | None = None

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.rules.naming import SAGA_ID, SAGA_QUEUE, SAGA_START, is_saga_queue
+from postroom.rules.naming import (
+    SAGA_ID,
+    SAGA_QUEUE,
+    SAGA_START,
+    TWOPHASE_QUEUE,
+    TWOPHASE_RECOVER,
+    is_saga_queue,
+)
 from postroom.rules.routing import is_parked
 from postroom.rules.why_not_sent import WhyNotSent
 
@@ -23,6 +30,8 @@ def explanation_of(where: WhyNotSent, found: FoundMessage, holder: Holder) -> st
     name, identifier = found.queue.removeprefix(SAGA_QUEUE), found.message.headers.get(SAGA_ID)
     if is_saga_queue(found.queue) and found.message.type == SAGA_START and identifier:
         return f"starts a saga: see `postroom sagas show {name} {identifier}`"
+    if found.queue == TWOPHASE_QUEUE and found.message.type == TWOPHASE_RECOVER and found.message.aggregate_id:
+        return f"recovers a two-phase commit: see `postroom transactions show {found.message.aggregate_id}`"
     return EXPLANATIONS[where](found, holder)
 
 

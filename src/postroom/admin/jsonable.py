@@ -12,8 +12,11 @@ from postroom.admin.results import ActResult, Page, Refusal
 from postroom.admin.saga_details import SagaDetails
 from postroom.admin.saga_json import acted_json, counts_json, saga_json
 from postroom.admin.saga_results import SagaActResult
+from postroom.admin.transaction_json import transaction_counts_json, transaction_details_json, transaction_json
+from postroom.admin.transaction_steps import TransactionDetails
 from postroom.store.admin.dead_letters import DeadLetter
 from postroom.store.admin.status import Status, Worker
+from postroom.store.admin.transactions import ListedTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,13 +56,14 @@ def _status(status: Status) -> dict[str, Any]:
     counts = {
         field.name: getattr(status, field.name)
         for field in fields(status)
-        if field.name not in ("workers", "targets", "queues", "sagas")
+        if field.name not in ("workers", "targets", "queues", "sagas", "transactions")
     }
     return {
         **counts,
         "relays": [_worker(worker) for worker in status.workers],
         "targets": [asdict(target) for target in status.targets],
         "sagas": counts_json(status.sagas),
+        "transactions": transaction_counts_json(status.transactions),
     }
 
 
@@ -134,5 +138,7 @@ _FORMS: dict[type, Callable[[Any], dict[str, Any]]] = {
     DeadLetter: _letter,
     ActResult: _acted,
     SagaActResult: acted_json,
+    ListedTransaction: transaction_json,
+    TransactionDetails: transaction_details_json,
 }
 """Those whose JSON is not their fields as they are."""

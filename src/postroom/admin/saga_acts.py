@@ -42,6 +42,7 @@ class SagaActs:
 
     def resume(self, name: str, sagas: Sequence[ListedSaga], note: Note) -> Steps[dict[int, Refusal | None]]:
         """Resume those of one name that are parked."""
+        yield from self._restore(name, sagas)
         parked = yield from self._rows.lock_parked(name, [saga.position for saga in sagas])
         if parked:
             ids = yield from self._rows.message_ids(parked)
@@ -54,6 +55,7 @@ class SagaActs:
 
     def skip(self, saga: ListedSaga, step: str | None, note: Note) -> Steps[Refusal | None]:
         """Put the step on record as skipped that comes next, and make the saga due."""
+        yield from self._restore(saga.name, [saga])
         delivery = yield from self._rows.lock(saga.name, saga.position)
         found = yield from self._rows.find(saga.name, saga.position)
         if delivery is None or found is None:
@@ -74,6 +76,7 @@ class SagaActs:
 
     def abort(self, saga: ListedSaga, note: Note) -> Steps[Refusal | None]:
         """Turn it back, whoever runs it. The store audits it."""
+        yield from self._restore(saga.name, [saga])
         try:
             aborted = yield from SagaStore(self._names, saga.name).abort(saga.id, note.actor, note.reason)
         except SagaNotDecodable:
@@ -81,14 +84,14 @@ class SagaActs:
         match aborted:
             case Aborted.ABORTED:
                 return None
-            case Aborted.UNKNOWN:
+            case Aborted.UNKNOWN | Aborted.LOST:
                 return Refusal("it is gone")
             case Aborted.ENDED:
                 return Refusal("it has ended")
             case Aborted.ALREADY_BACK:
                 return Refusal("it goes back already")
             case Aborted.PAST_PIVOT:
-                return Refusal("it has passed its pivot, from where it only goes forward")
+                return Refusal("it has passed its pivot, or may have, and only goes forward")
             case _:
                 assert_never(aborted)
 
@@ -114,6 +117,12 @@ class SagaActs:
         ]
         yield from audit(self._names, FORKED, note, entries)
         return SagaFork(name, new.id, old.id, taken_over.kept)
+
+    def _restore(self, name: str, sagas: Sequence[ListedSaga]) -> Steps[None]:
+        """Give parked ones a delivery again that have lost theirs."""
+        parked = [saga.position for saga in sagas if saga.state is SagaState.PARKED]
+        if parked:
+            yield from self._rows.restore(name, parked)
 
     def _start(self, found: FoundSaga, plan: Plan, new_id: str | None) -> Steps[_Started]:
         """Record the new saga: the same name, plan, first data and time limit, under another id."""

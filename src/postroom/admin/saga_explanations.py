@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.rules.saga_plan import Direction
+from postroom.errors import SagaNotDecodable
+from postroom.rules.naming import SAGA_PLAN
+from postroom.rules.saga_plan import Direction, past_pivot
 from postroom.rules.saga_state import SagaState
+from postroom.store.saga.plan_header import plan_from_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,13 +57,28 @@ def _compensating(found: FoundSaga, coming: Sequence[NextStep]) -> str:
 def _parked(found: FoundSaga, coming: Sequence[NextStep]) -> str:
     place = f"{found.saga.name} {found.saga.id}"
     if found.delivery is None:
-        return "has no delivery, so that no worker finds it: somebody deleted that row"
+        return (
+            "has no delivery, so that neither workers nor lists find it: somebody deleted that row. Run `postroom "
+            f"sagas resume {place}` to restore it and go on"
+        )
     what = f"undoing {_names(coming)}" if found.direction is Direction.BACK else _names(coming)
     back = f" It goes back, because {_why_back(found)}." if found.direction is Direction.BACK else ""
+    abort = (
+        f"; or make sure that it has not happened and run `postroom sagas abort {place}`" if _may_abort(found) else ""
+    )
     return (
         f"{what} failed for good{_error(found)}.{back} Remove the cause and run `postroom sagas resume {place}`; or do "
-        f"it by hand and run `postroom sagas skip {place}`"
+        f"it by hand and run `postroom sagas skip {place}`{abort}"
     )
+
+
+def _may_abort(found: FoundSaga) -> bool:
+    """Whether a parked one can still be undone: it is parked at its pivot, not behind it."""
+    try:
+        plan = plan_from_header(found.message.headers.get(SAGA_PLAN, ""))
+    except SagaNotDecodable:
+        return False
+    return found.direction is Direction.FORWARD and not past_pivot(plan, found.outcomes)
 
 
 def _stranded(found: FoundSaga, _coming: Sequence[NextStep]) -> str:

@@ -10,6 +10,7 @@ from postroom.admin.details import MessageDetails, details_of
 from postroom.admin.pages import one_more, page_of
 from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.admin.saga_steps import SagaSteps
+from postroom.admin.transaction_steps import TransactionSteps
 from postroom.errors import InvalidSetting, MessageNotFound
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
@@ -47,6 +48,7 @@ class AdminSteps:
         self._dead = DeadLetters(names)
         self._unsent = Cancellation(names, order)
         self.sagas = SagaSteps(names)
+        self.transactions = TransactionSteps(names)
 
     def status(self) -> Steps[Status]:
         return (yield from self._status.status())

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import bench, cleanup, consume, dead, demo, init, messages, relay, sagas, schema, status
+from postroom.cli import bench, cleanup, consume, dead, demo, init, messages, relay, sagas, schema, status, transactions
 
 app = typer.Typer(
     name="postroom",
@@ -20,6 +20,7 @@ app = typer.Typer(
 messages_app = typer.Typer(help="Inspect and cancel messages, and free expired leases.", rich_markup_mode=None)
 dead_app = typer.Typer(help="List, requeue and discard dead letters.", rich_markup_mode=None)
 sagas_app = typer.Typer(help="List, show, resume, skip, abort and fork sagas.", rich_markup_mode=None)
+transactions_app = typer.Typer(help="List, show, recover, decide and forget two-phase commits.", rich_markup_mode=None)
 
 app.command("init")(init.init)
 app.command("schema")(schema.schema)
@@ -43,6 +44,12 @@ sagas_app.command("resume")(sagas.resume)
 sagas_app.command("skip")(sagas.skip)
 sagas_app.command("abort")(sagas.abort)
 sagas_app.command("fork")(sagas.fork)
+app.add_typer(transactions_app, name="transactions")
+transactions_app.command("list")(transactions.list_transactions)
+transactions_app.command("show")(transactions.show_transaction)
+transactions_app.command("recover")(transactions.recover)
+transactions_app.command("decide")(transactions.decide)
+transactions_app.command("forget")(transactions.forget)
 app.command("cleanup")(cleanup.cleanup)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
@@ -92,4 +99,10 @@ def _dead(context: typer.Context) -> None:
 @sagas_app.callback(invoke_without_command=True)
 def _sagas(context: typer.Context) -> None:
     """List, show, resume, skip, abort and fork sagas."""
+    _help_without_command(context)
+
+
+@transactions_app.callback(invoke_without_command=True)
+def _transactions(context: typer.Context) -> None:
+    """List, show, recover, decide and forget two-phase commits."""
     _help_without_command(context)

@@ -9,7 +9,7 @@ from postroom.cli.output import counted, print_json, print_text, progress
 from postroom.settings import Settings
 
 Days = Annotated[
-    int | None, days("--days", "Keep settled messages for this long. Default: POSTROOM_RETENTION_DAYS, or 7.")
+    int | None, days("--days", "Keep what is settled for this long. Default: POSTROOM_RETENTION_DAYS, or 7.")
 ]
 InboxDays = Annotated[
     int | None, days("--inbox-days", "Keep inbox marks for this long. Default: POSTROOM_INBOX_RETENTION_DAYS, or 7.")
@@ -24,10 +24,10 @@ def cleanup(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove old settled messages, inbox marks and idempotency keys.
+    """Remove old messages, transactions, marks and keys.
 
-    The marks are those of inboxes, the keys those of the idempotency ledger. Never what is not sent, nor dead
-    letters. In small batches: it may run beside everything else.
+    Messages and two-phase commits that are settled; marks of inboxes, and keys of the idempotency ledger.
+    Never what is not sent, nor dead letters. In small batches: it may run beside everything else.
     """
     from postroom.admin import Admin
     from postroom.admin import as_json as jsonable
@@ -39,7 +39,8 @@ def cleanup(
         print_json(jsonable(cleaned))
         return
     print_text(
-        f"removed {counted(cleaned.messages, 'message')} settled more than {counted(kept.retention_days, 'day')} ago, "
+        f"removed {counted(cleaned.messages, 'message')} and {counted(cleaned.transactions, 'two-phase commit')} "
+        f"settled more than {counted(kept.retention_days, 'day')} ago, "
         f"{counted(cleaned.marks, 'inbox mark')} older than {counted(kept.inbox_retention_days, 'day')}, "
         f"and {counted(cleaned.entries, 'expired idempotency key')}"
     )

@@ -19,25 +19,25 @@ from postroom.cli.options import (
     TablePrefix,
     Topic,
 )
-from postroom.cli.output import on_terminal, print_json, print_table, print_text, shown
+from postroom.cli.output import print_text
+from postroom.cli.pages import PagePrinter
 from postroom.rules.naming import SAGA_START, is_saga_queue
 
-LONGEST_ERROR = 60
-
-COLUMNS = {
-    "position": "position",
-    "queue": "queue",
-    "topic": "topic",
-    "key": "key",
-    "attempts": "tries",
-    "failed_at": "failed (UTC)",
-    "error_code": "error",
-    "error_message": "error message",
-    "id": "id",
-}
-"""What people are shown of a dead letter → its title."""
-SPARE = ("queue", "tries", "failed (UTC)", "error message", "key", "topic", "error")
-"""What a narrow terminal does without. Never the id, which `requeue` and `discard` want."""
+PAGES = PagePrinter(
+    "dead letters",
+    {
+        "position": "position",
+        "queue": "queue",
+        "topic": "topic",
+        "key": "key",
+        "attempts": "tries",
+        "failed_at": "failed (UTC)",
+        "error_code": "error",
+        "error_message": "error message",
+        "id": "id",
+    },
+    spare=("queue", "tries", "failed (UTC)", "error message", "key", "topic", "error"),
+)
 
 
 def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
@@ -54,22 +54,12 @@ def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
 ) -> None:
     """List dead letters of all queues, newest first."""
     from postroom.admin import Admin, Filter
-    from postroom.admin import as_json as jsonable
 
     age = None if older_than is None else timedelta(days=older_than)
     with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
         page = admin.dead_letters(Filter(topic=topic, key=key, code=code, older_than=age), limit=limit, before=before)
-    if as_json:
-        print_json(jsonable(page))
-        return
-    if not page:
-        print_text("no dead letters")
-        return
-    rows = [[shown(getattr(letter, column))[:LONGEST_ERROR] for column in COLUMNS] for letter in page]
-    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare=SPARE)
-    if on_terminal() and page.next:
-        print_text(f"Older ones: --before {page.next}")
-    if any(is_saga_queue(letter.queue) and letter.type == SAGA_START for letter in page):
+    PAGES.print(page, as_json=as_json)
+    if not as_json and any(is_saga_queue(letter.queue) and letter.type == SAGA_START for letter in page):
         print_text("Some of them are parked sagas: act on these with `postroom sagas`")
 
 

@@ -8,28 +8,37 @@ import typer
 
 from postroom.cli.acting import Act, command
 from postroom.cli.options import AddedDaysAgo, Before, Database, Json, Limit, MessageId, Schema, TablePrefix
-from postroom.cli.output import counted, on_terminal, print_json, print_table, print_text, progress, shown
+from postroom.cli.output import counted, print_json, print_table, print_text, progress, shown
+from postroom.cli.pages import PagePrinter
 from postroom.errors import InvalidSetting
 from postroom.rules.lifecycle import State
 
 if TYPE_CHECKING:
-    from postroom.admin import ListedMessage, Page
+    from postroom.admin import ListedMessage
 
-COLUMNS = {
-    "position": "position",
-    "status": "status",
-    "topic": "topic",
-    "key": "key",
-    "attempts": "tries",
-    "created_at": "created (UTC)",
-    "error_code": "error",
-    "id": "id",
-}
-"""What people are shown of a message → its title. JSON has all columns of the view `outbox_status`."""
-SPARE = ("created (UTC)", "tries", "key", "error", "topic")
-"""What a narrow terminal does without. Never the id, which the other commands want."""
 INCOMPLETE = "incomplete"
 """What people are told of half a message, which has no state."""
+
+
+def _cell(message: ListedMessage, column: str) -> object:
+    return message.status or INCOMPLETE if column == "status" else getattr(message, column)
+
+
+PAGES = PagePrinter(
+    "messages",
+    {
+        "position": "position",
+        "status": "status",
+        "topic": "topic",
+        "key": "key",
+        "attempts": "tries",
+        "created_at": "created (UTC)",
+        "error_code": "error",
+        "id": "id",
+    },
+    spare=("created (UTC)", "tries", "key", "error", "topic"),
+    cell=_cell,
+)
 
 
 def list_messages(
@@ -43,27 +52,10 @@ def list_messages(
 ) -> None:
     """List messages, newest first."""
     from postroom.admin import Admin
-    from postroom.admin import as_json as jsonable
 
     with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
         page = admin.messages(status=status, limit=limit, before=before)
-    if as_json:
-        print_json(jsonable(page))
-    else:
-        _show(page)
-
-
-def _show(page: Page[ListedMessage]) -> None:
-    if not page:
-        print_text("no messages")
-        return
-    rows = [
-        [message.status or INCOMPLETE if column == "status" else getattr(message, column) for column in COLUMNS]
-        for message in page
-    ]
-    print_table(list(COLUMNS.values()), rows, right=("position", "tries"), spare=SPARE)
-    if on_terminal() and page.next:
-        print_text(f"Older ones: --before {page.next}")
+    PAGES.print(page, as_json=as_json)
 
 
 def show_message(

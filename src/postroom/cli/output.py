@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STATUS_STYLES = {
-    **dict.fromkeys(("dead", "parked", "stranded"), "bold red"),
-    **dict.fromkeys(("waiting", "retrying", "compensating"), "yellow"),
-    **dict.fromkeys(("sending", "running"), "cyan"),
-    **dict.fromkeys(("sent", "completed"), "green"),
-    **dict.fromkeys(("expired", "compensated"), "dim"),
+    **dict.fromkeys(("dead", "parked", "stranded", "stuck"), "bold red"),
+    **dict.fromkeys(("waiting", "retrying", "compensating", "aborting"), "yellow"),
+    **dict.fromkeys(("sending", "running", "undecided", "committing"), "cyan"),
+    **dict.fromkeys(("sent", "completed", "committed"), "green"),
+    **dict.fromkeys(("expired", "compensated", "aborted", "forgotten"), "dim"),
 }
+SECOND, MINUTE, HOUR, DAY = 1.0, 60.0, 3600.0, 86_400.0
 
 
 def on_terminal() -> bool:
@@ -95,6 +96,20 @@ def print_table(
 def counted(count: int, noun: str) -> str:
     """So many of them: ``1 message``, ``2,000 messages``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def duration(seconds: float | None) -> str:
+    """For people: ``18 ms``, ``2.5 s``, ``3 min``, ``4 h``, ``2 d``."""
+    if seconds is None:
+        return ""
+    if seconds < SECOND:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s"
+    for unit, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    raise AssertionError("unreachable")
 
 
 def shown(value: object) -> str:

@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import typer
 
@@ -61,9 +61,17 @@ if TYPE_CHECKING:
     from postroom.cli.telemetry import Telemetry
     from postroom.relay import Relay, Report
     from postroom.saga import Saga
+    from postroom.twophase import TwoPhaseCommit
 
 SUPERVISED = "POSTROOM_SUPERVISED"
 """Set for the processes of `--processes`: they stop when their standard input ends, because then nobody minds them."""
+
+
+class Apps(NamedTuple):
+    """What of an application a relay runs."""
+
+    sagas: list[Saga[Any]]
+    transactions: list[TwoPhaseCommit]
 
 
 class Mode(StrEnum):
@@ -105,7 +113,10 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Deliver messages and run sagas until SIGTERM or Ctrl-C. A second signal stops it at once."""
+    """Deliver messages, run sagas, recover transactions.
+
+    It runs until SIGTERM or Ctrl-C; a second signal stops it at once.
+    """
     given = {name: value for name, value in locals().items() if name in Settings.__struct_fields__}
     given["brokers"] = _brokers(broker_for)
     mode = _mode(once=once, until_empty=until_empty)
@@ -116,7 +127,7 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         raise typer.Exit(_supervise(settings, given, app or [], processes, worker, mode))
     else:
         reasons: dict[str, str] = {}
-        report, late = _deliver(settings, given, _sagas(app or [], given), worker, mode, reasons)
+        report, late = _deliver(settings, given, _apps(app or [], given), worker, mode, reasons)
         if as_json:
             print_json(asdict(report))
         if mode is Mode.ONCE:
@@ -138,24 +149,28 @@ def _settings(given: dict[str, Any]) -> Settings:
     return settings
 
 
-def _sagas(addresses: Sequence[str], given: dict[str, Any]) -> list[Saga[Any]]:
-    """The sagas at ``module:object``. Raises `InvalidSetting`."""
+def _apps(addresses: Sequence[str], given: dict[str, Any]) -> Apps:
+    """What is at each ``module:object``: sagas and two-phase commits. Raises `InvalidSetting`."""
+    found = Apps([], [])
     if not addresses:
-        return []
+        return found
     from postroom.saga import Saga
+    from postroom.twophase import TwoPhaseCommit
 
     # What the code of the application does not say, the options do.
     named = {name: given[name] for name in ("database", "schema", "table_prefix") if given[name] is not None}
     os.environ |= {ENVIRONMENT[name][0]: value for name, value in named.items()}
-    sagas: list[Saga[Any]] = []
     for address in addresses:
-        found = load_object(address, f"--app {address}", "an object: write module:object")
-        some = list(found) if isinstance(found, list | tuple) else [found]
-        if not some or not all(isinstance(one, Saga) for one in some):
-            hint = " (consumers are run by `postroom consume`)" if type(found).__name__ == "Consumer" else ""
-            raise InvalidSetting(f"--app {address} is a {type(found).__name__}: give a Saga, or a list of them{hint}")
-        sagas += some
-    return sagas
+        loaded = load_object(address, f"--app {address}", "an object: write module:object")
+        some = list(loaded) if isinstance(loaded, list | tuple) else [loaded]
+        if not some or not all(isinstance(one, Saga | TwoPhaseCommit) for one in some):
+            hint = " (consumers are run by `postroom consume`)" if type(loaded).__name__ == "Consumer" else ""
+            raise InvalidSetting(
+                f"--app {address} is a {type(loaded).__name__}: give a Saga, a TwoPhaseCommit, or a list of them{hint}"
+            )
+        found.sagas.extend(one for one in some if isinstance(one, Saga))
+        found.transactions.extend(one for one in some if isinstance(one, TwoPhaseCommit))
+    return found
 
 
 def _say_that_it_is_off(*, as_json: bool) -> None:
@@ -240,7 +255,7 @@ def _flags(given: dict[str, Any]) -> list[str]:
 def _deliver(
     settings: Settings,
     given: dict[str, Any],
-    sagas: Sequence[Saga[Any]],
+    apps: Apps,
     worker: str | None,
     mode: Mode,
     reasons: dict[str, str],
@@ -257,7 +272,8 @@ def _deliver(
     broker = given.pop("broker")
     database = given.pop("database")
     told = telemetry(settings)
-    relay = Relay(database, broker, sagas=sagas, worker=worker, hook=all_of(note, told.hook), **given)
+    hook = all_of(note, told.hook)
+    relay = Relay(database, broker, sagas=apps.sagas, transactions=apps.transactions, worker=worker, hook=hook, **given)
     gc.collect()
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     late = late_calls.run(_run(relay, told, mode))

@@ -34,8 +34,8 @@ App = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE:OBJECT",
-        help="Run a saga, or a list of them, as in shop.orders:place_order; may be repeated. Without a broker, only "
-        "sagas run.",
+        help="Run a saga, recover a TwoPhaseCommit, or a list of these, as in shop.orders:place_order; may be "
+        "repeated. Without a broker, only these run.",
     ),
 ]
 SagaConcurrency = Annotated[

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from postroom.cli.output import print_table, print_text, shown
+from postroom.cli.output import duration, print_table, print_text, shown
 from postroom.rules.saga_plan import Direction, StepOutcome
 from postroom.rules.saga_state import SagaState
 
@@ -13,12 +14,13 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from postroom.admin import NextStep, SagaDetails, SagaStep
+    from postroom.rules.saga_plan import Plan
 
 DONE, UNDONE, FAILED, SKIPPED, NEXT = "✓", "↩", "✗", "-", "…"
 PLAIN = {DONE: "+", UNDONE: "<", FAILED: "x", NEXT: "."}
 """For terminals whose encoding lacks them."""
 TITLES = ("", "step", "at (UTC)", "took", "attempt", "")
-SECOND, MINUTE, HOUR, DAY = 1.0, 60.0, 3600.0, 86_400.0
+MOST_EVENTS = 20
 
 
 def print_saga(told: SagaDetails) -> None:
@@ -26,7 +28,7 @@ def print_saga(told: SagaDetails) -> None:
     held = f"   held by {told.owner}" if told.owner else ""
     print_text(shown(f"{told.name} {told.id}   {told.state}{held}"), style="bold")
     print_text(f"{shown(told.explanation)}\n")
-    rows = [_done(step) for step in told.steps if step.outcome is not StepOutcome.WAITING]
+    rows = [_done(step) for step in _in_order(told) if step.outcome is not StepOutcome.WAITING]
     rows += [_coming(told, step) for step in told.next]
     if rows:
         print_table(TITLES, rows, right=("took", "attempt"))
@@ -34,8 +36,10 @@ def print_saga(told: SagaDetails) -> None:
     print_table(("field", "value"), [(name, value) for name, value in _facts(told).items() if value])
     if told.events:
         print_text("\nevents that no step has taken yet:")
-        events = [(event.name, event.received_at, event.message_id) for event in told.events]
+        events = [(event.name, event.received_at, event.message_id) for event in told.events[:MOST_EVENTS]]
         print_table(("event", "received (UTC)", "message"), events)
+        if len(told.events) > MOST_EVENTS:
+            print_text(f"and {len(told.events) - MOST_EVENTS:,} more, which `--json` lists")
     if told.history:
         print_text("")
         history = [(entry.at, entry.action, entry.actor, entry.reason) for entry in told.history]
@@ -61,7 +65,7 @@ def _facts(told: SagaDetails) -> dict[str, object]:
         "ended": _moment(told.ended_at),
         "deadline": _moment(told.deadline),
         "message": str(told.message_id),
-        "plan": " → ".join(step.name for step in told.plan) if _encodable("→") else "",
+        "plan": " → ".join(_stages(told.plan)) if _encodable("→") else "",
         "data": f"{told.data_bytes:,} bytes",
         "leased until": _moment(told.leased_until),
         "claims": str(told.claims) if told.claims > 1 else "",
@@ -71,11 +75,28 @@ def _facts(told: SagaDetails) -> dict[str, object]:
     }
 
 
+def _stages(plan: Plan) -> list[str]:
+    """The steps of a plan; those of a group, which run at the same time, as one: ``(ask_bank + ask_warehouse)``."""
+    stages: list[str] = []
+    for group, steps in groupby(plan, lambda one: one.group):
+        names = [one.name for one in steps]
+        stages += [f"({' + '.join(names)})"] if group else names
+    return stages
+
+
+def _in_order(told: SagaDetails) -> list[SagaStep]:
+    """As the plan has them, so that a group's steps do not change places; what was undone comes last, as it was."""
+    places = {step.name: place for place, step in enumerate(told.plan)}
+    forward = [step for step in told.steps if step.direction is Direction.FORWARD]
+    back = [step for step in told.steps if step.direction is Direction.BACK]
+    return sorted(forward, key=lambda step: places.get(step.step, len(places))) + back
+
+
 def _done(step: SagaStep) -> tuple[str, ...]:
     back = step.direction is Direction.BACK
     match step.outcome:
         case StepOutcome.SKIPPED:
-            mark, text = SKIPPED, f"{'undo ' if back else ''}skipped{_by_operator(step)}"
+            mark, text = SKIPPED, f"{'undo ' if back else ''}skipped{_why_skipped(step, back=back)}"
         case StepOutcome.FAILED:
             mark, text = FAILED, _error(step.error_code, step.error_message)
         case _:
@@ -103,28 +124,14 @@ def _coming(told: SagaDetails, step: NextStep) -> tuple[str, ...]:
     return _mark(NEXT), step.step, "", "", "", f"{what}{text}"
 
 
-def _by_operator(step: SagaStep) -> str:
-    if not step.error_code:  # its condition said no, or there was nothing to undo
-        return ""
+def _why_skipped(step: SagaStep, *, back: bool) -> str:
+    if not step.error_code:
+        return ": it was refused, so there is nothing to undo" if back else ": its condition said no"
     return f" by {step.worker}{f': {step.error_message}' if step.error_message else ''}"
 
 
 def _error(code: str | None, text: str | None) -> str:
     return f"{code or ''} {text or ''}".strip()
-
-
-def duration(seconds: float | None) -> str:
-    """For people: ``18 ms``, ``2.5 s``, ``3 min``, ``4 h``, ``2 d``."""
-    if seconds is None:
-        return ""
-    if seconds < SECOND:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < MINUTE:
-        return f"{seconds:.1f} s"
-    for unit, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
-        if seconds >= unit:
-            return f"{seconds / unit:.0f} {name}"
-    raise AssertionError("unreachable")
 
 
 def _moment(moment: datetime | None) -> str:

@@ -41,7 +41,7 @@ def schema(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Print the SQL that creates the tables, or what to grant a role. For you to run; it connects to no database."""
+    """Print the SQL for the tables, or what to grant a role. For you to run; it connects to no database."""
     from postroom.store.schema.ddl import create_statements
     from postroom.store.schema.grants import grant_statements
     from postroom.store.sql.names import Names

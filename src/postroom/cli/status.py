@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
-from postroom.cli.output import counted, print_json, print_table, print_text, warn
+from postroom.cli.output import counted, duration, print_json, print_table, print_text, warn
 from postroom.rules.saga_state import SagaState
+from postroom.rules.twophase_state import TransactionState
 
 if TYPE_CHECKING:
-    from postroom.admin import HeldTarget, SagaCount, Status, Worker
+    from postroom.admin import HeldTarget, SagaCount, Status, TransactionCount, Worker
 
 MEANINGS = {
     "pending": "to be sent now",
@@ -42,9 +43,9 @@ STUCK = (SagaState.PARKED, SagaState.STRANDED)
 def status(
     database: Database = None, schema: Schema = None, table_prefix: TablePrefix = None, as_json: Json = False
 ) -> None:
-    """Count messages and sagas by state, and list live relays.
+    """Count what is in which state, and list live relays.
 
-    Also shows how long the oldest message has been waiting.
+    It counts messages, sagas and two-phase commits. Also shows how long the oldest message has been waiting.
     """
     from postroom.admin import Admin
     from postroom.admin import as_json as jsonable
@@ -56,6 +57,7 @@ def status(
         return
     _show_counts(found)
     _show_sagas(found.sagas)
+    _show_transactions(found.transactions)
     _show_targets(found.targets)
     _show_workers(found.workers)
 
@@ -82,6 +84,22 @@ def _show_sagas(counts: Sequence[SagaCount]) -> None:
         if total := sum(one.count for one in counts if one.state is state):
             are = "is" if total == 1 else "are"
             warn(f"{counted(total, 'saga')} {are} {state}: see `postroom sagas list --state {state}`")
+
+
+def _show_transactions(counts: Sequence[TransactionCount]) -> None:
+    """A line for each state that occurs; and what to do about those that are stuck."""
+    if not counts:
+        return
+    print_text("")
+    titles = ("two-phase commits", "count", "oldest")
+    rows = [(one.state.value, one.count, duration(one.oldest_seconds)) for one in counts]
+    print_table(titles, rows, right=titles[1:])
+    for one in counts:
+        if one.state is TransactionState.STUCK:
+            are = "is" if one.count == 1 else "are"
+            warn(
+                f"{counted(one.count, 'two-phase commit')} {are} stuck: see `postroom transactions list --state stuck`"
+            )
 
 
 def _show_targets(targets: Sequence[HeldTarget]) -> None:

@@ -26,9 +26,9 @@ def add(topic: str, payload: object = None, **fields: str) -> None:
 
 
 def test_init_says_what_it_did(postroom: Command) -> None:
-    assert postroom("init", *DATABASE) == (0, "created version 3 of Postroom's tables\n", "")
-    assert postroom("init", *DATABASE) == (0, "already at version 3: nothing to do\n", "")
-    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 3, "version": 3}
+    assert postroom("init", *DATABASE) == (0, "created version 4 of Postroom's tables\n", "")
+    assert postroom("init", *DATABASE) == (0, "already at version 4: nothing to do\n", "")
+    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 4, "version": 4}
 
 
 def test_init_tells_an_upgrade_from_a_creation() -> None:
@@ -64,7 +64,7 @@ def test_tables_of_another_version_are_a_clear_error(
     missing = postroom(*command, *DATABASE)
     postroom("init", *DATABASE)
     with monkeypatch.context() as newer_postroom:
-        newer_postroom.setattr(migrations, "LATEST", 4)
+        newer_postroom.setattr(migrations, "LATEST", migrations.LATEST + 1)
         outdated = postroom(*command, *DATABASE)
     with closing(sqlite3.connect("app.db")) as connection, connection:
         connection.execute("INSERT INTO postroom_schema_version (version) VALUES (99)")
@@ -93,7 +93,7 @@ def test_status_counts_for_people_and_for_programs(postroom: Command) -> None:
     found = json.loads(postroom("status", *DATABASE, "--json").out)
     assert set(found) == {
         *("pending", "sending", "waiting", "dead", "sent", "expired", "held", "oldest_pending_seconds", "relays"),
-        *("targets", "sagas"),
+        *("targets", "sagas", "transactions"),
     }
     assert (found["pending"], found["sent"]) == (2, 0)
     assert found["oldest_pending_seconds"] >= 0
@@ -121,7 +121,7 @@ def test_a_person_is_told_how_to_see_older_messages(postroom: Command, monkeypat
     add("one")
     add("two")
     monkeypatch.setattr(output, "on_terminal", lambda: True)
-    monkeypatch.setattr("postroom.cli.messages.on_terminal", lambda: True)
+    monkeypatch.setattr("postroom.cli.pages.on_terminal", lambda: True)
     assert "Older ones: --before 2" in postroom("messages", "list", *DATABASE, "--limit", "1").out
 
 
@@ -150,7 +150,7 @@ def test_schema_prints_what_to_grant(postroom: Command) -> None:
     assert delivery.endswith(" ON `postroom_outbox_delivery` TO 'o''shop'@'10.%'")
     assert saga == "GRANT INSERT (position, name, id, deadline) ON `postroom_saga` TO 'o''shop'@'10.%'"
     everything = json.loads(postroom(*command).out)
-    assert len(everything) == 13
+    assert len(everything) == 15
     function = postroom("schema", "--dialect", "postgresql", "--grants", 'a"b', "--for", "sql-producer").out
     assert function.splitlines()[0] == 'GRANT USAGE ON SCHEMA "postroom" TO "a""b";'
     assert [line for line in function.splitlines() if "TABLE" in line or "INSERT" in line] == []
@@ -176,4 +176,4 @@ def test_schema_as_json_is_the_list_of_statements(postroom: Command) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         for statement in statements:
             connection.execute(statement)
-        assert connection.execute("SELECT version FROM postroom_schema_version").fetchall() == [(3,)]
+        assert connection.execute("SELECT version FROM postroom_schema_version").fetchall() == [(4,)]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom.cli import dead, messages, output
+from postroom.cli import dead, messages, output, sagas
 from postroom.cli.demo import display
+
+if TYPE_CHECKING:
+    from postroom.cli.pages import PagePrinter
 
 INDIA = timezone(timedelta(hours=5, minutes=30))
 
@@ -65,10 +68,18 @@ def test_a_terminal_gets_a_table_with_lines_and_does_without_spare_columns_when_
     assert "y" not in printed(20)
 
 
-@pytest.mark.parametrize("command", [messages, dead])
-def test_an_id_is_shown_on_every_terminal_since_other_commands_ask_for_it(command: Any) -> None:
-    assert "id" in command.COLUMNS.values()
-    assert set(command.SPARE) <= set(command.COLUMNS.values()) - {"id", "position", "status"}
+@pytest.mark.parametrize(
+    ("pages", "wanted"),
+    [
+        (messages.PAGES, {"id", "position", "status"}),
+        (dead.PAGES, {"id", "position"}),
+        (sagas.PAGES, {"id", "saga", "state"}),
+    ],
+    ids=["messages", "dead", "sagas"],
+)
+def test_what_other_commands_ask_for_is_shown_on_every_terminal(pages: PagePrinter, wanted: set[str]) -> None:
+    assert wanted <= set(pages.columns.values())
+    assert set(pages.spare) <= set(pages.columns.values()) - wanted
 
 
 def test_json_is_ascii_and_has_moments_in_utc(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_a_usage_error_names_the_command_whose_help_explains_it(postroom: Comman
     assert "`postroom messages list --help`" in postroom("messages", "list", "--limt", "7").err
 
 
-@pytest.mark.parametrize("group", [(), ("messages",), ("dead",)])
+@pytest.mark.parametrize("group", [(), ("messages",), ("dead",), ("transactions",)])
 def test_the_help_says_in_a_whole_sentence_what_each_command_does(group: tuple[str, ...], postroom: Command) -> None:
     commands = postroom(*group, "--help").out.partition("Commands:")[2]
     assert commands
