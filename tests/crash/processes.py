@@ -11,7 +11,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import psutil
+from tests.services.suspending import is_suspended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,10 @@ IMPORTED = [
     "tests.crash.keyed_worker",
     "tests.crash.order_worker",
     "tests.crash.relay_worker",
+    "tests.crash.saga_worker",
     "tests.crash.stream",
+    "tests.crash.twophase_bank",
+    "postroom.relay.sagas",
     "postroom.sources.nats",
     "tests.contract.store_drivers",
     "sqlalchemy.ext.asyncio",
@@ -70,7 +73,7 @@ class Worker:
 
     def stopped(self) -> bool:
         """Say whether the process is paused."""
-        return not self.ended() and psutil.Process(self._pid).status() == psutil.STATUS_STOPPED
+        return not self.ended() and is_suspended(self._pid)
 
     def ended(self) -> bool:
         return not self._process.is_alive()

@@ -14,7 +14,7 @@ from postroom import Message, Relay
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
-from tests.crash.wire import HeaderFormat
+from tests.crash.wire import Wire
 from tests.services.databases import need
 from tests.services.postgresql import PostgreSQL, Standby
 
@@ -72,7 +72,7 @@ async def test_L_16_nothing_is_lost_or_overtaken_after_a_failover(primary: Postg
     """Before, a relay wrote down as sent what had come to the positions of those that it had in flight."""
     primary.create_database("shop")
     broker = Broker()
-    wire = HeaderFormat(primary.url("shop"))
+    wire = Wire(primary.url("shop"))
     with closing(wire), closing(Service(primary.url("shop"))) as before:
         relay = Relay(wire.url, broker, poll_interval_sec=SELDOM, lane_lease_sec=120, broker_timeout_ms=60_000)
         with closing(Standby(primary)) as standby:

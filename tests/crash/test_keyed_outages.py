@@ -16,7 +16,7 @@ from postroom.web.wsgi import IdempotencyMiddleware
 from tests.acceptance.keyed_shop import KEY, KeyedShop
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
-from tests.crash.wire import HeaderFormat
+from tests.crash.wire import Wire
 from tests.services.databases import need
 from tests.services.postgresql import PostgreSQL
 
@@ -41,10 +41,10 @@ def server() -> Iterator[PostgreSQL]:
 
 
 @pytest.fixture
-def wire(kind: str, fresh_database: FreshDatabase) -> Iterator[HeaderFormat]:
+def wire(kind: str, fresh_database: FreshDatabase) -> Iterator[Wire]:
     """The way to a database with its tables."""
     url = fresh_database(kind)
-    with closing(Service(url)), closing(HeaderFormat(url)) as wire:
+    with closing(Service(url)), closing(Wire(url)) as wire:
         yield wire
 
 
@@ -84,7 +84,7 @@ async def test_a_response_is_recorded_as_soon_as_the_database_is_back(server: Po
 
 @SERVERS
 @pytest.mark.parametrize("was_connected", [True, False])
-async def test_no_keyed_request_runs_while_the_database_hangs(wire: HeaderFormat, *, was_connected: bool) -> None:
+async def test_no_keyed_request_runs_while_the_database_hangs(wire: Wire, *, was_connected: bool) -> None:
     shop = KeyedShop(wire.url)
     async with shop.client() as client:
         if was_connected:
@@ -99,7 +99,7 @@ async def test_no_keyed_request_runs_while_the_database_hangs(wire: HeaderFormat
 
 
 @SERVERS
-async def test_a_response_is_given_unrecorded_while_the_database_hangs(wire: HeaderFormat) -> None:
+async def test_a_response_is_given_unrecorded_while_the_database_hangs(wire: Wire) -> None:
     shop = KeyedShop(wire.url)
     shop.may_go_on.clear()
     async with shop.client() as client:
@@ -117,7 +117,7 @@ FATAL = {"postgresql": b"%2Forders", "mariadb": b"COMMIT"}
 
 
 @SERVERS
-async def test_a_request_that_was_begun_runs_though_the_answer_to_that_was_lost(wire: HeaderFormat, kind: str) -> None:
+async def test_a_request_that_was_begun_runs_though_the_answer_to_that_was_lost(wire: Wire, kind: str) -> None:
     shop = KeyedShop(wire.url)
     async with shop.client() as client:
         assert (await client.post("/orders", headers={"idempotency-key": "warm"})).status_code == 201
@@ -129,7 +129,7 @@ async def test_a_request_that_was_begun_runs_though_the_answer_to_that_was_lost(
 
 @SERVERS
 async def test_a_response_that_was_recorded_is_the_clients_own_though_the_answer_to_that_was_lost(
-    wire: HeaderFormat, kind: str
+    wire: Wire, kind: str
 ) -> None:
     shop = KeyedShop(wire.url)
     shop.may_go_on.clear()
@@ -146,7 +146,7 @@ async def test_a_response_that_was_recorded_is_the_clients_own_though_the_answer
 
 
 @SERVERS
-async def test_connections_that_were_dropped_for_good_leave_nothing_behind(wire: HeaderFormat) -> None:
+async def test_connections_that_were_dropped_for_good_leave_nothing_behind(wire: Wire) -> None:
     shop = KeyedShop(wire.url)
     before = asyncio.all_tasks()
     async with shop.client() as client:
@@ -157,7 +157,7 @@ async def test_connections_that_were_dropped_for_good_leave_nothing_behind(wire:
 
 @SERVERS
 @pytest.mark.parametrize("was_connected", [True, False])
-def test_threads_do_not_wait_for_a_database_that_hangs_either(wire: HeaderFormat, *, was_connected: bool) -> None:
+def test_threads_do_not_wait_for_a_database_that_hangs_either(wire: Wire, *, was_connected: bool) -> None:
     def app(_environ: Any, start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
         return [b"done"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CHUNK = 65536
 
 
-class HeaderFormat:
+class Wire:
     """Listens on a port of its own; what comes there goes to the server of the URL, and back."""
 
     def __init__(self, url: str) -> None:
@@ -77,7 +77,7 @@ class HeaderFormat:
 class _Line:
     """One connection, and a thread for each direction."""
 
-    def __init__(self, near: socket.socket, far: socket.socket, wire: HeaderFormat) -> None:
+    def __init__(self, near: socket.socket, far: socket.socket, wire: Wire) -> None:
         self._near, self._far, self._wire = near, far, wire
         self._is_doomed = False
         threading.Thread(target=self._carry, daemon=True).start()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # The core packages hold the programs alone: nothing is configured, no service is started.
 PACKAGES = ("mariadb-server-core", "mariadb-client-core")
 # What a crash of the machine would lose, tests do not mind; a killed server loses nothing.
-NOT_DURABLE = ("--innodb-flush-log-at-trx-commit=2", "--skip-innodb-doublewrite")
+NOT_DURABLE = ("--innodb-flush-log-at-trx-commit=2", "--skip-innodb-doublewrite", "--debug-no-sync")
 
 
 class MariaDB(DatabaseService):

@@ -18,7 +18,7 @@ from tests.services.service import DatabaseService, Unavailable
 SETTINGS = """
 listen_addresses = '127.0.0.1'
 max_connections = 200
-max_prepared_transactions = 20
+max_prepared_transactions = 200
 wal_level = logical
 # Not UTC, so that code which relies on the server's time zone shows.
 timezone = 'Asia/Kolkata'

@@ -13,6 +13,7 @@ import psutil
 
 from tests.services.ports import free_port
 from tests.services.supervisor import Supervisor
+from tests.services.suspending import suspend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,14 +80,13 @@ class Service(ABC):
     def hung(self) -> Iterator[None]:
         """Suspend the server and everything it started; the system still accepts connections for it."""
         server = psutil.Process(self.pid)
-        server.suspend()  # first, so that it starts nothing else meanwhile
-        processes = [server, *server.children(recursive=True)]
         try:
-            for process in processes:
-                process.suspend()
+            suspend(server)  # first, so that it starts nothing else meanwhile
+            for process in server.children(recursive=True):
+                suspend(process)
             yield
         finally:
-            for process in reversed(processes):
+            for process in (*server.children(recursive=True), server):
                 process.resume()
 
     def close(self) -> None:
