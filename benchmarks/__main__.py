@@ -8,9 +8,12 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-BENCHMARKS = ("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware", "sagas")
+BENCHMARKS = (
+    *("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware", "sagas"),
+    "twophase",
+)
 """Modules of this package; each has a `main` that measures and prints."""
-WITH_OPTIONS = ("brokers", "sagas")
+WITH_OPTIONS = ("brokers", "sagas", "twophase")
 """Their `main` takes the arguments after the name."""
 
 

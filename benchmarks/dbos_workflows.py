@@ -7,6 +7,7 @@ as JSON the seconds from the first start to the last end, and those of processor
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -41,6 +42,7 @@ def main(url: str, how: str, count: int) -> None:
     run[how](2 * AT_ONCE)  # so that connections are open, and all code has been run
     print("ready", flush=True)
     sys.stdin.readline()
+    gc.collect()
     cpu, begun = sum(os.times()[:2]), time.perf_counter()
     run[how](count)
     seconds = time.perf_counter() - begun

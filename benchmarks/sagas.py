@@ -1,14 +1,16 @@
 """Sagas of three steps that do nothing beside DBOS workflows of three steps, on the same PostgreSQL server.
 
 ``python -m benchmarks sagas [--rounds N] [--json]``. Both sides take turns. DBOS runs in an environment of its own,
-made for this run, in several ways, of which the fastest is what all are compared with. Sagas are measured from the
-commit of their start to the end of the last; DBOS workflows from the first call, since DBOS starts them by running.
+made for this run, in several ways. Sagas run in one process, and are compared with the fastest way of DBOS in one; a
+second ratio is to its fastest of all, which may have two. Sagas are measured from the commit of their start to the end
+of the last; DBOS workflows from the first call, since DBOS starts them by running.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -53,6 +55,7 @@ class Variant(NamedTuple):
     name: str
     sagas: int
     run: Callable[[], Cost]
+    processes: int = 1
 
 
 class Cost(NamedTuple):
@@ -69,12 +72,15 @@ class Rate(NamedTuple):
     name: str
     per_second: float
     times_dbos: float
+    """How many times as many as DBOS in one process, in its fastest way."""
+    times_all_dbos: float
+    """How many times as many as the fastest of DBOS, however many processes that has."""
     worker_ms: float
     """Processor time of the worker for each saga."""
     server_ms: float
     """The same, of the database server."""
     times_less_processor: float
-    """How many times the processor time, worker and server together, DBOS takes."""
+    """How many times the processor time, worker and server together, DBOS takes in one process."""
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -96,29 +102,34 @@ def main(arguments: Sequence[str] = ()) -> None:
         print(json.dumps([one._asdict() for one in found], indent=2))
         return
     print("\nsagas of three steps that do nothing, one process unless it says otherwise; processor time in ms a saga")
-    print(f"  {'':<34} {'sagas/s':>9} {'x DBOS':>8} {'worker':>8} {'server':>8} {'less than DBOS':>16}")
+    heads = f"{'sagas/s':>9} {'x DBOS':>8} {'x its best':>11} {'worker':>8} {'server':>8} {'less than DBOS':>16}"
+    print(f"  {'':<34} {heads}")
     for one in found:
         print(
-            f"  {one.name:<34} {one.per_second:>9,.0f} {one.times_dbos:>8.1f} {one.worker_ms:>8.2f} "
-            f"{one.server_ms:>8.2f} {one.times_less_processor:>14.1f} x"
+            f"  {one.name:<34} {one.per_second:>9,.0f} {one.times_dbos:>8.1f} {one.times_all_dbos:>11.1f} "
+            f"{one.worker_ms:>8.2f} {one.server_ms:>8.2f} {one.times_less_processor:>14.1f} x"
         )
+    print("  x DBOS: to its fastest in one process, as sagas have; x its best: to its fastest in any number")
 
 
 def _measured(variants: Sequence[Variant], rounds: int, of_dbos: int) -> list[Rate]:
-    """Let all take turns; the first `of_dbos` are DBOS's, and the best of these is what all are compared with."""
+    """Let all take turns; the first `of_dbos` are DBOS's, and what all are compared with."""
     seen: dict[str, list[Cost]] = {one.name: [] for one in variants}
     for _ in range(rounds):
         for one in variants:
             seen[one.name].append(Cost(*(value / one.sagas for value in one.run())))
     each = {name: Cost(*map(median, zip(*costs, strict=True))) for name, costs in seen.items()}
-    dbos = [each[one.name] for one in variants[:of_dbos]]
-    fastest = min(cost.seconds for cost in dbos)
-    least = min(cost.worker + cost.server for cost in dbos)
+    dbos = variants[:of_dbos]
+    alone = [each[one.name] for one in dbos if one.processes == 1]
+    fastest_alone = min(cost.seconds for cost in alone)
+    fastest = min(each[one.name].seconds for one in dbos)
+    least = min(cost.worker + cost.server for cost in alone)
     return [
         Rate(
             name,
             per_second=round(1 / cost.seconds, 1),
-            times_dbos=round(fastest / cost.seconds, 2),
+            times_dbos=round(fastest_alone / cost.seconds, 2),
+            times_all_dbos=round(fastest / cost.seconds, 2),
             worker_ms=round(cost.worker * 1000, 3),
             server_ms=round(cost.server * 1000, 3),
             times_less_processor=round(least / (cost.worker + cost.server), 2),
@@ -153,7 +164,7 @@ def _dbos(server: PostgreSQL, folder: Path) -> list[Variant]:
             finally:
                 server.drop_database(database)
 
-        return Variant(name, WORKFLOWS, run)
+        return Variant(name, WORKFLOWS, run, processes)
 
     return [
         variant("DBOS, called from 16 threads", "direct"),
@@ -206,7 +217,7 @@ def _ours(server: PostgreSQL, url: str) -> list[Variant]:
         return Variant(name, count, lambda: asyncio.run(_round(server, url, kind, count, at_once, engine)))
 
     return [
-        variant("calls, async", "call", 2000),
+        variant("calls, async", "call", 5000),
         variant("calls, sync", "sync call", 1000),
         variant("steps, asyncpg", "asyncpg", 1000),
         variant("steps, SQLAlchemy sync", "sync step", 500, sync_engine),
@@ -230,6 +241,7 @@ async def _round(
                 await transaction.start()
                 for _ in range(count):
                     await saga.astart(connection, {})
+                gc.collect()  # what starting them has left is not the relay's
                 before = Cost(time.perf_counter(), time.process_time(), _processor_time(server))
                 await transaction.commit()
                 await ended.reach(WARM + count)
