@@ -1,8 +1,10 @@
 # `make` lists the targets. Everything runs in .venv, which is built from requirements.lock when it is needed.
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DEFAULT_GOAL := help
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
-.PHONY: help run example example-orders example-saga test check coverage bench lock clean lint types imports unit tests other-pythons
+endif
+.PHONY: help run example example-orders example-saga test check coverage bench lock clean lint types imports unit tests other-pythons other-environments
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
@@ -10,6 +12,8 @@ READY := .venv/ready-in$(subst /,-,$(CURDIR))
 # Four workers, each with servers of its own: tests wait more than they compute. A file stays whole, for what its tests
 # share; those of a second come last, so that all workers end together.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+# The tests start hundreds of processes: what one has compiled, the others load.
+unexport PYTHONDONTWRITEBYTECODE
 heading = @printf '\n\033[1m── %s\033[0m\n' "$(1)"
 
 help: ## list the targets
@@ -27,7 +31,10 @@ example-orders: $(READY) ## orders under idempotency keys, to an exchange that f
 example-saga: $(READY) ## the same three services directed by a saga, with failures at each step; a worker is killed
 	@$(BIN)/python -m examples.saga
 
-test: lint types imports tests other-pythons ## everything, with real servers (what CI runs)
+# What checks the code needs one core, and what the other Pythons need is built on the second one meanwhile.
+test: ## everything, with real servers (what CI runs)
+	@$(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes lint types imports other-environments
+	@$(MAKE) tests other-pythons
 
 check: lint types imports unit ## lint, types, import contracts, unit tests: under a minute
 
@@ -64,11 +71,15 @@ tests: $(READY)
 	$(call heading,all tests)
 	@$(BIN)/python -m pytest $(PARALLEL)
 	$(call heading,the rules are covered in full)
-	@$(BIN)/python -m pytest -q tests/unit/rules --cov --cov-report=
+	@$(BIN)/python -m pytest -q -n 2 tests/unit/rules --ignore-glob='*_search.py' --cov --cov-report=
 	@$(BIN)/coverage report --include='src/postroom/rules/*' --fail-under=100
 
 coverage: $(READY) ## everything once more, and which lines it runs
 	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term
+
+other-environments: $(READY)
+	$(call heading,environments of the other Pythons)
+	@$(BIN)/python scripts/other_pythons.py --build
 
 other-pythons: $(READY)
 	$(call heading,unit tests on the other Pythons)

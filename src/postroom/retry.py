@@ -26,7 +26,7 @@ T = TypeVar("T")
 _log = logging.getLogger("postroom.retry")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RetryPolicy(backoff.RetryPolicy):
     """How long to wait after each failed attempt, and how many attempts to make.
 

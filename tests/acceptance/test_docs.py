@@ -16,12 +16,15 @@ from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import OutcomeCode, State, Transition
 from postroom.store.admin.message_list import COLUMNS
+from postroom.store.connections.urls import resolve
 from postroom.store.sql.names import TABLES
 from postroom.telemetry.metrics import prometheus
 from tests.acceptance import documents
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.conftest import FreshDatabase
 
 DOCS = documents.ROOT / "docs"
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
@@ -38,8 +41,10 @@ def names(pages: list[Path]) -> list[str]:
 
 
 @pytest.mark.parametrize("page", GUIDE, ids=names(GUIDE))
-def test_the_examples_of_the_guide_run(page: Path, tmp_path: Path) -> None:
-    documents.run(page, tmp_path)
+def test_the_examples_of_the_guide_run(page: Path, tmp_path: Path, fresh_database: FreshDatabase) -> None:
+    wanted = documents.databases_of(page).items()
+    databases = {name: resolve(fresh_database(kind)).render_as_string(hide_password=False) for name, kind in wanted}
+    documents.run(page, tmp_path, databases)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))

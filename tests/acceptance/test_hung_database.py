@@ -39,14 +39,21 @@ SOON = 40
 COUNT = 100
 
 
-@pytest.fixture(params=[PostgreSQL, MariaDB], ids=["postgresql", "mariadb"])
-def server(request: pytest.FixtureRequest) -> Iterator[DatabaseService]:
-    """A server that the test may halt."""
+@pytest.fixture(scope="module", params=[PostgreSQL, MariaDB], ids=["postgresql", "mariadb"])
+def own_server(request: pytest.FixtureRequest) -> Iterator[DatabaseService]:
+    """A server that tests may halt."""
     need(request.param)
     with closing(request.param()) as server:
         server.start()
-        server.create_database("shop")
         yield server
+
+
+@pytest.fixture
+def server(own_server: DatabaseService) -> Iterator[DatabaseService]:
+    """The server, with an empty database."""
+    own_server.create_database("shop")
+    yield own_server
+    own_server.drop_database("shop")
 
 
 def urls(server: DatabaseService) -> list[str]:

@@ -178,13 +178,13 @@ class HeaderFormat:
 
 
 def written(request: Fuzzed, tenant: bytes | None) -> bytes:
-    """In chunks, so that no length has to be told. What would end a line early is left out."""
+    """In chunks, so that no length has to be told. What would end a line early, or continue the last, is left out."""
     path = quote(request.path, errors="surrogatepass").encode() if request.raw_path is None else request.raw_path
     target = re.sub(rb"[\x00-\x20\x7f#?]", b"", path) + b"?" + re.sub(rb"[\x00-\x20\x7f#]", b"", request.query)
     lines = [b"%s %s HTTP/1.1" % (request.method.encode(), target), b"host: shop", b"transfer-encoding: chunked"]
     for name, value in headers_of(request, tenant):
         if name.lower() not in LENGTHS:
-            lines.append(re.sub(rb"[\r\n:]", b"", name) + b": " + on_one_line(value))
+            lines.append(re.sub(rb"[\r\n:]", b"", name).lstrip(b" \t") + b": " + on_one_line(value))
     chunks = [b"%x\r\n%s\r\n" % (len(part), part) for part in request.parts if part]
     return b"\r\n".join(lines) + b"\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -11,21 +12,24 @@ import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from postroom import Admin, Consumer, Message, Outbox, Relay, RetryPolicy, Saga, schema
-from postroom.admin import ALL, Filter, SagaState
+from postroom import Admin, Consumer, Message, Outbox, Relay, RetryPolicy, Saga, TwoPhaseCommit, schema
+from postroom.admin import ALL, Filter, SagaState, TransactionState
 from postroom.cli import main
 from postroom.errors import IdempotencyConflict, PrivilegeMissing, Refused
 from postroom.idempotency import Ledger
+from postroom.rules.twophase_ids import transaction_id
 from postroom.store.admin.backlog import BacklogReader
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
 from postroom.store.outbox.workers import Workers
 from postroom.store.schema.grants import RIGHTS, grant_statements, missing_rights
 from postroom.store.schema.purposes import Purpose
+from postroom.store.twophase.log import TwoPhaseLog
 from postroom.telemetry.events import Denied, Event, Reachability
 from tests.acceptance.service import Service
 from tests.acceptance.test_consumer import published
 from tests.acceptance.waiting import wait_for
+from tests.contract import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -347,6 +351,59 @@ async def test_an_operator_acts_on_sagas_and_a_dashboard_looks_at_them(roles: Ro
             looking.resume_saga("order", "2", actor="eve")
 
 
+async def test_a_coordinator_and_a_relay_that_recovers_do_all_their_work(roles: Roles) -> None:
+    class Elsewhere:
+        """A resource without a list of what is prepared, so that the log has open rows."""
+
+        prepare = abort = lambda *_: None
+
+        def commit(self, _id: str) -> None:
+            if fails:
+                raise OSError("away")
+
+    fails, resource = True, Elsewhere()
+    roles.service.execute("CREATE TABLE bill (number INTEGER)")
+    coordinator, relay = roles.make(Purpose.TRANSACTIONS), roles.make(Purpose.RELAY, Purpose.TRANSACTIONS)
+    for role in (coordinator, relay):
+        roles.execute(f"GRANT INSERT ON bill TO {make_url(role).username}")
+    transfers = TwoPhaseCommit(log=coordinator, participants={"shop": coordinator, "elsewhere": resource})
+    with transfers.begin() as transaction:
+        transaction["shop"].execute(text("INSERT INTO bill VALUES (1)"))
+        Outbox().add(transaction["shop"], "orders", 1)
+    assert transaction.unsettled == ("elsewhere",)
+    transfers.close()
+    fails = False
+    clock.advance(roles.service._store, 60)
+    recovering = TwoPhaseCommit(log=relay, participants={"shop": relay, "elsewhere": resource})
+    events: list[Event] = []
+    with pytest.raises(PrivilegeMissing, match=r"INSERT on twophase, .*--for transactions"):
+        await Relay(roles.make(Purpose.RELAY), transactions=[recovering]).run_once()
+    with Admin(roles.make(Purpose.OPERATOR)) as admin:
+        assert [one.state for one in admin.transactions()] == [TransactionState.COMMITTING]
+        async with Relay(relay, transactions=[recovering], hook=events.append, **QUICK):
+            await wait_for(lambda: not admin.transactions())
+    await recovering.aclose()
+    assert not [event for event in events if isinstance(event, Denied)]
+
+
+def test_an_operator_acts_on_two_phase_commits_and_a_dashboard_looks_at_them(roles: Roles) -> None:
+    store = roles.service._store
+    log = TwoPhaseLog(store.names)
+    ended = store.run(log.clock()) - 1
+    undecided, stuck = (transaction_id(ended, f"{n:012x}") for n in range(2))
+    for tx in (undecided, stuck):
+        store.run(log.open(tx, {"bank": "1"}, ended))
+    with Admin(roles.make(Purpose.DASHBOARD)) as looking, Admin(roles.make(Purpose.OPERATOR)) as admin:
+        assert len(looking.transactions()) == sum(one.count for one in looking.status().transactions) == 2
+        for act in (looking.forget_transaction, partial(looking.decide_transaction, decision="commit")):
+            with pytest.raises(PrivilegeMissing, match=DENIED):
+                act(stuck, actor="eve")
+        admin.decide_transaction(undecided, "commit", actor="ada")
+        admin.forget_transaction(stuck, actor="ada")
+        assert looking.transaction(stuck).transaction.state is TransactionState.FORGOTTEN
+        assert admin.cleanup(days=0).transactions == 1
+
+
 def test_a_ledger_keeps_its_entries(roles: Roles) -> None:
     ledger = Ledger()
     with engine_of(roles.make(Purpose.LEDGER)) as engine, engine.begin() as connection:
@@ -354,7 +411,7 @@ def test_a_ledger_keeps_its_entries(roles: Roles) -> None:
         ledger.fail(connection, run.entry)  # type: ignore[union-attr]  # it is the first
 
 
-@pytest.mark.parametrize("purpose", [Purpose.RELAY, Purpose.CONSUMER, Purpose.LEDGER])
+@pytest.mark.parametrize("purpose", [Purpose.RELAY, Purpose.CONSUMER, Purpose.TRANSACTIONS, Purpose.LEDGER])
 def test_each_privilege_that_is_missing_is_named(roles: Roles, purpose: Purpose) -> None:
     url = roles.make(purpose)
     with engine_of(url) as engine, engine.connect() as connection:

@@ -83,6 +83,16 @@ async def test_S_1_a_relay_without_a_broker_runs_sagas_and_leaves_other_messages
     assert [one.json() for one in broker.messages] in [[1, 2], [2, 1]]
 
 
+async def test_S_1_a_relay_with_brokers_by_pattern_publishes_no_saga(sagas: Sagas) -> None:
+    saga, others, matching = quick(), MemoryBroker(), MemoryBroker()
+    sagas.start(saga, "7")
+    sagas.service.commit(Message.new("orders", 1))
+    report = await Relay(sagas.service.url, others, brokers={"saga*": matching}, sagas=[saga]).run_until_empty()
+    assert (report.completed, report.sent) == (1, 1)
+    assert [one.topic for one in others.messages] == ["orders"]
+    assert matching.messages == []
+
+
 async def test_S_1_a_relay_that_runs_in_the_background_wakes_when_a_saga_starts(sagas: Sagas) -> None:
     saga = quick()
     async with Relay(sagas.service.url, sagas=[saga], poll_interval_sec=3600) as relay:
@@ -106,6 +116,38 @@ def test_S_1_sagas_that_cannot_run_are_refused(sagas: Sagas, monkeypatch: pytest
     monkeypatch.setenv("POSTROOM_SAGA_CONCURRENCY", "0")
     with pytest.raises(InvalidSetting, match="saga_concurrency = '0'"):
         Relay(url, sagas=[quick()])
+
+
+async def test_S_1_transactions_that_do_not_fit_are_refused_by_the_names_of_saga_and_function(sagas: Sagas) -> None:
+    def with_transactions(transactions: Any) -> Saga[Any]:
+        saga: Saga[Any] = Saga("asynchronous", transactions=transactions)
+
+        @saga.step
+        async def reserve(saga: SagaContext[Any]) -> None: ...
+
+        return saga
+
+    refused = [
+        (sagas.service.engine, r"saga 'asynchronous' \(.*reserve\): an async step needs an async transaction"),
+        (lambda: 1 // 0, r"saga 'asynchronous' \(.*reserve\): no transaction can be opened .*raises ZeroDivisionError"),
+    ]
+    for transactions, problem in refused:
+        with pytest.raises(InvalidSetting, match=problem):
+            await Relay(sagas.service.url, sagas=[with_transactions(transactions)]).run_once()
+
+
+async def test_S_1_a_result_without_a_json_form_is_said_to_be_at_fault(sagas: Sagas) -> None:
+    saga: Saga[Any] = Saga("returning")
+
+    @saga.step(retry=RetryPolicy(max_attempts=1))
+    def answer(saga: SagaContext[Any]) -> object:
+        return object()
+
+    sagas.start(saga, "one")
+    await Relay(sagas.service.url, sagas=[saga]).run_once()
+    problem = sagas.instance("one")["error_message"]
+    assert "the result of step 'answer'" in problem
+    assert "flushed" not in problem
 
 
 async def test_S_1_a_slow_saga_stops_no_other_and_no_message(sagas: Sagas) -> None:
@@ -141,10 +183,35 @@ async def test_S_1_a_lock_on_one_saga_stops_no_other(sagas: Sagas) -> None:
             goes_on.set()
             await asyncio.sleep(0)
             sagas.start(other, "1")
+            sagas.start(locked.saga, "free")
             started = asyncio.get_running_loop().time()
-            await sagas.ended(**{"1": "completed"})
+            await sagas.ended(**{"1": "completed", "free": "completed"}, locked="open")
             assert asyncio.get_running_loop().time() - started < LONG / 2
         await sagas.ended(locked="compensated")
+
+
+@pytest.mark.parametrize("sagas", ["postgresql", "mariadb"], indirect=True)
+async def test_S_5_a_signal_to_a_locked_saga_holds_up_only_those_to_the_same(sagas: Sagas) -> None:
+    saga: Saga[Any] = Saga("patient")
+
+    @saga.wait("parcel", timeout=3600)
+    def delivered(saga: SagaContext[Any], event: str) -> None:
+        write(saga, f"{saga.id} {event}")
+
+    for each in ("locked", "free"):
+        sagas.start(saga, each)
+    async with Relay(sagas.service.url, sagas=[saga], poll_interval_sec=0.05):
+        for each in ("locked", "free"):
+            await sagas.state(each, 1)
+        with sagas.service.engine.connect() as connection:
+            await asyncio.to_thread(saga.abort, connection, "locked", by="ada")
+            for each, parcel in (("locked", "first"), ("locked", "second"), ("free", "third")):
+                sagas.signal(saga, each, "parcel", parcel)
+            await sagas.ended(free="completed")
+            assert sagas.effects() == ["free third"]
+            connection.rollback()
+        await sagas.ended(locked="completed")
+    assert sagas.effects() == ["free third", "locked first"]
 
 
 async def test_S_1_a_stop_finishes_the_step_that_runs_and_gives_the_others_back(sagas: Sagas) -> None:

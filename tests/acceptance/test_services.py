@@ -64,7 +64,7 @@ def test_postgresql_answers_over_tcp_and_over_its_socket(postgresql_server: Post
                 "SELECT current_setting('max_prepared_transactions'), current_setting('wal_level'),"
                 " inet_server_addr() IS NULL"
             ).fetchone()
-        assert row == ("20", "logical", "host=" in url)
+        assert row == ("200", "logical", "host=" in url)
 
 
 def test_mariadb_answers_over_tcp_and_over_its_socket(mariadb_server: MariaDB) -> None:

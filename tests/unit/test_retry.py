@@ -212,3 +212,14 @@ def test_S_7_the_public_policy_is_one_that_everything_takes() -> None:
     nowhere: Any = None
     assert Queue(name="q", destination=nowhere, policy=policy).policy_for(Message.new("orders", {})) is policy
     assert (policy.delay(2, 0.5), policy.exhausted(2)) == (2, True)
+
+
+def test_policies_are_equal_whichever_class_they_have() -> None:
+    """Defaults are made by the rules, which know no functions; users compare with their own."""
+    for one, other in ((RetryPolicy.worker(), backoff.RetryPolicy()), (POLICY, backoff.RetryPolicy.consistency())):
+        assert one == other
+        assert other == one
+        assert hash(one) == hash(other)
+    assert backoff.RetryPolicy.worker() != POLICY
+    assert backoff.RetryPolicy.worker(max_attempts=2) != RetryPolicy.worker()
+    assert POLICY != "policy"

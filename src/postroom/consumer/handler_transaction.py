@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from postroom.consumer.settlement import LeaseNotHeld
 from postroom.consumer.tracing import continued
-from postroom.runtime.calls import Call, CallFailed
+from postroom.runtime.call import Call
+from postroom.runtime.calls import CallFailed
 from postroom.store.sql.db_errors import is_aborted
 from postroom.telemetry.tracebacks import AFTERWARDS
 

@@ -17,9 +17,10 @@ from postroom.rules.saga_calls import DO, UNDO, call_key
 from postroom.rules.saga_plan import Direction, SagaOutcome, StepOutcome
 from postroom.saga.data import to_json
 from postroom.saga.messages import read_start
-from postroom.saga.running.instance import InstanceRun, Running
+from postroom.saga.running.instance import InstanceRun
 from postroom.saga.running.memory_journal import MemoryJournal
 from postroom.saga.running.reports import Reports
+from postroom.saga.running.running import Running
 from postroom.telemetry.saga_events import SagaStranded, SagaTurned, StepEnd, StepsEnded
 from postroom.testing.saga_faults import Faults, WorkerDied
 from postroom.testing.saga_runs import Moment, SagaRun

@@ -85,7 +85,7 @@ class _Pool:
 
     def __init__(self, settings: Settings) -> None:
         self._store: asyncio.Future[ConnectionFactory] = asyncio.ensure_future(
-            open_checked_store(settings, Purpose.LEDGER, LIMITS)
+            open_checked_store(settings, Purpose.LEDGER, limits=LIMITS)
         )
         self._places = asyncio.Semaphore(1 if dialect_of_url(str(settings.database)) == "sqlite" else CONNECTIONS)
         self._is_silent = False
