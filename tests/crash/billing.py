@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -143,14 +142,6 @@ class Billing:
 def lines(path: Path) -> list[bytes]:
     """The lines that are there, whole."""
     return path.read_bytes().splitlines() if path.exists() else []
-
-
-def dismiss(*workers: Worker) -> None:
-    """Have them end, in order."""
-    for one in workers:
-        one.signal(signal.SIGTERM)
-    for one in workers:
-        one.join()
 
 
 def out_of_order(bills: Iterable[Bill]) -> list[Bill]:

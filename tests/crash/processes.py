@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkServerProcess
     from multiprocessing.synchronize import Barrier
-    from pathlib import Path
 
 PATIENCE = 60.0
 """Seconds that a condition may take to come true on a slow machine."""
@@ -50,10 +51,15 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(IMPORTED)
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Return as soon as the condition holds; fail, saying what was waited for, when it does not."""
-    deadline = time.monotonic() + PATIENCE
+def wait_until(condition: Callable[[], object], what: str, progress: Callable[[], object] = bool) -> None:
+    """Return as soon as the condition holds; fail, saying what was waited for, when it does not.
+
+    With `progress`, only a standstill is a failure: it returns something else as long as there is progress.
+    """
+    deadline, seen = time.monotonic() + PATIENCE, progress()
     while not condition():
+        if (now := progress()) != seen:
+            deadline, seen = time.monotonic() + PATIENCE, now
         assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s in vain: {what}"
         time.sleep(POLL)
 
@@ -93,6 +99,13 @@ class Worker:
         assert self.ended(), f"{self.name} does not end"
         self.check()
 
+    def can_be_told(self) -> bool:
+        """Say whether SIGTERM would end it in order: before it listens, the signal kills."""
+        with contextlib.suppress(FileNotFoundError):
+            [caught] = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{self._pid}/status").read_text(), re.MULTILINE)
+            return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+        return False
+
     def close(self) -> None:
         """End the process if it is still there."""
         self._process.kill()
@@ -106,6 +119,15 @@ class Worker:
 
     def _error(self) -> str:
         return self._errors.read_text() if self._errors.exists() else "no error was reported"
+
+
+def dismiss(*workers: Worker) -> None:
+    """Have them end, in order."""
+    for one in workers:
+        wait_until(lambda: one.ended() or one.can_be_told(), f"{one.name} listens")  # noqa: B023 - called at once
+        one.signal(signal.SIGTERM)
+    for one in workers:
+        one.join()
 
 
 class Processes:

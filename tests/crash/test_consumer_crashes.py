@@ -17,10 +17,10 @@ from tests.contract.sources.source_rigs import (
     ServerSourceRig,
 )
 from tests.crash import relay_worker
-from tests.crash.billing import Billing, dismiss, out_of_order
+from tests.crash.billing import Billing, out_of_order
 from tests.crash.consumer_worker import Fate, Point, send
 from tests.crash.places import Places, Told
-from tests.crash.processes import wait_until
+from tests.crash.processes import dismiss, wait_until
 from tests.crash.shop import Shop
 from tests.services.databases import need
 from tests.services.postgresql import PostgreSQL

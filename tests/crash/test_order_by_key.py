@@ -29,7 +29,7 @@ from postroom.store.schema.migrations import upgrade
 from tests.contract.schema_support import engine_for
 from tests.contract.store_drivers import DRIVERS, Room
 from tests.crash.order_worker import QUEUES, RELAYS, SHARE, Line, Places, Point, relay
-from tests.crash.processes import wait_until
+from tests.crash.processes import dismiss, wait_until
 from tests.crash.producer import Producer
 
 if TYPE_CHECKING:
@@ -113,10 +113,7 @@ class Company:
         return int(self._room.select("SELECT count(*) FROM {lane} WHERE owner = :owner", owner=worker.name)[0][0])
 
     def dismiss(self) -> None:
-        for one in self.relays:
-            one.signal(signal.SIGTERM)
-        for one in self.relays:
-            one.join()
+        dismiss(*self.relays)
 
     def _let(self, worker: Worker, number: signal.Signals, point: Point | None) -> None:
         if point is None:

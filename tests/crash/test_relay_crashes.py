@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from postroom import Message
-from tests.crash.processes import wait_until
+from tests.crash.processes import dismiss, wait_until
 from tests.crash.relay_worker import Fate, Point, relay
 from tests.crash.shop import check
 from tests.crash.stream import produce
@@ -51,13 +51,6 @@ def paused(processes: Processes, shop: Shop, places: Places, fate: Fate) -> Work
     wait_until(zombie.stopped, "it is paused")
     wait_until(lambda: not shop.leases_of("zombie"), "its leases end")
     return zombie
-
-
-def dismiss(*workers: Worker) -> None:
-    for one in workers:
-        one.signal(signal.SIGTERM)
-    for one in workers:
-        one.join()
 
 
 @BOTH

@@ -10,7 +10,7 @@ import pytest
 
 from postroom.rules.ordering import LANES
 from tests.crash.places import Told
-from tests.crash.processes import wait_until
+from tests.crash.processes import dismiss, wait_until
 from tests.crash.relay_worker import relay
 from tests.crash.shop import Shop, check
 from tests.crash.stream import produce
@@ -55,7 +55,7 @@ def test_R_5_relays_go_on_when_postgresql_is_killed_and_back(
         places.enough.touch()
         producer.join()
         wait_until(lambda: not shop.unsent(), "all is sent")
-        dismiss(relays)
+        dismiss(*relays)
         check(shop, places)
     for one in relays:
         assert places.said(one.name) == [Told("database", reachable=False), Told("database", reachable=True)] * OUTAGES
@@ -71,7 +71,7 @@ def test_R_4_a_rolling_restart_loses_nothing_and_shares_the_lanes_again(
     wait_until(lambda: shared_out(shop, relays), "both have their share")
     for number in range(2, 5):
         oldest = relays.pop(0)
-        dismiss([oldest])
+        dismiss(oldest)
         assert shop.leases_of(oldest.name) == 0
         assert oldest.name not in shop.workers()
         wait_until(lambda: shared_out(shop, relays), "the other takes over its share")
@@ -83,7 +83,7 @@ def test_R_4_a_rolling_restart_loses_nothing_and_shares_the_lanes_again(
     places.enough.touch()
     producer.join()
     wait_until(lambda: not shop.unsent(), "all is sent")
-    dismiss(relays)
+    dismiss(*relays)
     check(shop, places)
 
 
@@ -98,7 +98,7 @@ def test_R_5_a_broker_that_is_down_burns_no_attempt_and_is_said_once(
     places.down.touch()
     for one in (stopped, kept):
         wait_until(lambda: places.said(one.name), f"{one.name} finds out")  # noqa: B023 - called at once
-    dismiss([stopped])
+    dismiss(stopped)
     assert shop.leases_of("stopped") == 0
     waiting = shop.unsent()
     wait_until(lambda: shop.unsent() > waiting + 100, "messages are added all the same")
@@ -107,7 +107,7 @@ def test_R_5_a_broker_that_is_down_burns_no_attempt_and_is_said_once(
     places.enough.touch()
     producer.join()
     wait_until(lambda: not shop.unsent(), "all is sent")
-    dismiss([kept])
+    dismiss(kept)
     assert [told.reachable for told in places.said("kept")] == [False, True]
     assert [told.reachable for told in places.said("stopped")] == [False]
     assert shop.select("SELECT max(attempts) FROM {receipt}") == [(0,)]
@@ -117,10 +117,3 @@ def test_R_5_a_broker_that_is_down_burns_no_attempt_and_is_said_once(
 def shared_out(shop: Shop, relays: list[Worker]) -> bool:
     """Say whether each holds its share of the lanes, and nobody else any."""
     return shop.lanes() == {one.name: LANES // len(relays) for one in relays}
-
-
-def dismiss(relays: list[Worker]) -> None:
-    for one in relays:
-        one.signal(signal.SIGTERM)
-    for one in relays:
-        one.join()

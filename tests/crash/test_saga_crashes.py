@@ -13,7 +13,7 @@ import pytest
 from postroom import Admin
 from tests.contract.schema_support import engine_for, execute
 from tests.crash import saga_worker
-from tests.crash.processes import wait_until
+from tests.crash.processes import dismiss, wait_until
 from tests.crash.saga_worker import NAME, PACKED, STEPS, Fate, Order
 from tests.crash.shop import Shop
 
@@ -81,6 +81,10 @@ class Orders:
         with Admin(self.url) as admin:
             return str(admin.saga(NAME, id).state)
 
+    def entries(self) -> int:
+        """How much the sagas have done."""
+        return int(self.shop.select("SELECT count(*) FROM {saga_step}")[0][0])
+
     def effects(self, id: str) -> list[tuple[str, str]]:
         found = self.shop.select("SELECT step, direction FROM effect WHERE saga = :id ORDER BY place", id=id)
         return [(step, direction) for step, direction in found]
@@ -103,8 +107,7 @@ def end(orders: Orders, id: str, expected: str) -> None:
     """Another worker carries on by itself, exactly where it was."""
     survivor = orders.worker("survivor")
     wait_until(lambda: orders.state(id) == expected, f"it is {expected}")
-    survivor.signal(signal.SIGTERM)
-    survivor.join()
+    dismiss(survivor)
     check(expected, orders.effects(id))
 
 
@@ -164,8 +167,7 @@ def test_S_1_wherever_workers_are_killed_a_saga_goes_on_where_it_was_and_each_ef
     }
     survivor = orders.worker("survivor")
     wait_until(lambda: orders.outcomes() == expected, "all have ended")
-    survivor.signal(signal.SIGTERM)
-    survivor.join()
+    dismiss(survivor)
     for one, state in expected.items():
         check(state, orders.effects(one))
     assert orders.shop.unsent() == 0
@@ -197,8 +199,7 @@ def test_S_1_a_saga_is_started_with_the_order_or_not_at_all(orders: Orders, proc
     orders.signal("1")
     survivor = orders.worker("survivor")
     wait_until(lambda: orders.state("1") == "completed", "it is completed")
-    survivor.signal(signal.SIGTERM)
-    survivor.join()
+    dismiss(survivor)
     assert Counter(step for step, _ in orders.effects("1")) == Counter(["order", *STEPS])
 
 
@@ -233,9 +234,7 @@ def test_S_1_a_worker_that_wakes_after_another_has_its_saga_cannot_commit_its_st
         other = orders.worker(f"other-{number}")
         wait_until(lambda: orders.state(one) == "completed", "the other completes it")  # noqa: B023 - called at once
         zombie.signal(signal.SIGCONT)
-        for worker in (zombie, other):
-            worker.signal(signal.SIGTERM)
-            worker.join()
+        dismiss(zombie, other)
         check(orders.state(one), orders.effects(one))
 
 
@@ -250,15 +249,14 @@ def test_S_1_of_a_thousand_sagas_all_end_and_every_invariant_holds_though_worker
     while orders.shop.unsent() > number // 10:
         victim = chance.randrange(len(workers))
         seen = orders.shop.unsent()
-        wait_until(lambda: orders.shop.unsent() <= max(seen - number // 10, 0), "they get on")  # noqa: B023 - called at once
+        fewer = max(seen - number // 10, 0)
+        wait_until(lambda: orders.shop.unsent() <= fewer, "they get on", orders.entries)  # noqa: B023 - called at once
         workers[victim].signal(signal.SIGKILL)
         wait_until(workers[victim].ended, "it dies")
         kills += 1
         workers[victim] = orders.worker(f"worker-{len(workers) + kills}")
-    wait_until(lambda: orders.shop.unsent() == 0, "all have ended")
-    for worker in workers:
-        worker.signal(signal.SIGTERM)
-        worker.join()
+    wait_until(lambda: orders.shop.unsent() == 0, "all have ended", orders.entries)
+    dismiss(*workers)
     assert kills >= 8
     outcomes = orders.outcomes()
     assert len(outcomes) == number

@@ -338,16 +338,19 @@ def test_T_2_money_is_conserved_whatever_happens_to_a_thousand_transfers(
         processes.start(f"teller-{number}", twophase_bank.tell, these.bank, chance.randrange(2**32), TRANSFERS // 4)
         for number in range(4)
     ]
+
+    def said() -> str:
+        return "".join(one.read_text() for one in sorted(these.bank.directory.glob("teller-*.said")))
+
     for teller in tellers:
-        wait_until(teller.ended, "it has made its transfers")
+        wait_until(teller.ended, "it has made its transfers", said)
         teller.check()
     done.touch()
     recovery.join()
     these.recover()
     assert these.total() == 2 * ACCOUNTS * SUM
-    said = "".join((these.bank.directory / f"teller-{n}.said").read_text() for n in range(4))
-    committed = said.count("c")
-    assert len(said) >= TRANSFERS
+    committed = said().count("c")
+    assert len(said()) >= TRANSFERS
     assert committed > TRANSFERS // 2, "too few to mean anything"
     shop = next(iter(these.bank.participants.values()))
     with engine_for(shop) as engine, engine.connect() as connection:
