@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.services import registry
 from tests.services.databases import fresh_database as one_database
@@ -16,6 +17,10 @@ from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgreSQL
 
 FreshDatabase = Callable[[str], str]
+
+# Nothing is timed: the machine may be busy with something else.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
