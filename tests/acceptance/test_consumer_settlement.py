@@ -177,7 +177,9 @@ async def test_I_4_a_commit_whose_answer_is_lost_is_not_taken_for_a_lost_lease(
     service: Service, *, is_async: bool
 ) -> None:
     transactions = Disturbed(service, number=3, before=None, after=DatabaseUnreachable("no answer"))
-    billing = Billing(service, transactions.asynchronous if is_async else transactions.sync, is_async=is_async)
+    opener = transactions.asynchronous if is_async else transactions.sync
+    long = {"lock_lease_sec": 30, "lane_lease_sec": 30}  # so that none is lost because the machine is slow
+    billing = Billing(service, opener, is_async=is_async, **long)
     await billing.receive("k")
     async with billing.consumer:
         await wait_for(lambda: "duplicate" in billing.fates())
