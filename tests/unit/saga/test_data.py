@@ -218,10 +218,10 @@ def test_a_bad_parent_is_refused(tell: Any) -> None:
 
 
 def test_the_end_of_a_child_is_a_signal_with_its_outcome_and_data() -> None:
-    told = tell_message(Tell("order", "order 7", "shipped"), SagaOutcome.COMPENSATED, b'{"n":1}')
+    told = tell_message(Tell("order", "order 7", "shipped"), SagaOutcome.COMPENSATED, b'{"n":1}', "ship/7")
     assert (told.topic, told.type) == ("saga:order", "signal")
     assert told.json() == {"outcome": "compensated", "data": {"n": 1}}
-    assert read_signal(told.headers) == ("order 7", "shipped")
+    assert read_signal(told.headers) == ("order 7", "shipped", "ship/7")
 
 
 def test_a_signal_with_the_same_message_id_is_the_same_signal() -> None:

@@ -93,19 +93,32 @@ class WaitingForEvents:
             },
         )
 
-    def receive(self, claimed: Claimed, saga_id: str, event: str, payload: bytes | None) -> Steps[Received | Locked]:
+    def receive(
+        self, claimed: Claimed, saga_id: str, event: str, payload: bytes | None, *, existed: bool = False
+    ) -> Steps[Received | Locked]:
         """Hand an event to the instance with this id, wake it if it waits, and settle the signal, in one transaction.
 
         Nothing is written if the lease on the signal is lost, or if there is no such instance, which may come yet. A
-        signal that comes after the end is settled, too late.
+        signal that comes after the end is settled, too late. `existed`: the instance was there when the signal's sender
+        began, as the parent of a child was; if it is not there, it was removed after its end.
         """
-        return (yield from self._sql.unless_locked(self._receive, claimed, saga_id, event, payload))
+        return (yield from self._sql.unless_locked(self._receive, claimed, saga_id, event, payload, existed))
 
-    def _receive(self, claimed: Claimed, saga_id: str, event: str, payload: bytes | None) -> Steps[Received]:
+    def _receive(
+        self,
+        claimed: Claimed,
+        saga_id: str,
+        event: str,
+        payload: bytes | None,
+        existed: bool,  # noqa: FBT001 - as in `receive`
+    ) -> Steps[Received]:
         held = yield from self._sql.lock_now(claimed)
         if held is None:
             return Received.LEASE_LOST
         position = yield from self._starting.position_of(saga_id)
+        if position is None and existed:
+            yield from self._settle(held)
+            return Received.ENDED
         if position is None:
             return Received.UNKNOWN
         state = yield from self._sql.lock_in_any_state(position, now=True)
