@@ -306,6 +306,26 @@ async def test_S_1_a_commit_through_the_drivers_own_cursor_is_noticed(sagas: Sag
         await disposed
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+async def test_S_2_a_step_that_keeps_losing_its_connection_while_the_database_answers_is_given_up(sagas: Sagas) -> None:
+    """It may be the cause itself: if no attempt counted, it would be tried for ever."""
+    saga: Saga[Any] = Saga("fatal")
+    attempts: list[int] = []
+
+    @saga.step(retry=RetryPolicy.table([0], max_attempts=2))
+    def step(saga: SagaContext[Any]) -> None:
+        attempts.append(saga.attempt)
+        write(saga, "rolled back")
+        end = {"postgresql": "SELECT pg_terminate_backend(pg_backend_pid())", "mysql": "KILL CONNECTION_ID()"}
+        saga.connection.execute(text(end[saga.connection.dialect.name]))
+
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="compensated")
+    assert (attempts, sagas.effects()) == ([1, 2], [])
+    assert sagas.instance("one")["error_code"] == "CONNECTION"
+
+
 @pytest.mark.parametrize("kind", ["sqlite"])
 async def test_S_1_a_step_that_reads_first_can_still_write_on_sqlite(sagas: Sagas) -> None:
     """Without a write before it, a heartbeat in between would make the database refuse at once."""
