@@ -153,6 +153,13 @@ def test_a_change_of_the_data_is_noticed_and_refused_in_a_group() -> None:
         saga.changed_data(before, context(saga, "grouped", {"n": 2}))
 
 
+def test_a_change_that_no_later_step_could_read_is_refused() -> None:
+    saga = Saga("order", data=Plain)
+    before = saga.encode(Plain(**VALUES))
+    with pytest.raises(InvalidMessage, match=r"the data of saga 'order': .* at \$\.total"):
+        saga.changed_data(before, context(saga, "only", Plain(**VALUES | {"total": "much"})))
+
+
 def test_S_4_the_key_and_the_headers_are_the_same_for_every_attempt() -> None:
     given = context(Saga("order"), "charge", "secret")
     assert given.key == given.headers["idempotency-key"] == "order/order%207/charge/do"

@@ -35,6 +35,7 @@ from postroom.saga.running.event_search import find_event
 from postroom.saga.running.journal import EarlierCallHangs, NotBegun, Turning
 from postroom.saga.running.left import GIVEN_BACK, LEASE_GONE, WRITTEN, NotTried, RetryLater
 from postroom.saga.running.recorder import Recorder
+from postroom.saga.running.sleeping import seconds_until
 from postroom.saga.running.state import InstanceState
 from postroom.saga.running.step_failures import Failed, failed, without_failure
 from postroom.saga.running.stranded import (
@@ -229,8 +230,7 @@ class InstanceRun:
         if not isinstance(step, Sleep):
             return 0.0
         if step.until is not None:
-            until = call_at_once(step.until, self._saga.decode(self._state.data))
-            return float((until - self._journal.now()).total_seconds())
+            return seconds_until(step.name, step.until, self._saga.decode(self._state.data), self._journal.now())
         return (step.seconds or 0.0) - self._state.waited(step.name, self._journal.monotonic())
 
     async def _after(self, at: Position, attempted: Sequence[Attempted]) -> Left | None:
