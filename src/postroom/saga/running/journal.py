@@ -107,13 +107,13 @@ class Journal(Protocol):
         step: str,
         event: str | None,
         due_in: float,
-        skipped: Sequence[UUID] = (),
+        after: UUID | None = None,
         unreadable: str = "",
     ) -> Waiting:
         """Look for an event; if there is none, give up the lease until one comes or the time has passed.
 
-        If `due_in` is 0 or less, it only looks. `skipped` are events that were found before, and could not be read:
-        `unreadable` says why, and the instance is listed as stranded by it.
+        If `due_in` is 0 or less, it only looks. Only events behind `after` count: those up to there were found before,
+        and could not be read. `unreadable` says why, and the instance is listed as stranded by it.
         """
         ...
 

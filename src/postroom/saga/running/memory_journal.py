@@ -21,7 +21,7 @@ from postroom.store.outbox.leases import Claimed, new_token
 from postroom.store.saga.values import LOST, Event, Instance, Logged, StepRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from postroom.message import Message
     from postroom.saga.running.journal import Record, Turning
@@ -179,7 +179,7 @@ class MemoryJournal:
         step: str,
         event: str | None,
         due_in: float,
-        skipped: Sequence[uuid.UUID] = (),
+        after: uuid.UUID | None = None,
         unreadable: str = "",
     ) -> Waiting:
         """Look for an event; if there is none, give up the lease."""
@@ -188,8 +188,9 @@ class MemoryJournal:
         if (Direction.FORWARD, step) not in self.instance.rows:
             self.instance.rows[Direction.FORWARD, step] = StepRow(StepOutcome.WAITING)
             self.began[step] = self._clock
-        for one in self.events:
-            if one.name == event and one.message_id not in skipped:
+        seen = [one.message_id for one in self.events].index(after) + 1 if after else 0
+        for one in self.events[seen:]:
+            if one.name == event:
                 return one
         if due_in > 0:
             self.attempts = 0
