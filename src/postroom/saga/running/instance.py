@@ -123,7 +123,7 @@ class InstanceRun:
                 assert_never(never)
 
     async def _forward(self, planned: Sequence[PlannedStep], at: Position) -> Left | None:
-        steps = self._declared(planned)
+        steps = [(one, declared_step(self._saga, one)) for one in planned]
         skipped: list[Entry] = []
         for one, step in steps:
             try:
@@ -142,10 +142,6 @@ class InstanceRun:
                 return await self._together(steps, at)
             case never:
                 assert_never(never)
-
-    def _declared(self, planned: Sequence[PlannedStep]) -> Steps:
-        """Find what the code declares for these. Raises `Stranded`."""
-        return [(one, declared_step(self._saga, one)) for one in planned]
 
     def _applies(self, step: Step[..., Any]) -> bool:
         """Whether the step runs, by its condition."""

@@ -82,7 +82,7 @@ class Journal(Protocol):
         """Read the instance again; None if the lease is lost. Whatever was about to commit has ended before."""
         ...
 
-    async def run_step(self, claimed: Claimed, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
+    async def run_step(self, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
         """Call a function and write its record in one transaction. Nothing of it stays, unless it is `WRITTEN`.
 
         If the answer to the commit was lost, the record is read before the function is called again.

@@ -120,9 +120,9 @@ class MemoryJournal:
         """Read the instance again."""
         return self.read_now() if self.state is None or self._holds(claimed) else None
 
-    async def run_step(self, claimed: Claimed, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
+    async def run_step(self, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
         """Call a function, and write its record."""
-        return await self.log(claimed, record(await self._run(call, self.connection)))
+        return await self.log(call.claimed, record(await self._run(call, self.connection)))
 
     async def run_call(self, call: StepCall) -> Returned:
         """Call a function without a connection."""

@@ -88,7 +88,7 @@ class StoredJournal:
         instance = (yield from self._store.read([claimed.position])).get(claimed.position)
         return instance if is_held or (instance is not None and instance.outcome) else None
 
-    async def run_step(self, claimed: Claimed, call: StepCall, record: Callable[[Returned], Record]) -> Logged:  # noqa: ARG002 - the call has it
+    async def run_step(self, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
         """Call a function and write its record in one transaction.
 
         If the database undoes it in favour of another transaction, or it has waited for a lock in vain, it runs again:
