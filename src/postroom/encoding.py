@@ -38,7 +38,7 @@ def encode(payload: object, content_type: str | None = None) -> Encoded:
             body = _utf8(payload)
             return Encoded(body, content_type or TEXT, body)
         case _:
-            body, canonical = _json(payload)
+            body, canonical = _json(payload, ", or encode it yourself and pass bytes")
             return Encoded(body, content_type or JSON, canonical)
 
 
@@ -65,7 +65,7 @@ def _utf8(text: str) -> bytes:
         ) from None
 
 
-def _json(payload: object) -> tuple[bytes, bytes]:
+def _json(payload: object, other_remedy: str = "") -> tuple[bytes, bytes]:
     """JSON as sent, and in canonical form: keys and sets sorted, regardless of the kind of object."""
     try:
         body = msgspec.json.encode(payload, enc_hook=_jsonable)
@@ -76,7 +76,7 @@ def _json(payload: object) -> tuple[bytes, bytes]:
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise PayloadNotEncodable(
             f"the payload of type {type(payload).__name__} cannot become JSON ({_reason(error)}): pass a dict, "
-            "dataclass, msgspec Struct or pydantic model of JSON values, or encode it yourself and pass bytes"
+            f"dataclass, msgspec Struct or pydantic model of JSON values{other_remedy}"
         ) from None
     if changed:
         raise PayloadNotEncodable(

@@ -15,8 +15,14 @@ from postroom.cli.app import app
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import OutcomeCode, State, Transition
+from postroom.rules.saga_state import STEP_MISSING
+from postroom.saga.running.destination import NOT_A_SAGA
+from postroom.saga.running.events_received import UNKNOWN_SAGA
+from postroom.saga.running.step_failures import ABANDONED, DEADLINE, NO_EVENT
+from postroom.saga.running.stored_journal import WRONG_DATABASE
 from postroom.store.admin.message_list import COLUMNS
 from postroom.store.connections.urls import resolve
+from postroom.store.saga.aborting import ABORTED
 from postroom.store.sql.names import TABLES
 from postroom.telemetry.metrics import prometheus
 from tests.acceptance import documents
@@ -112,6 +118,9 @@ def test_L_13_every_code_and_state_is_listed() -> None:
     for policy in ("worker", "lease", "consistency", "tray", "dispatch", "table", "exponential"):
         assert callable(getattr(RetryPolicy, policy))
         assert f"`RetryPolicy.{policy}(" in page
+    page = (DOCS / "guide" / "saga-operations.md").read_text(encoding="utf-8")
+    for code in (ABANDONED, ABORTED, DEADLINE, NO_EVENT, NOT_A_SAGA, STEP_MISSING, UNKNOWN_SAGA, WRONG_DATABASE):
+        assert f"| `{code}` |" in page
 
 
 def test_every_error_is_explained_and_drawn_where_it_belongs() -> None:

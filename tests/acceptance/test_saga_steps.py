@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import sessionmaker
 
 from postroom import RetryPolicy, Saga
@@ -268,6 +269,61 @@ async def test_S_1_a_step_that_commits_and_goes_on_is_not_repeated(sagas: Sagas)
     async with at_work(sagas.service, saga):
         await sagas.ended(one="compensated")
     assert sagas.effects() == ["committed"]
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "asyncpg"])
+async def test_S_1_a_commit_through_the_drivers_own_cursor_is_noticed(sagas: Sagas, driver: str) -> None:
+    saga: Saga[Any] = Saga("raw")
+    url = make_url(sagas.service.url).set(drivername=f"postgresql+{driver}")
+
+    def step(saga: SagaContext[Any]) -> None:
+        write(saga, "committed")
+        with saga.connection.connection.cursor() as cursor:
+            cursor.execute("COMMIT")
+        if saga.id == "goes-on":
+            write(saga, "refused")
+
+    async def astep(saga: SagaContext[Any]) -> None:
+        effect = text("INSERT INTO effect (what) VALUES (:what)")
+        await saga.connection.execute(effect, {"what": "committed"})
+        raw = await saga.connection.get_raw_connection()
+        await raw.driver_connection.execute("COMMIT")
+        if saga.id == "goes-on":
+            await saga.connection.execute(effect, {"what": "refused"})
+
+    engine: Any = create_async_engine(url) if driver == "asyncpg" else create_engine(url)
+    saga.transactions = engine
+    saga.step(name="step")(astep if driver == "asyncpg" else step)
+    for one in ("ends", "goes-on"):
+        sagas.start(saga, one)
+    async with at_work(sagas.service, saga):
+        await sagas.ended(**{"ends": "compensated", "goes-on": "compensated"})
+    assert sagas.effects() == ["committed"] * 2  # neither is repeated
+    assert "leave its end to the saga" in sagas.instance("ends")["error_message"]
+    disposed = engine.dispose()
+    if driver == "asyncpg":
+        await disposed
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+async def test_S_2_a_step_that_keeps_losing_its_connection_while_the_database_answers_is_given_up(sagas: Sagas) -> None:
+    """It may be the cause itself: if no attempt counted, it would be tried for ever."""
+    saga: Saga[Any] = Saga("fatal")
+    attempts: list[int] = []
+
+    @saga.step(retry=RetryPolicy.table([0], max_attempts=2))
+    def step(saga: SagaContext[Any]) -> None:
+        attempts.append(saga.attempt)
+        write(saga, "rolled back")
+        end = {"postgresql": "SELECT pg_terminate_backend(pg_backend_pid())", "mysql": "KILL CONNECTION_ID()"}
+        saga.connection.execute(text(end[saga.connection.dialect.name]))
+
+    sagas.start(saga, "one")
+    async with at_work(sagas.service, saga):
+        await sagas.ended(one="compensated")
+    assert (attempts, sagas.effects()) == ([1, 2], [])
+    assert sagas.instance("one")["error_code"] == "CONNECTION"
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])

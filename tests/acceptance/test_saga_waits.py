@@ -113,6 +113,41 @@ async def test_S_5_a_child_tells_its_parent_how_it_ended(service: SagaService) -
     ]
 
 
+@each_database
+async def test_S_5_cleanup_leaves_open_sagas_alone_and_a_child_may_outlive_its_parent(service: SagaService) -> None:
+    child, patient, hasty = Saga("child"), Saga("patient"), Saga("hasty")
+
+    @child.wait("go", timeout=600)
+    def go(saga: Any, event: Any) -> None: ...
+
+    def beget(saga: Any) -> None:
+        child.start(saga.connection, {}, id=f"{saga.name}/{saga.id}", tell=(saga, "told"))
+
+    patient.step(name="beget")(beget)
+    hasty.step(name="beget")(beget)
+
+    @patient.wait("told", timeout=600)
+    def told(saga: Any, event: Any) -> None:
+        effect(saga, event["outcome"])
+
+    service.start(patient, {}, id="1")
+    service.start(hasty, {}, id="2")
+    async with service.relay(patient, hasty, child):
+        await service.reached(hasty, ["2"])
+        for saga, one in ((patient, "1"), (child, "patient/1"), (child, "hasty/2")):
+            await service.reached(saga, [one], frozenset({"waiting"}))
+        assert service.operator.cleanup(days=0).messages == 1  # the hasty parent, which has ended
+        for one in ("hasty/2", "patient/1"):
+            service.signal(child, one, "go")
+        await service.reached(patient, ["1"])
+        await service.reached(child, ["hasty/2"])
+        waiting = f"SELECT count(*) FROM {service.table('delivery')}"
+        await service.holds(lambda: service.rows(waiting) == [(0,)])  # nothing is retried, or a dead letter
+    assert service.effects("1") == ["completed"]
+    service.operator.cleanup(days=0)
+    assert service.rows(f"SELECT count(*) FROM {service.table('outbox')}") == [(0,)]
+
+
 @pytest.mark.parametrize("kind", ["sqlite"])
 async def test_S_1_a_run_until_empty_hears_of_a_child_that_ends_after_its_parents_queue_was_asked(
     service: SagaService, monkeypatch: pytest.MonkeyPatch

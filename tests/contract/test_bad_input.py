@@ -270,7 +270,7 @@ async def test_a_connection_that_was_not_awaited_is_reported_by_sqlalchemy() -> 
 
 
 def not_connections(url: Any) -> Iterator[tuple[Any, str]]:
-    yield None, r"builtins\.NoneType is not a connection that Postroom knows: pass an SQLAlchemy Session"
+    yield None, r"builtins\.NoneType is not a connection that Postroom knows: pass an SQLAlchemy Session.*use a step"
     yield 7, r"builtins\.int is not a connection"
     yield f"postgresql://user:{SECRET}@host/name", r"builtins\.str is not a connection"
     engine = create_engine("sqlite://")

@@ -73,20 +73,20 @@ def test_an_event_that_cannot_be_read_is_passed_over(room: Room, sagas: Sagas) -
     claimed = sagas.running(id="order-7")
     for payload in (1, 2):
         assert receive(sagas, "order-7", "parcel", payload) is Received.DELIVERED
-    skipped: list[UUID] = []
+    after: UUID | None = None
     for expected in (b"1", b"2"):
-        event = room.run(sagas.store.wait(claimed, "delivered", "parcel", 3600, skipped, "bad"))
+        event = room.run(sagas.store.wait(claimed, "delivered", "parcel", 3600, after, "bad"))
         assert isinstance(event, Event)
         assert event.payload == expected
-        skipped.append(event.message_id)
-    assert room.run(sagas.store.wait(claimed, "delivered", "parcel", 3600, skipped, "bad")) is None
+        after = event.message_id
+    assert room.run(sagas.store.wait(claimed, "delivered", "parcel", 3600, after, "bad")) is None
     asleep = room.delivery(claimed.position)
     assert (asleep.state, asleep.attempts, asleep.claims) == (Stored.SCHEDULED, 0, 0)
     assert (asleep.error_code, asleep.error_message) == ("STEP_MISSING", "bad")
     assert sagas.events(claimed.position) == ["parcel", "parcel"]
     assert receive(sagas, "order-7", "parcel", 3) is Received.DELIVERED
     again = woken(sagas, claimed.position)
-    event = room.run(sagas.store.wait(again, "delivered", "parcel", 3600, skipped, "bad"))
+    event = room.run(sagas.store.wait(again, "delivered", "parcel", 3600, after, "bad"))
     assert isinstance(event, Event)
     assert event.payload == b"3"
 

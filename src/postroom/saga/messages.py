@@ -21,6 +21,7 @@ from postroom.rules.naming import (
     SAGA_SIGNAL,
     SAGA_START,
     SAGA_TELL,
+    SAGA_TOLD_BY,
     saga_key,
     saga_signal_key,
 )
@@ -58,6 +59,8 @@ class Signal(NamedTuple):
 
     id: str
     event: str
+    told_by: str
+    """The child that tells of its end; empty for any other signal."""
 
 
 def queue_of_saga(name: str) -> str:
@@ -124,11 +127,12 @@ def signal_message(
     return msgspec.structs.replace(message, idempotency_key=key)
 
 
-def tell_message(tell: Tell, outcome: SagaOutcome, data: bytes | None) -> Message:
-    """The signal that tells another instance how this one ended, with its data as JSON."""
+def tell_message(tell: Tell, outcome: SagaOutcome, data: bytes | None, told_by: str) -> Message:
+    """The signal that tells another instance how this one, `told_by`, ended, with its data as JSON."""
     payload = {"outcome": outcome.name.lower(), "data": msgspec.json.decode(data or NO_VALUE)}
     limit = len(data or NO_VALUE) + MAX_DATA_BYTES  # its data was accepted before: nothing to refuse here
-    return signal_message(tell.name, tell.id, tell.event, payload, limit=limit)
+    message = signal_message(tell.name, tell.id, tell.event, payload, limit=limit)
+    return msgspec.structs.replace(message, headers={**message.headers, SAGA_TOLD_BY: told_by})
 
 
 def read_start(headers: Mapping[str, str]) -> Start:
@@ -146,6 +150,6 @@ def read_start(headers: Mapping[str, str]) -> Start:
 def read_signal(headers: Mapping[str, Any]) -> Signal:
     """What the headers of a signal say. Raises `SagaNotDecodable`."""
     try:
-        return Signal(headers[SAGA_ID], headers[SAGA_EVENT])
+        return Signal(headers[SAGA_ID], headers[SAGA_EVENT], headers.get(SAGA_TOLD_BY, ""))
     except KeyError as error:
         raise SagaNotDecodable(f"the signal lacks the header {error}") from None

@@ -87,6 +87,13 @@ class Saga(StepDecorators[D]):
         """Data as JSON. Raises `PayloadNotEncodable` or `PayloadTooLarge`."""
         return to_json(data, f"the data of saga {self.name!r}", self.max_data_bytes)
 
+    def _require_readable(self, encoded: bytes) -> None:
+        """Refuse data of another form than its class: Python lets anybody put a text where a number belongs."""
+        try:
+            self.decode(encoded)
+        except SagaNotDecodable as error:
+            raise InvalidMessage(str(error)) from None
+
     def decode(self, data: bytes | None) -> D:
         """Data from JSON. Raises `SagaNotDecodable`."""
         decoded: D = from_json(data, self.data_kind, f"the data of saga {self.name!r}")
@@ -101,7 +108,8 @@ class Saga(StepDecorators[D]):
     def changed_data(self, before: bytes | None, context: SagaContext[Any]) -> bytes | None:
         """The data as JSON if the function changed it, else None.
 
-        Raises `InvalidSetting` if a step of a group did: the others would not see it. Also what `encode` raises.
+        Raises `InvalidSetting` if a step of a group did: the others would not see it; `InvalidMessage` if the next step
+        could not read it; also what `encode` raises.
         """
         after = self.encode(context.data)
         # Whoever wrote it may have had a class with fewer fields: a default that this code adds is no change.
@@ -113,6 +121,7 @@ class Saga(StepDecorators[D]):
                 f"step {step.name!r} changed the data, which is read-only in a group, because the steps of group "
                 f"{step.group!r} run at the same time: return the value, and read it later with saga.result"
             )
+        self._require_readable(after)
         return after
 
     # ── what producers call ────────────────────────────────────────────────────────────────────────────────────────
@@ -123,10 +132,7 @@ class Saga(StepDecorators[D]):
         if not plan:
             raise InvalidSetting(f"saga {self.name!r} has no step: add one with @saga.step or @saga.call")
         encoded = self.encode(data)
-        try:
-            self.decode(encoded)
-        except SagaNotDecodable as error:
-            raise InvalidMessage(str(error)) from None
+        self._require_readable(encoded)
         return start_message(self.name, id, plan, encoded, checked_tell(tell))
 
     def start(

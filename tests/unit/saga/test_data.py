@@ -153,6 +153,13 @@ def test_a_change_of_the_data_is_noticed_and_refused_in_a_group() -> None:
         saga.changed_data(before, context(saga, "grouped", {"n": 2}))
 
 
+def test_a_change_that_no_later_step_could_read_is_refused() -> None:
+    saga = Saga("order", data=Plain)
+    before = saga.encode(Plain(**VALUES))
+    with pytest.raises(InvalidMessage, match=r"the data of saga 'order': .* at \$\.total"):
+        saga.changed_data(before, context(saga, "only", Plain(**VALUES | {"total": "much"})))
+
+
 def test_S_4_the_key_and_the_headers_are_the_same_for_every_attempt() -> None:
     given = context(Saga("order"), "charge", "secret")
     assert given.key == given.headers["idempotency-key"] == "order/order%207/charge/do"
@@ -218,10 +225,10 @@ def test_a_bad_parent_is_refused(tell: Any) -> None:
 
 
 def test_the_end_of_a_child_is_a_signal_with_its_outcome_and_data() -> None:
-    told = tell_message(Tell("order", "order 7", "shipped"), SagaOutcome.COMPENSATED, b'{"n":1}')
+    told = tell_message(Tell("order", "order 7", "shipped"), SagaOutcome.COMPENSATED, b'{"n":1}', "ship/7")
     assert (told.topic, told.type) == ("saga:order", "signal")
     assert told.json() == {"outcome": "compensated", "data": {"n": 1}}
-    assert read_signal(told.headers) == ("order 7", "shipped")
+    assert read_signal(told.headers) == ("order 7", "shipped", "ship/7")
 
 
 def test_a_signal_with_the_same_message_id_is_the_same_signal() -> None:

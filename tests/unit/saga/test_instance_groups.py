@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from postroom.saga.context import SagaContext
     from postroom.saga.running.journal import Record
     from postroom.saga.running.step_calls import Returned, StepCall
-    from postroom.store.outbox.leases import Claimed
 
 TWICE = RetryPolicy.table([1.0], max_attempts=2)
 
@@ -134,8 +133,8 @@ async def test_a_group_at_the_end_ends_the_saga() -> None:
 
 async def test_undoes_one_that_is_done_although_its_answer_was_lost() -> None:
     class LosesAnswers(MemoryJournal):
-        async def run_step(self, claimed: Claimed, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
-            await super().run_step(claimed, call, record)
+        async def run_step(self, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
+            await super().run_step(call, record)
             return Logged.DONE_BEFORE
 
     calls: list[str] = []

@@ -60,7 +60,7 @@ CONTENDED = [refusal("40001"), refusal("40P01"), refusal(1213), refusal(1205), E
 async def test_S_1_contention_is_one_attempt_with_pauses(error: Exception) -> None:
     calls = Undoing(20, error)
     call = cast("Any", Begun(is_in_function=False))
-    assert await calls.journal().run_step(cast("Any", None), call, cast("Any", None)) is Logged.WRITTEN
+    assert await calls.journal().run_step(call, cast("Any", None)) is Logged.WRITTEN
     assert calls.pauses[: AT_ONCE - 1] == [0.0] * (AT_ONCE - 1)
     assert all(0 < pause <= 1.5 * LONGEST_PAUSE for pause in calls.pauses[AT_ONCE - 1 :])
     assert len(calls.pauses) == 20
@@ -71,7 +71,7 @@ async def test_S_1_contention_lasts_no_longer_than_a_call_may(seconds: float) ->
     calls = Undoing(10_000, CONTENDED[0], seconds)
     call = cast("Any", Begun(is_in_function=False))
     with pytest.raises(Exception, match="refused"):
-        await calls.journal().run_step(cast("Any", None), call, cast("Any", None))
+        await calls.journal().run_step(call, cast("Any", None))
     assert calls.clock <= call.timeout + seconds
     assert 9_900 < calls.left < 9_998
 
@@ -79,7 +79,7 @@ async def test_S_1_contention_lasts_no_longer_than_a_call_may(seconds: float) ->
 async def test_S_1_another_error_of_the_database_is_an_attempt_at_once() -> None:
     calls = Undoing(1, refusal("23505"))
     with pytest.raises(Exception, match="refused"):
-        await calls.journal().run_step(cast("Any", None), cast("Any", Begun(is_in_function=False)), cast("Any", None))
+        await calls.journal().run_step(cast("Any", Begun(is_in_function=False)), cast("Any", None))
 
 
 class Begun:

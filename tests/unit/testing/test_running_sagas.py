@@ -165,6 +165,18 @@ def test_a_sleep_takes_no_time() -> None:
     assert run.timeline[1].at == pytest.approx(86400, abs=10)
 
 
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [("tomorrow", "returned str"), (datetime(2030, 1, 1), "returned a datetime without a time zone")],  # noqa: DTZ001 - that is it
+)
+def test_a_sleep_until_what_is_no_time_fails_at_once_and_says_what_to_return(told: object, problem: str) -> None:
+    saga = Saga("sleepy")
+    saga.sleep("night", until=lambda data: told)  # type: ignore[arg-type, return-value]  # as users may
+    run = run_saga(saga, {})
+    assert [one.attempt for one in run.timeline] == [1]
+    assert f"until of sleep 'night' {problem}: return a datetime with one" in run.error_message
+
+
 def test_what_keeps_failing_after_the_pivot_parks_the_saga() -> None:
     saga = Saga("pivoted")
     saga.step(name="pay", pivot=True)(lambda saga: None)

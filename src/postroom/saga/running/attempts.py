@@ -99,7 +99,7 @@ class Attempts:
             made = self._record(planned, returned, event, ends=ends)
             return made
 
-        return await self._running.journal.run_step(self._state.claimed, call, record), made
+        return await self._running.journal.run_step(call, record), made
 
     def _call(self, planned: PlannedStep, action: Action[..., Any], before: Position, value: Any) -> StepCall:
         direction, timeout = before.direction, action.timeout

@@ -166,7 +166,7 @@ class SagaDestination:
         return IN_HAND
 
     def _set_to_work(self) -> None:
-        while self._at_work < min(self._concurrency, self._at_work + len(self._instances)):
+        for _ in range(min(self._concurrency - self._at_work, len(self._instances))):
             self._at_work += 1
             self._start(self._run_instances())
         if self._signals:

@@ -33,10 +33,10 @@ async def find_event(
 
     Beside one that cannot be read it waits as a stranded instance does: another worker may have the code that reads it.
     """
-    skipped: list[UUID] = []
+    after: UUID | None = None
     unreadable = ""
     while True:
-        event = await journal.wait(claimed, planned.name, planned.event, due_in, skipped, unreadable)
+        event = await journal.wait(claimed, planned.name, planned.event, due_in, after, unreadable)
         if event is LOST:
             return LOST
         if not isinstance(event, Event):
@@ -44,7 +44,7 @@ async def find_event(
         try:
             return Found(event, from_json(event.payload, step.event_kind, f"the event of {planned.name!r}"))
         except SagaNotDecodable as error:
-            skipped.append(event.message_id)
+            after = event.message_id
             unreadable = (
                 f"event {planned.event!r} cannot be read ({error}): deploy code that reads it, or signal another"
             )

@@ -43,7 +43,9 @@ class EventsReceived:
         except SagaNotDecodable as error:
             return Refused(Reason.UNDECODABLE, str(error), Failure.PERMANENT)
         received = await self._connection.run(
-            lambda: self._store.receive(claimed, signal.id, signal.event, claimed.message.payload)
+            lambda: self._store.receive(
+                claimed, signal.id, signal.event, claimed.message.payload, existed=bool(signal.told_by)
+            )
         )
         match received:
             case Received.DELIVERED:

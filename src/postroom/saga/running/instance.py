@@ -35,6 +35,7 @@ from postroom.saga.running.event_search import find_event
 from postroom.saga.running.journal import EarlierCallHangs, NotBegun, Turning
 from postroom.saga.running.left import GIVEN_BACK, LEASE_GONE, WRITTEN, NotTried, RetryLater
 from postroom.saga.running.recorder import Recorder
+from postroom.saga.running.sleeping import seconds_until
 from postroom.saga.running.state import InstanceState
 from postroom.saga.running.step_failures import Failed, failed, without_failure
 from postroom.saga.running.stranded import (
@@ -122,7 +123,7 @@ class InstanceRun:
                 assert_never(never)
 
     async def _forward(self, planned: Sequence[PlannedStep], at: Position) -> Left | None:
-        steps = self._declared(planned)
+        steps = [(one, declared_step(self._saga, one)) for one in planned]
         skipped: list[Entry] = []
         for one, step in steps:
             try:
@@ -141,10 +142,6 @@ class InstanceRun:
                 return await self._together(steps, at)
             case never:
                 assert_never(never)
-
-    def _declared(self, planned: Sequence[PlannedStep]) -> Steps:
-        """Find what the code declares for these. Raises `Stranded`."""
-        return [(one, declared_step(self._saga, one)) for one in planned]
 
     def _applies(self, step: Step[..., Any]) -> bool:
         """Whether the step runs, by its condition."""
@@ -229,8 +226,7 @@ class InstanceRun:
         if not isinstance(step, Sleep):
             return 0.0
         if step.until is not None:
-            until = call_at_once(step.until, self._saga.decode(self._state.data))
-            return float((until - self._journal.now()).total_seconds())
+            return seconds_until(step.name, step.until, self._saga.decode(self._state.data), self._journal.now())
         return (step.seconds or 0.0) - self._state.waited(step.name, self._journal.monotonic())
 
     async def _after(self, at: Position, attempted: Sequence[Attempted]) -> Left | None:

@@ -82,7 +82,7 @@ class Journal(Protocol):
         """Read the instance again; None if the lease is lost. Whatever was about to commit has ended before."""
         ...
 
-    async def run_step(self, claimed: Claimed, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
+    async def run_step(self, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
         """Call a function and write its record in one transaction. Nothing of it stays, unless it is `WRITTEN`.
 
         If the answer to the commit was lost, the record is read before the function is called again.
@@ -107,13 +107,13 @@ class Journal(Protocol):
         step: str,
         event: str | None,
         due_in: float,
-        skipped: Sequence[UUID] = (),
+        after: UUID | None = None,
         unreadable: str = "",
     ) -> Waiting:
         """Look for an event; if there is none, give up the lease until one comes or the time has passed.
 
-        If `due_in` is 0 or less, it only looks. `skipped` are events that were found before, and could not be read:
-        `unreadable` says why, and the instance is listed as stranded by it.
+        If `due_in` is 0 or less, it only looks. Only events behind `after` count: those up to there were found before,
+        and could not be read. `unreadable` says why, and the instance is listed as stranded by it.
         """
         ...
 

@@ -21,7 +21,7 @@ from postroom.store.outbox.leases import Claimed, new_token
 from postroom.store.saga.values import LOST, Event, Instance, Logged, StepRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from postroom.message import Message
     from postroom.saga.running.journal import Record, Turning
@@ -120,9 +120,9 @@ class MemoryJournal:
         """Read the instance again."""
         return self.read_now() if self.state is None or self._holds(claimed) else None
 
-    async def run_step(self, claimed: Claimed, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
+    async def run_step(self, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
         """Call a function, and write its record."""
-        return await self.log(claimed, record(await self._run(call, self.connection)))
+        return await self.log(call.claimed, record(await self._run(call, self.connection)))
 
     async def run_call(self, call: StepCall) -> Returned:
         """Call a function without a connection."""
@@ -179,7 +179,7 @@ class MemoryJournal:
         step: str,
         event: str | None,
         due_in: float,
-        skipped: Sequence[uuid.UUID] = (),
+        after: uuid.UUID | None = None,
         unreadable: str = "",
     ) -> Waiting:
         """Look for an event; if there is none, give up the lease."""
@@ -188,8 +188,9 @@ class MemoryJournal:
         if (Direction.FORWARD, step) not in self.instance.rows:
             self.instance.rows[Direction.FORWARD, step] = StepRow(StepOutcome.WAITING)
             self.began[step] = self._clock
-        for one in self.events:
-            if one.name == event and one.message_id not in skipped:
+        seen = [one.message_id for one in self.events].index(after) + 1 if after else 0
+        for one in self.events[seen:]:
+            if one.name == event:
                 return one
         if due_in > 0:
             self.attempts = 0

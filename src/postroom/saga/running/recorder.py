@@ -52,7 +52,7 @@ class Recorder:
         tell = None
         if end is not None and self._state.tell is not None:
             data = next((one.data for one in reversed(entries) if one.data is not None), self._state.data)
-            tell = tell_message(self._state.tell, end, data)
+            tell = tell_message(self._state.tell, end, data, f"{self._running.saga.name}/{self._state.id}")
         return Record(entries, end, None if event is None else event.message_id, tell)
 
     def written(self, record: Record) -> None:

@@ -27,8 +27,6 @@ from postroom.telemetry.tracebacks import raised_at
 from postroom.telemetry.traces import tracer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from postroom.delivery.queue import OnDead
     from postroom.rules.failures import Classifier
     from postroom.saga.saga import Saga
@@ -108,7 +106,7 @@ class SagasAtWork:
             tracer=tracer_of(self._hook),
             is_stopping=lambda: made[0].is_stopping,
             replace=lambda old, new: made[0].replace(old, new),  # noqa: PLW0108 - made below
-            on_parked=self._call_on_dead(),
+            on_parked=self._call_on_dead,
         )
         self._checks.append((saga, transactions, calls))
         events = EventsReceived(saga.name, store, others, reports)
@@ -145,19 +143,14 @@ class SagasAtWork:
             self._shared = opened
         return opened
 
-    def _call_on_dead(self) -> Callable[[Claimed, str, str], object]:
-        on_dead, hook = self._on_dead, self._hook
-
-        def call(claimed: Claimed, code: str, text: str) -> None:
-            """Call the user's `on_dead`, which must not be able to stop the relay."""
-            if on_dead is None:
-                return
-            try:
-                on_dead(claimed.message, code, text)
-            except Exception as error:  # noqa: BLE001 - reported, and nothing else can be done
-                hook(HookFailed("on_dead", type(error).__name__, raised_at(error)))
-
-        return call
+    def _call_on_dead(self, claimed: Claimed, code: str, text: str) -> None:
+        """Call the user's `on_dead`, which must not be able to stop the relay."""
+        if self._on_dead is None:
+            return
+        try:
+            self._on_dead(claimed.message, code, text)
+        except Exception as error:  # noqa: BLE001 - reported, and nothing else can be done
+            self._hook(HookFailed("on_dead", type(error).__name__, raised_at(error)))
 
 
 def _widest_group(saga: Saga[Any]) -> int:

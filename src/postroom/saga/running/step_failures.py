@@ -10,7 +10,7 @@ from postroom.rules import failures
 from postroom.rules.failures import Failure
 from postroom.rules.saga_failures import StepFailure, Why
 from postroom.saga.running.journal import EarlierCallHangs
-from postroom.store.sql.db_errors import reason
+from postroom.store.sql.db_errors import is_lost_connection, reason
 from postroom.telemetry.tracebacks import raised_at
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def failed(
     if isinstance(error, Refused):
         return Failed(step, action, error, error.code, error.text, Failure.PERMANENT, seconds)
     code = failures.reason_code(error, classifier)
+    if code == failures.Reason.INTERNAL_ERROR and is_lost_connection(error):
+        code = failures.Reason.CONNECTION  # drivers' classes do not tell it from other errors
     failure = failures.classify(code, classifier)
     if isinstance(error, (*action.permanent, InvalidMessage, InvalidSetting, StepMisused)):
         failure = Failure.PERMANENT

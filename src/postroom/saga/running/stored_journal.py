@@ -18,7 +18,7 @@ from postroom.store.saga.values import Locked, Logged
 from postroom.store.sql.db_errors import is_lock_timeout, is_lost_connection, is_unable_to_write, is_undone, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
     from uuid import UUID
 
     from postroom.runtime.calls import Calls
@@ -88,7 +88,7 @@ class StoredJournal:
         instance = (yield from self._store.read([claimed.position])).get(claimed.position)
         return instance if is_held or (instance is not None and instance.outcome) else None
 
-    async def run_step(self, claimed: Claimed, call: StepCall, record: Callable[[Returned], Record]) -> Logged:  # noqa: ARG002 - the call has it
+    async def run_step(self, call: StepCall, record: Callable[[Returned], Record]) -> Logged:
         """Call a function and write its record in one transaction.
 
         If the database undoes it in favour of another transaction, or it has waited for a lock in vain, it runs again:
@@ -166,11 +166,11 @@ class StoredJournal:
         step: str,
         event: str | None,
         due_in: float,
-        skipped: Sequence[UUID] = (),
+        after: UUID | None = None,
         unreadable: str = "",
     ) -> Waiting:
         """Look for an event; if there is none, give up the lease until one comes or the time has passed."""
-        return await self._when_free(lambda: self._store.wait(claimed, step, event, due_in, skipped, unreadable))
+        return await self._when_free(lambda: self._store.wait(claimed, step, event, due_in, after, unreadable))
 
     async def park(self, claimed: Claimed, step: str, code: str, text: str, *, attempted: bool) -> bool:
         """Leave the instance to an operator."""

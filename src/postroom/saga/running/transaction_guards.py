@@ -61,7 +61,7 @@ class SyncGuard:
         """Write what an ORM has not written yet. Raises `StepMisused` if the transaction is not the same any more."""
         transaction = None
         try:
-            _require(self._watch is None or not self._watch.has_ended)
+            _require_open(self._watch)
             if isinstance(self._kind, SQLAlchemySession):
                 self._connection.flush()  # its writes could wait for locks while others wait for ours
                 transaction = self._connection.connection().get_transaction()
@@ -110,10 +110,9 @@ class AsyncGuard:
         """Write what an ORM has not written yet. Raises `StepMisused` if the transaction is not the same any more."""
         transaction = None
         try:
-            if isinstance(self._kind, Asyncpg) and self._watch is not None:
+            if isinstance(self._kind, Asyncpg):
                 await asyncio.sleep(0)  # the last statement may not have been looked at
-                self._watch.look()
-            _require(self._watch is None or not self._watch.has_ended)
+            _require_open(self._watch)
             if isinstance(self._kind, SQLAlchemyAsyncSession):
                 await self._connection.flush()
                 transaction = (await self._connection.connection()).sync_connection.get_transaction()
@@ -151,6 +150,13 @@ def ending_explained() -> Iterator[None]:
         if "closed transaction" in str(error).lower():
             raise StepMisused(ENDED) from error
         raise
+
+
+def _require_open(watch: TransactionWatch | None) -> None:
+    """Look once more: what came last may have come through the driver's own cursor."""
+    if watch is not None:
+        watch.look()
+        _require(not watch.has_ended)
 
 
 def _require(is_same: bool) -> None:  # noqa: FBT001 - the only thing it is about

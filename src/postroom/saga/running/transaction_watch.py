@@ -41,18 +41,27 @@ class TransactionWatch:
 
     @contextmanager
     def of_sqlalchemy(self, connection: Any, on_end: Callable[[], None]) -> Iterator[None]:
-        """Look after each statement on a `Connection`; `on_end` is called in the one that ends the transaction."""
+        """Look before and after each statement on a `Connection`; `on_end` is called where the transaction has ended.
+
+        What ended it may have come through the driver's own cursor. Before, because the driver begins another one.
+        """
 
         def look(_connection: object, _cursor: object, statement: str, *_: object) -> None:
             self.look(statement)
             if self.has_ended:
                 on_end()
 
-        event.listen(connection, "after_cursor_execute", look)
+        def look_before(*_: object) -> None:
+            look(None, None, "")
+
+        looks: dict[str, Callable[..., None]] = {"before_cursor_execute": look_before, "after_cursor_execute": look}
+        for moment, listener in looks.items():
+            event.listen(connection, moment, listener)
         try:
             yield
         finally:
-            event.remove(connection, "after_cursor_execute", look)
+            for moment, listener in looks.items():
+                event.remove(connection, moment, listener)
 
     @contextmanager
     def of_asyncpg(self, connection: Any) -> Iterator[None]:

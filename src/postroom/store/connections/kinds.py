@@ -116,6 +116,9 @@ _HINTS = {
 """Hints for things passed by mistake, by a word in their class name."""
 
 
+_NO_TRANSACTION = "; `saga.connection` is None in a saga's call, which has no transaction: use a step"
+
+
 def _unsupported(connection: object) -> str:
     name = _name(connection)
     for word, hint in _HINTS.items():
@@ -124,5 +127,5 @@ def _unsupported(connection: object) -> str:
     return (
         f"{name} is not a connection that Postroom knows: pass an SQLAlchemy Session or Connection (or their async "
         "forms), or a connection of psycopg, psycopg2, asyncpg, sqlite3, aiosqlite, PyMySQL, asyncmy, aiomysql or "
-        "Django"
+        f"Django{_NO_TRANSACTION if connection is None else ''}"
     )

@@ -38,16 +38,16 @@ class WaitingForEvents:
         step: str,
         event: str | None,
         due_in: float,
-        skipped: Sequence[UUID] = (),
+        after: UUID | None = None,
         unreadable: str = "",
     ) -> Steps[Waiting | Locked]:
         """Return an event of this name that is there, and keep the lease; else give it up until one comes or it is due.
 
         The step is put on record as waiting, so that its time counts from now. If `due_in` is 0 or less it only looks,
-        and the lease is kept. `event`: None for a sleep. Those `skipped` do not count; if they are `unreadable`, that
-        is what the instance is stranded by. `LOST` if the lease is lost, or the step is already done.
+        and the lease is kept. `event`: None for a sleep. Only events behind `after` count; if those up to there are
+        `unreadable`, that is what the instance is stranded by. `LOST` if the lease is lost, or the step is done.
         """
-        look = None if event is None else self._look(claimed.position, event, skipped)
+        look = None if event is None else self._look(claimed.position, event, after)
         sleep = self._sleep(claimed.position, due_in, unreadable)
         return (yield from self._sql.unless_locked(self._wait, claimed, step, look, sleep if due_in > 0 else None))
 
@@ -70,14 +70,14 @@ class WaitingForEvents:
             yield from self._log.go_on([held])
         return found
 
-    def _look(self, position: int, event: str, skipped: Sequence[UUID]) -> Query:
-        """The first event of this name."""
-        others = "".join(f" AND message_id <> :skipped_{n}{self._as_id}" for n in range(len(skipped)))
-        return Query(
-            f"SELECT message_id, name, payload FROM {self._sql.event} WHERE position = :position AND name = :event"
-            f"{others} ORDER BY received_at, message_id LIMIT 1",
-            {"position": position, "event": event, **{f"skipped_{n}": str(one) for n, one in enumerate(skipped)}},
-        )
+    def _look(self, position: int, event: str, after: UUID | None) -> Query:
+        """The first event of this name, or the first behind another one."""
+        here = f"FROM {self._sql.event} WHERE position = :position AND"
+        order, behind, params = "received_at, message_id", "", {"position": position, "event": event}
+        if after is not None:
+            behind = f" AND ({order}) > (SELECT {order} {here} message_id = :after{self._as_id})"
+            params["after"] = str(after)
+        return Query(f"SELECT message_id, name, payload {here} name = :event{behind} ORDER BY {order} LIMIT 1", params)
 
     def _sleep(self, position: int, due_in: float, unreadable: str) -> Query:
         sql = self._sql
@@ -93,19 +93,32 @@ class WaitingForEvents:
             },
         )
 
-    def receive(self, claimed: Claimed, saga_id: str, event: str, payload: bytes | None) -> Steps[Received | Locked]:
+    def receive(
+        self, claimed: Claimed, saga_id: str, event: str, payload: bytes | None, *, existed: bool = False
+    ) -> Steps[Received | Locked]:
         """Hand an event to the instance with this id, wake it if it waits, and settle the signal, in one transaction.
 
         Nothing is written if the lease on the signal is lost, or if there is no such instance, which may come yet. A
-        signal that comes after the end is settled, too late.
+        signal that comes after the end is settled, too late. `existed`: the instance was there when the signal's sender
+        began, as the parent of a child was; if it is not there, it was removed after its end.
         """
-        return (yield from self._sql.unless_locked(self._receive, claimed, saga_id, event, payload))
+        return (yield from self._sql.unless_locked(self._receive, claimed, saga_id, event, payload, existed))
 
-    def _receive(self, claimed: Claimed, saga_id: str, event: str, payload: bytes | None) -> Steps[Received]:
+    def _receive(
+        self,
+        claimed: Claimed,
+        saga_id: str,
+        event: str,
+        payload: bytes | None,
+        existed: bool,  # noqa: FBT001 - as in `receive`
+    ) -> Steps[Received]:
         held = yield from self._sql.lock_now(claimed)
         if held is None:
             return Received.LEASE_LOST
         position = yield from self._starting.position_of(saga_id)
+        if position is None and existed:
+            yield from self._settle(held)
+            return Received.ENDED
         if position is None:
             return Received.UNKNOWN
         state = yield from self._sql.lock_in_any_state(position, now=True)
