@@ -98,10 +98,11 @@ class Scanner:
         """Scan until cancelled. A participant or a log that is away is asked again the next time."""
         while True:
             with suppress(Outage):
-                await self._scan()
+                await self.scan()
             await asyncio.sleep(EVERY)
 
-    async def _scan(self) -> None:
+    async def scan(self) -> None:
+        """Look once. Raises `Outage` if the relay's database is away."""
         try:
             pages = await self._pages()
         except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,7 @@ from postroom.store.connections.limits import break_off
 from postroom.store.connections.sync_kinds import Psycopg, PyMySQL, Sqlite3, SyncKind
 from postroom.twophase.lines import Opener
 from postroom.twophase.openers.refusing import only_async, only_sync, refusing, require_open
+from postroom.twophase.rounds import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,9 @@ class Source(Protocol):
 
     def take(self) -> Any:
         """A connection."""
+
+    async def atake(self) -> Any:
+        """A connection for async code."""
 
     def give_back(self, connection: Any) -> Any:
         """Take back a connection that is as it was."""
@@ -129,8 +134,9 @@ class AsyncDriverLine(_DriverLine):
 class FromDriver(Opener):
     """Lines of a source of connections."""
 
-    def __init__(self, source: Source, given: object, name: str) -> None:
+    def __init__(self, source: Source, given: object, name: str, *, only_sync: bool = False) -> None:
         super().__init__()
+        self.only_sync = only_sync
         self._source = source
         self._given = given
         self._name = name
@@ -138,7 +144,7 @@ class FromDriver(Opener):
     def open(self) -> Line:
         connection = self._source.take()
         if inspect.isawaitable(connection):
-            if inspect.iscoroutine(connection):
+            if isinstance(connection, Coroutine):  # which nobody will await
                 connection.close()
             raise only_async(self._name, self._given)
         try:
@@ -149,7 +155,9 @@ class FromDriver(Opener):
             raise
 
     async def aopen(self) -> Line:
-        connection = await _awaited(self._source.take())
+        if self.only_sync:
+            raise only_sync(self._name, self._given)
+        connection = await self._source.atake()
         try:
             return await AsyncDriverLine(self._known(connection, AsyncKind), self._source, self._name).start()
         except BaseException:
@@ -161,6 +169,7 @@ class FromDriver(Opener):
         """The connection, if it is of a driver that is sync or async as wanted."""
         if isinstance(driver_kind(connection), wanted):
             return connection
+        self.only_sync = wanted is AsyncKind
         raise (only_sync if wanted is AsyncKind else only_async)(self._name, connection)
 
 
@@ -169,6 +178,11 @@ class FunctionSource:
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.take = function
+
+    async def atake(self) -> Any:
+        # Only what it returns tells whether it is sync, and one that is must not hold up the loop.
+        is_async = inspect.iscoroutinefunction(self.take)
+        return await _awaited(self.take() if is_async else await in_thread(self.take))
 
     def give_back(self, connection: Any) -> Any:
         # The graceful one of asyncmy and aiomysql.
@@ -183,7 +197,7 @@ class PsycopgPool:
     """Both pools of psycopg_pool."""
 
     def __init__(self, pool: Any) -> None:
-        self.take = pool.getconn
+        self.take = self.atake = pool.getconn
         self.give_back = pool.putconn
 
     def discard(self, connection: Any) -> Any:
@@ -200,7 +214,7 @@ class AsyncPool:
     """The pools of asyncpg, asyncmy and aiomysql."""
 
     def __init__(self, pool: Any) -> None:
-        self.take = pool.acquire
+        self.take = self.atake = pool.acquire
         self.give_back = pool.release
 
     async def discard(self, connection: Any) -> None:
@@ -218,7 +232,7 @@ def from_function(function: Callable[[], Any], name: str) -> Opener:
 
 def from_psycopg_pool(pool: Any, name: str) -> Opener:
     """Lines of a pool of psycopg_pool, sync or async."""
-    return FromDriver(PsycopgPool(pool), pool, name)
+    return FromDriver(PsycopgPool(pool), pool, name, only_sync=not inspect.iscoroutinefunction(pool.getconn))
 
 
 def from_async_pool(pool: Any, name: str) -> Opener:

@@ -157,6 +157,8 @@ class AsyncSessionLine(AsyncEngineLine):
 class Engines(Opener):
     """Lines of an `Engine`."""
 
+    only_sync = True
+
     def __init__(self, engine: Any, name: str) -> None:
         super().__init__()
         self._given = engine
