@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from postroom.store.sql.steps import Query, Result
     from postroom.twophase.lines import Line
 
-_ENDS = ("commit", "rollback")
+_REFUSED = {
+    "commit": "commit()",
+    "rollback": "rollback()",
+    "connect": "ping(reconnect=True)",  # of PyMySQL and asyncmy: a new session knows nothing of the transaction
+    "_connect": "ping(reconnect=True)",  # of aiomysql
+}
+"""What a driver's connection must not do, and in which words."""
 
 
 class Source(Protocol):
@@ -62,14 +68,14 @@ class _DriverLine:
         break_off(self.given)
 
     def _refuse_ends(self) -> None:
-        """Refuse `commit()` and `rollback()`, where the driver's class lets us. `confirm` and `prepare` find others."""
-        for method in _ENDS:
+        """Refuse what ends the transaction, where the driver's class lets us. `confirm` and `prepare` find others."""
+        for method, what in _REFUSED.items():
             if hasattr(self.given, method):
                 with suppress(AttributeError, TypeError):  # a class written in C
-                    setattr(self.given, method, refusing(self._name, f"{method}()"))
+                    setattr(self.given, method, refusing(self._name, what))
 
     def _allow_ends(self) -> None:
-        for method in _ENDS:
+        for method in _REFUSED:
             with suppress(AttributeError, TypeError):
                 delattr(self.given, method)
 

@@ -39,9 +39,10 @@ class EngineLine:
         self.isolation = isolation_of(connection)
         connection.execution_options(isolation_level=_AUTOCOMMIT)
         self._driver = connection.connection.driver_connection
-        self._kind = _kind_of(self._driver) or SQLAlchemyConnection(connection)
+        known = _kind_of(self._driver)
+        self._kind = known or SQLAlchemyConnection(connection)
         connection.begin()  # so that code which begins one hears that there is one
-        self._guard = Guard(connection, self._driver, name)
+        self._guard = Guard(connection, self._driver, name, sees_ours=known is None)
         self._broken_off = False
 
     def execute(self, query: Query) -> Result:
@@ -97,8 +98,9 @@ class AsyncEngineLine:
         self.dialect, _ = of_sqlalchemy(connection)
         self.isolation: str | None = None
         self._driver = driver
-        self._kind = _kind_of(driver) or SQLAlchemyAsyncConnection(connection)
-        self._guard = Guard(connection.sync_connection, driver, name)
+        known = _kind_of(driver)
+        self._kind = known or SQLAlchemyAsyncConnection(connection)
+        self._guard = Guard(connection.sync_connection, driver, name, sees_ours=known is None)
         self._broken_off = False
 
     @classmethod
