@@ -42,11 +42,9 @@ class Errand(Generic[T]):
 
     async def arun(self) -> T:
         """`run` for async code; in a thread if there are only sync lines."""
-        if self._opener.only_sync:
-            return await in_thread(self.run)
         try:
             line = self._line = await self._opener.aopen()
-        except WrongMethod:  # a function whose connections turned out to be sync
+        except WrongMethod:
             return await in_thread(self.run)
         try:
             return await arun(explained(self._operation(line)), line.execute)

@@ -19,8 +19,8 @@ from postroom.store.sql.db_errors import reason
 from postroom.store.twophase.log import LogRow, StillDeciding, TwoPhaseLog
 from postroom.twophase.errands import Errand
 from postroom.twophase.findings import Listing, Recovered, Settled
-from postroom.twophase.resources import LastPart, called
-from postroom.twophase.rounds import Answer, Call, Round, Rounds
+from postroom.twophase.resources import LastPart, aborted, called
+from postroom.twophase.rounds import Call, Round, Rounds
 from postroom.twophase.settling import Ended, finish, list_branches
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Recovery:
         if last is None or not txs:
             return {}
         answers = yield Round([self._call(LAST, partial(last.abort, tx)) for tx in txs], ANSWERING)
-        return {tx: plan.after_asking_last(_aborted(answer)) for tx, answer in zip(txs, answers, strict=True)}
+        return {tx: plan.after_asking_last(aborted(answer)) for tx, answer in zip(txs, answers, strict=True)}
 
     def _decide(self, tx: str, act: Act, listing: Listing) -> Rounds[Decision | None]:
         """What the log says, after what recovery must do for it to say something; None: not yet."""
@@ -333,9 +333,3 @@ def recovery_of(transactions: Sequence[TwoPhaseCommit], *, asynchronous: bool) -
 
 def _note(one: Settled, log: TwoPhaseLog) -> Steps[None]:
     yield from log.note_problem(one.id, one.problem)
-
-
-def _aborted(answer: Answer) -> plan.Answer:
-    if answer.error is not None or not isinstance(answer.value, bool):
-        return plan.Answer.LOST
-    return plan.Answer.YES if answer.value else plan.Answer.NO

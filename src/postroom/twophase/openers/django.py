@@ -89,7 +89,6 @@ class DjangoConnection(Opener):
     """Lines of a Django connection: each thread has its own for an alias."""
 
     thread_bound = True
-    only_sync = True
 
     def __init__(self, connection: Any, name: str) -> None:
         super().__init__()

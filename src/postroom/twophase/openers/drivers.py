@@ -142,7 +142,7 @@ class FromDriver(Opener):
 
     def __init__(self, source: Source, given: object, name: str, *, only_sync: bool = False) -> None:
         super().__init__()
-        self.only_sync = only_sync
+        self._only_sync = only_sync
         self._source = source
         self._given = given
         self._name = name
@@ -161,7 +161,7 @@ class FromDriver(Opener):
             raise
 
     async def aopen(self) -> Line:
-        if self.only_sync:
+        if self._only_sync:
             raise only_sync(self._name, self._given)
         connection = await self._source.atake()
         try:
@@ -175,7 +175,7 @@ class FromDriver(Opener):
         """The connection, if it is of a driver that is sync or async as wanted."""
         if isinstance(driver_kind(connection), wanted):
             return connection
-        self.only_sync = wanted is AsyncKind
+        self._only_sync = wanted is AsyncKind  # what a function returns is known when it was called
         raise (only_sync if wanted is AsyncKind else only_async)(self._name, connection)
 
 

@@ -61,6 +61,9 @@ class EngineLine:
         self._guard.lift()
         if self._broken_off and not self._connection.closed:
             self._connection.invalidate()
+        self._close()
+
+    def _close(self) -> None:
         self._connection.close()
 
 
@@ -78,13 +81,10 @@ class SessionLine(EngineLine):
         self._guard.require_flushed()
         self.given.flush()
 
-    def release(self) -> None:
-        self._guard.lift()
-        if self._broken_off and not self._connection.closed:
-            self._connection.invalidate()
+    def _close(self) -> None:
         with suppress(Exception):  # what is left of it must not keep the connection from its pool
             self.given.close()
-        super().release()
+        super()._close()
 
 
 class AsyncEngineLine:
@@ -130,6 +130,9 @@ class AsyncEngineLine:
         self._guard.lift()
         if self._broken_off and not self._connection.closed:
             await self._connection.invalidate()
+        await self._close()
+
+    async def _close(self) -> None:
         await self._connection.close()
 
 
@@ -147,19 +150,14 @@ class AsyncSessionLine(AsyncEngineLine):
         self._guard.require_flushed()
         await self.given.flush()
 
-    async def release(self) -> None:
-        self._guard.lift()
-        if self._broken_off and not self._connection.closed:
-            await self._connection.invalidate()
+    async def _close(self) -> None:
         with suppress(Exception):  # what is left of it must not keep the connection from its pool
             await self.given.close()
-        await super().release()
+        await super()._close()
 
 
 class Engines(Opener):
     """Lines of an `Engine`."""
-
-    only_sync = True
 
     def __init__(self, engine: Any, name: str) -> None:
         super().__init__()
