@@ -172,6 +172,16 @@ def test_a_function_must_return_a_connection(databases: Databases) -> None:
         opener_of(dict, "bank").open()
 
 
+def test_a_function_may_ask_for_the_running_loop(databases: Databases) -> None:
+    connect = function("asyncpg", databases["postgresql"].url)
+
+    async def use() -> None:
+        line: Any = await opener_of(lambda: asyncio.get_running_loop() and connect(), "bank").aopen()
+        await line.release()
+
+    asyncio.run(use())
+
+
 def test_what_is_not_a_database_is_refused() -> None:
     with pytest.raises(InvalidSetting, match=r"'bank' is given as builtins\.int: give the URL"):
         opener_of(7, "bank")

@@ -105,7 +105,7 @@ class Recovery:
                 unreachable[name] = reason(answer.error)
                 continue
             ids = answer.value
-            if not isinstance(ids, Collection) or not all(isinstance(id_, str) for id_ in ids):
+            if isinstance(ids, str) or not isinstance(ids, Collection) or not all(isinstance(id_, str) for id_ in ids):
                 unreachable[name] = f"in_doubt() returned {type(ids).__name__}: return a list of ids"
                 continue
             for id_ in ids:

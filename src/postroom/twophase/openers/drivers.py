@@ -186,9 +186,13 @@ class FunctionSource:
         self.take = function
 
     async def atake(self) -> Any:
-        # Only what it returns tells whether it is sync, and one that is must not hold up the loop.
-        is_async = inspect.iscoroutinefunction(self.take)
-        return await _awaited(self.take() if is_async else await in_thread(self.take))
+        if inspect.iscoroutinefunction(self.take):
+            return await self.take()
+        try:  # only what it returns tells whether it is sync, and one that is must not hold up the loop
+            taken = await in_thread(self.take)
+        except RuntimeError:  # it is async, and asks for the running loop
+            taken = self.take()
+        return await _awaited(taken)
 
     def give_back(self, connection: Any) -> Any:
         # The graceful one of asyncmy and aiomysql.
