@@ -173,10 +173,12 @@ def test_a_function_must_return_a_connection(databases: Databases) -> None:
 
 
 def test_a_function_may_ask_for_the_running_loop(databases: Databases) -> None:
-    connect = function("asyncpg", databases["postgresql"].url)
+    def connect() -> Any:
+        asyncio.get_running_loop()
+        return function("asyncpg", databases["postgresql"].url)()
 
     async def use() -> None:
-        line: Any = await opener_of(lambda: asyncio.get_running_loop() and connect(), "bank").aopen()
+        line: Any = await opener_of(connect, "bank").aopen()
         await line.release()
 
     asyncio.run(use())

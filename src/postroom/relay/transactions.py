@@ -97,12 +97,15 @@ class Scanner:
     async def run(self) -> None:
         """Scan until cancelled. A participant or a log that is away is asked again the next time."""
         while True:
-            with suppress(Outage):
-                await self.scan()
+            await self.scan()
             await asyncio.sleep(EVERY)
 
     async def scan(self) -> None:
-        """Look once. Raises `Outage` if the relay's database is away."""
+        """Look once, if the relay's database is there."""
+        with suppress(Outage):
+            await self._scan()
+
+    async def _scan(self) -> None:
         try:
             pages = await self._pages()
         except Exception as error:
