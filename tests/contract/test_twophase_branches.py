@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from postroom.rules.twophase_ids import read_gid
 from postroom.rules.twophase_settling import Said, meaning
 from postroom.store.sql.db_errors import code_of
 from postroom.store.twophase.branches import Ended
@@ -291,12 +292,40 @@ def test_not_found_does_not_mean_done_while_the_connection_is_open(driver: str, 
             recovery.run(recovery.branches.commit_prepared(branch))
         [found] = recovery.run(recovery.branches.listed(SCOPE))
         assert meaning(code_of(refused.value), listed=found.id == branch) is Said.BUSY
-        recovery.run(recovery.branches.kill(found.branch.connection))
+        recovery.run(recovery.branches.kill(found.id))
         commit_when_free(recovery, branch)
         assert database.has_business(row)
-        recovery.run(recovery.branches.kill(found.branch.connection))  # it is gone, which is what was wanted
+        recovery.run(recovery.branches.kill(found.id))  # it is gone, which is what was wanted
         with suppress(Exception):
             holder.sql("SELECT 1")
+
+
+@pytest.mark.parametrize("driver", ["PyMySQL"])
+def test_T_2_a_connection_that_has_the_same_id_after_a_restart_is_left_alone(driver: str, database: Database) -> None:
+    with wires(driver, database, 2) as [innocent, recovery]:
+        [[connection]] = innocent.sql("SELECT CONNECTION_ID()")
+        began = recovery.run(recovery.branches.begin(new_branch(), 30))
+        recovery.run(recovery.branches.roll_back(began))
+        branch = read_gid(began)
+        assert branch is not None
+        of_this_life = branch._replace(connection=connection)
+        assert recovery.run(recovery.branches.is_attached(of_this_life.text))
+        of_another = of_this_life._replace(started=branch.started - 60)
+        assert not recovery.run(recovery.branches.is_attached(of_another.text))
+        recovery.run(recovery.branches.kill(of_another.text))
+        assert innocent.sql("SELECT CONNECTION_ID()") == [(connection,)]
+
+
+@pytest.mark.parametrize("driver", MARIADB)
+def test_T_1_a_holder_whose_driver_has_connected_again_does_not_decide(driver: str, database: Database) -> None:
+    with wires(driver, database, 2) as [holder, other]:
+        holder.run(holder.branches.begin_plain("one", 30))
+        holder.run(holder.branches.confirm("one"))
+        with pytest.raises(Ended):
+            other.run(
+                other.branches.confirm("one")
+            )  # a session that knows nothing of it, as after ping(reconnect=True)
+        holder.run(holder.branches.roll_back_plain("one"))
 
 
 @pytest.mark.parametrize("driver", ["PyMySQL"])

@@ -19,6 +19,7 @@ from postroom.errors import (
     WrongMethod,
 )
 from postroom.store.sql.steps import Query, Steps
+from postroom.twophase.errands import Errand
 from postroom.twophase.openers import opener_of
 from tests.contract.connection_kinds import with_driver
 from tests.contract.twophase_support import SCOPE, new_branch
@@ -26,6 +27,7 @@ from tests.contract.twophase_ways import WAYS, Way, function, participant, url_t
 from tests.contract.waiting import wait_until
 
 if TYPE_CHECKING:
+    from postroom.twophase.lines import Line
     from tests.contract.write_support import Database, Databases
 
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
@@ -66,6 +68,20 @@ def test_a_message_commits_with_its_branch(way: Way, databases: Databases) -> No
         bank.run(line, branches.restore())
         bank.wait(line.release())
         assert database.stored([message]) == 1
+
+
+@every_way
+def test_T_2_a_relay_can_ask_what_sync_code_uses(way: Way, databases: Databases) -> None:
+    def ask(_: Line) -> Steps[int]:
+        return len((yield Query("SELECT 1")).rows)
+
+    async def ask_twice() -> list[int]:
+        found = [await Errand(bank.opener, ask).arun() for _ in range(2)]
+        await bank.opener.aclose()
+        return found
+
+    with participant(way, databases) as (bank, _):
+        assert (bank.wait(ask_twice()) if way.asynchronous else asyncio.run(ask_twice())) == [1, 1]
 
 
 @every_way
@@ -156,8 +172,20 @@ def test_a_function_must_return_a_connection(databases: Databases) -> None:
         opener_of(dict, "bank").open()
 
 
+def test_a_function_may_ask_for_the_running_loop(databases: Databases) -> None:
+    def connect() -> Any:
+        asyncio.get_running_loop()
+        return function("asyncpg", databases["postgresql"].url)()
+
+    async def use() -> None:
+        line: Any = await opener_of(connect, "bank").aopen()
+        await line.release()
+
+    asyncio.run(use())
+
+
 def test_what_is_not_a_database_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"participant 'bank' is given as builtins\.int: give the URL"):
+    with pytest.raises(InvalidSetting, match=r"'bank' is given as builtins\.int: give the URL"):
         opener_of(7, "bank")
     with pytest.raises(InvalidSetting, match=r"sessionmaker without an engine: give one with bind=engine"):
         opener_of(sessionmaker(), "bank")

@@ -133,9 +133,27 @@ def test_sqlalchemy_is_not_let_go_on_with_another_connection(way: Way, databases
         assert not database.has_business(stray)
 
 
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS if way in ON_SQLALCHEMY or way.name.startswith(("URL", "Django"))], ids=str
+)
+@pytest.mark.parametrize("command", ["COMMIT", "ROLLBACK"])
+def test_T_1_an_end_as_sql_is_refused(way: Way, command: str, databases: Databases) -> None:
+    with participant(way, databases) as (bank, database):
+        line, branches, branch, row = bank.begun()
+        with pytest.raises(UnusableConnection, match=rf"leave out {command}, and raise an exception"):
+            bank.write(line, command)
+        bank.write(line, "SAVEPOINT one")
+        bank.write(line, "ROLLBACK TO SAVEPOINT one")
+        assert not database.has_business(row)
+        bank.run(line, branches.prepare(branch))  # nothing has happened to it
+        bank.run(line, branches.commit_prepared(branch))
+        bank.wait(line.release())
+        assert database.has_business(row)
+
+
 @pytest.mark.parametrize("way", ON_SQLALCHEMY, ids=str)
 def test_no_statement_commits_by_itself_after_the_end_of_a_transaction(way: Way, databases: Databases) -> None:
-    """MariaDB refuses an end that is executed as SQL. PostgreSQL does not, but what follows it is refused."""
+    """MariaDB refuses an end that hides behind another statement. PostgreSQL does not, but refuses what follows."""
     with participant(way, databases) as (bank, database):
         line = bank.open()
         branches = bank.branches(line)
@@ -145,10 +163,10 @@ def test_no_statement_commits_by_itself_after_the_end_of_a_transaction(way: Way,
         bank.write(line, statement)
         if way.database == "mariadb":
             with pytest.raises(Exception, match="XAER_RMFAIL"):
-                bank.write(line, "ROLLBACK")
+                bank.run(line, _rows("ROLLBACK"))
             bank.run(line, branches.confirm(identity))
         else:
-            bank.write(line, "ROLLBACK")
+            bank.run(line, _rows("ROLLBACK"))
             with pytest.raises(Ended):
                 bank.write(line, after)
             with pytest.raises(Ended):
@@ -177,6 +195,23 @@ def test_savepoints_of_psycopg_work(databases: Databases) -> None:
         bank.wait(line.release())
         assert database.has_business(row, kept)
         assert not database.has_business(undone)
+
+
+@pytest.mark.filterwarnings("ignore:The 'reconnect' argument is deprecated")
+@pytest.mark.parametrize("driver", ["PyMySQL", "asyncmy", "aiomysql"])
+def test_T_1_a_driver_is_not_let_connect_again(driver: str, databases: Databases) -> None:
+    """The server has rolled the branch back, and in the new session each statement would commit by itself."""
+    with participant(BY_NAME[f"function, {driver}"], databases) as (bank, database):
+        line, branches, branch, row = bank.begun()
+        [[session]] = bank.run(line, _rows("SELECT CONNECTION_ID()"))
+        database.rows(f"KILL {session}")
+        with pytest.raises(UnusableConnection, match=r"leave out ping\(reconnect=True\)"):
+            bank.wait(line.given.ping(reconnect=True))
+        with pytest.raises(Exception, match=r"."):
+            bank.run(line, branches.prepare(branch))
+        line.break_off()
+        bank.wait(line.release())
+        assert not database.has_business(row)
 
 
 REFUSING = [way for way in WAYS if way.name.startswith(("function", "pool")) and "asyncpg" not in way.name]

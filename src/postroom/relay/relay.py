@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from postroom.brokers.port import Broker
     from postroom.delivery.queue import OnDead, Policy
     from postroom.delivery.queue_worker import Part
+    from postroom.relay.transactions import Scanner
     from postroom.rules.failures import Classifier
     from postroom.saga.saga import Saga
     from postroom.telemetry.events import Hook
@@ -91,6 +92,7 @@ class Relay(Runnable[Engine]):
 
             self._sagas = check_sagas(sagas, self._settings)
         self._transactions: Sequence[TwoPhaseCommit] = ()
+        self._scanner: Scanner | None = None
         if transactions:
             from postroom.relay.transactions import check_transactions
 
@@ -115,12 +117,14 @@ class Relay(Runnable[Engine]):
     async def run_once(self) -> Report:
         """Deliver what can be sent now, and return; what failed is due again later, unless its pause is zero."""
         async with self._new_run() as engine:
+            await self._look_for_transactions()
             await engine.run_once()
         return self.report
 
     async def run_until_empty(self) -> Report:
         """Deliver until nothing is left that can be sent now, by this or by another relay."""
         async with self._new_run() as engine:
+            await self._look_for_transactions()
             await engine.run_until_empty()
         return self.report
 
@@ -134,6 +138,11 @@ class Relay(Runnable[Engine]):
         An outbox in the same process does this by itself.
         """
         self._signal(Engine.wake)
+
+    async def _look_for_transactions(self) -> None:
+        """Look for those in doubt before the queues are found empty. `run` need not wait for it."""
+        if self._scanner is not None:
+            await self._scanner.scan()
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Engine]:
@@ -156,6 +165,7 @@ class Relay(Runnable[Engine]):
                 queue, scanner = await open_recovery(self._transactions, database, self._settings, hook)
                 queues.append(queue)
                 others.append(scanner)
+                self._scanner = scanner
             engine = self._engine(database, queues, routing, others, hook)
             wakeup.subscribe(self.wake)
             stack.callback(wakeup.unsubscribe, self.wake)

@@ -97,9 +97,13 @@ class Scanner:
     async def run(self) -> None:
         """Scan until cancelled. A participant or a log that is away is asked again the next time."""
         while True:
-            with suppress(Outage):
-                await self._scan()
+            await self.scan()
             await asyncio.sleep(EVERY)
+
+    async def scan(self) -> None:
+        """Look once, if the relay's database is there."""
+        with suppress(Outage):
+            await self._scan()
 
     async def _scan(self) -> None:
         try:

@@ -20,11 +20,12 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NAME = rf"[a-z0-9_-]{{1,{LONGEST_PARTICIPANT}}}"
 _TX = "[0-9a-z]{1,12}-[0-9a-f]{12}"
 _GTRID = rf"{_PREFIX}:(?P<scope>[0-9a-f]{{8}}):(?P<tx>{_TX})"
-_CONNECTION = "(?P<connection>[1-9][0-9]{0,19})"
+_CONNECTION = "(?P<connection>[1-9][0-9]{0,19}):(?P<started>[0-9a-z]{1,7})"
+_MARK = "(?P<mark>:m)?"
 _PARTICIPANT = re.compile(_NAME)
 _TRANSACTION = re.compile(_TX)
-_GID = re.compile(rf"{_GTRID}:(?P<participant>{_NAME})(?::{_CONNECTION})?")
-_XID = re.compile(rf"{_GTRID}\n(?P<participant>{_NAME}):{_CONNECTION}")
+_GID = re.compile(rf"{_GTRID}:(?P<participant>{_NAME})(?::{_CONNECTION})?{_MARK}")
+_XID = re.compile(rf"{_GTRID}\n(?P<participant>{_NAME}):{_CONNECTION}{_MARK}")
 
 
 class BranchId(NamedTuple):
@@ -36,12 +37,21 @@ class BranchId(NamedTuple):
     participant: str
     connection: int = 0
     """On MySQL, the one that began it: a prepared branch cannot be finished by others while it is open."""
+    started: int = 0
+    """On MySQL, when its server was started, in seconds: a restarted one gives its connections the same ids again."""
+    marked: bool = False
+    """It leaves a mark in its database's inbox. One that began before there was an inbox does not."""
 
     @property
     def text(self) -> str:
-        """As the log keeps it; `read_gid` reads it. Without a connection, it is the `gid`."""
-        plain = gid(self.scope, self.tx, self.participant)
-        return f"{plain}:{self.connection}" if self.connection else plain
+        """As the log keeps it; `read_gid` reads it. Without a connection and a mark, it is the `gid`."""
+        return f"{_PREFIX}:{self.scope}:{self.tx}:{self.qualifier}"
+
+    @property
+    def qualifier(self) -> str:
+        """The part that tells the branches of a transaction from each other."""
+        connection = f":{self.connection}:{_base_36(self.started)}" if self.connection else ""
+        return f"{self.participant}{connection}{':m' if self.marked else ''}"
 
 
 def transaction_id(deadline_ms: int, random: str) -> str:
@@ -70,8 +80,8 @@ def checked_participant(name: object) -> str:
 
 
 def gid(scope: str, tx: str, participant: str) -> str:
-    """The id of a prepared transaction on PostgreSQL, of a mark in the inbox, and what a user's resource gets."""
-    return f"{_PREFIX}:{scope}:{tx}:{participant}"
+    """The id of a branch that has no more to say, such as a user's resource gets."""
+    return BranchId(scope, tx, participant).text
 
 
 def gtrid(scope: str, tx: str) -> bytes:
@@ -79,9 +89,9 @@ def gtrid(scope: str, tx: str) -> bytes:
     return f"{_PREFIX}:{scope}:{tx}".encode("ascii")
 
 
-def bqual(participant: str, connection: int) -> bytes:
+def bqual(branch: BranchId) -> bytes:
     """The branch's part of an XA id."""
-    return f"{participant}:{connection}".encode("ascii")
+    return branch.qualifier.encode("ascii")
 
 
 def read_gid(text: str) -> BranchId | None:
@@ -99,7 +109,8 @@ def read_xid(format_id: int, gtrid: bytes, bqual: bytes) -> BranchId | None:
 def _branch(match: re.Match[str] | None) -> BranchId | None:
     if match is None:
         return None
-    return BranchId(match["scope"], match["tx"], match["participant"], int(match["connection"] or 0))
+    connection, started = int(match["connection"] or 0), int(match["started"] or "0", 36)
+    return BranchId(match["scope"], match["tx"], match["participant"], connection, started, bool(match["mark"]))
 
 
 def _base_36(number: int) -> str:

@@ -13,6 +13,7 @@ from postroom.rules.twophase_ids import LAST
 from postroom.rules.twophase_plan import Act, Course, Decision
 from postroom.store.sql.db_errors import code_of, is_lost_connection, is_of_sqlite, reason
 from postroom.twophase.parts import DatabaseParticipant, State
+from postroom.twophase.resources import aborted
 from postroom.twophase.rounds import Answer, Call, Round, Rounds
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Coordinator:
         act = plan.after_last(_refused(answer), can_abort=last.can_abort)
         if act is Act.ASK_LAST:
             (asked,) = yield Round([_call(last, partial(last.abort, self.log.id))], CLOSING)
-            act = plan.after_asking_last(_aborted(asked))
+            act = plan.after_asking_last(aborted(asked))
         match act:
             case Act.DECIDE_COMMIT:
                 return
@@ -330,13 +331,6 @@ def _refused(answer: Answer) -> plan.Answer:
     if answer.error is None:
         return plan.Answer.YES
     return plan.Answer.NO if isinstance(answer.error, Refused) else plan.Answer.LOST
-
-
-def _aborted(answer: Answer) -> plan.Answer:
-    """What a last resource said when it was told to abort."""
-    if answer.error is not None or not isinstance(answer.value, bool):
-        return plan.Answer.LOST
-    return plan.Answer.YES if answer.value else plan.Answer.NO
 
 
 def _reason(error: BaseException | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from postroom.errors import WrongMethod
 from postroom.store.sql.db_errors import explained
 from postroom.store.sql.steps import Steps, arun, run
 from postroom.twophase.rounds import in_thread
@@ -41,9 +42,10 @@ class Errand(Generic[T]):
 
     async def arun(self) -> T:
         """`run` for async code; in a thread if there are only sync lines."""
-        if self._opener.only_sync:
+        try:
+            line = self._line = await self._opener.aopen()
+        except WrongMethod:
             return await in_thread(self.run)
-        line = self._line = await self._opener.aopen()
         try:
             return await arun(explained(self._operation(line)), line.execute)
         except BaseException:

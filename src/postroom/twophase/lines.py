@@ -43,8 +43,6 @@ class Opener:
 
     thread_bound = False
     """A sync line may only be used in the thread that opened it."""
-    only_sync = False
-    """There are no async lines."""
 
     def __init__(self) -> None:
         self.branches: dict[bool, Branches] = {}

@@ -19,8 +19,8 @@ from postroom.store.sql.db_errors import reason
 from postroom.store.twophase.log import LogRow, StillDeciding, TwoPhaseLog
 from postroom.twophase.errands import Errand
 from postroom.twophase.findings import Listing, Recovered, Settled
-from postroom.twophase.resources import LastPart, called
-from postroom.twophase.rounds import Answer, Call, Round, Rounds
+from postroom.twophase.resources import LastPart, aborted, called
+from postroom.twophase.rounds import Call, Round, Rounds
 from postroom.twophase.settling import Ended, finish, list_branches
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Recovery:
                 unreachable[name] = reason(answer.error)
                 continue
             ids = answer.value
-            if not isinstance(ids, Collection) or not all(isinstance(id_, str) for id_ in ids):
+            if isinstance(ids, str) or not isinstance(ids, Collection) or not all(isinstance(id_, str) for id_ in ids):
                 unreachable[name] = f"in_doubt() returned {type(ids).__name__}: return a list of ids"
                 continue
             for id_ in ids:
@@ -148,39 +148,62 @@ class Recovery:
         return self._last is not None and self._last.can_abort and row.participants.get(LAST) == self._last.identity
 
     def settle(self, txs: Iterable[str], listing: Listing) -> Rounds[list[Settled]]:
-        """Finish these transactions; returns what became of each."""
-        results: list[Settled] = []
-        decided: dict[str, Decision] = {}
+        """Finish these transactions; returns what became of each.
+
+        Those that need a user's own code come last: if it hangs, the others are on record already.
+        """
+        later: dict[bool, list[str]] = {False: [], True: []}
         for tx in txs:
-            decision, trouble = yield from self._decide(tx, listing)
-            if trouble is not None:
-                results.append(Settled(tx, decision, Quarantine(trouble), problem(trouble, LAST)))
-            elif decision is None:
-                results.append(Settled(tx, None, Again()))
-            else:
-                decided[tx] = decision
-        results += yield from self._finish(decided, listing)
-        yield from self._record(results, listing)
+            later[self._needs_own_code(tx, listing)].append(tx)
+        results: list[Settled] = []
+        for some in later.values():
+            settled = yield from self._settle(some, listing)
+            yield from self._record(settled, listing)
+            results += settled
         return results
 
-    def _decide(self, tx: str, listing: Listing) -> Rounds[tuple[Decision | None, Trouble | None]]:
+    def _needs_own_code(self, tx: str, listing: Listing) -> bool:
+        row = listing.rows.get(tx)
+        takes_part = {branch.participant for id_ in listing.branches.get(tx, ()) if (branch := read_gid(id_))}
+        takes_part |= set() if row is None else row.participants.keys()
+        return not takes_part.isdisjoint({*self._resources, LAST})
+
+    def _settle(self, txs: Sequence[str], listing: Listing) -> Rounds[list[Settled]]:
+        acts = {tx: self._act(tx, listing) for tx in txs}
+        acts |= yield from self._ask_last([tx for tx, act in acts.items() if act is Act.ASK_LAST])
+        undecided: list[Settled] = []
+        decided: dict[str, Decision] = {}
+        for tx, act in acts.items():
+            decision = yield from self._decide(tx, act, listing)
+            if decision is not None:
+                decided[tx] = decision
+            elif act is Act.QUARANTINE:
+                trouble = Trouble.LAST_UNKNOWN
+                undecided.append(Settled(tx, None, Quarantine(trouble), problem(trouble, LAST)))
+            else:
+                undecided.append(Settled(tx, None, Again()))
+        return undecided + (yield from self._finish(decided, listing))
+
+    def _ask_last(self, txs: Sequence[str]) -> Rounds[dict[str, Act]]:
+        """Have the last resource abort these, all at once; returns what follows for each."""
+        last = self._last
+        if last is None or not txs:
+            return {}
+        answers = yield Round([self._call(LAST, partial(last.abort, tx)) for tx in txs], ANSWERING)
+        return {tx: plan.after_asking_last(aborted(answer)) for tx, answer in zip(txs, answers, strict=True)}
+
+    def _decide(self, tx: str, act: Act, listing: Listing) -> Rounds[Decision | None]:
         """What the log says, after what recovery must do for it to say something; None: not yet."""
-        act = self._act(tx, listing)
-        if act is Act.ASK_LAST and self._last is not None:
-            (answer,) = yield Round([self._call(LAST, partial(self._last.abort, tx))], ANSWERING)
-            act = plan.after_asking_last(_aborted(answer))
         match act:
             case Act.COMMIT:
-                return Decision.COMMIT, None
+                return Decision.COMMIT
             case Act.ROLL_BACK:
-                return Decision.ABORT, None
+                return Decision.ABORT
             case Act.DECIDE_ABORT | Act.DECIDE_COMMIT:
                 wanted = Decision.COMMIT if act is Act.DECIDE_COMMIT else Decision.ABORT
-                return (yield from self._write(tx, wanted, listing)), None
-            case Act.QUARANTINE:
-                return None, Trouble.LAST_UNKNOWN
+                return (yield from self._write(tx, wanted, listing))
             case _:
-                return None, None
+                return None
 
     def _write(self, tx: str, wanted: Decision, listing: Listing) -> Rounds[Decision | None]:
         row = listing.rows.get(tx)
@@ -310,9 +333,3 @@ def recovery_of(transactions: Sequence[TwoPhaseCommit], *, asynchronous: bool) -
 
 def _note(one: Settled, log: TwoPhaseLog) -> Steps[None]:
     yield from log.note_problem(one.id, one.problem)
-
-
-def _aborted(answer: Answer) -> plan.Answer:
-    if answer.error is not None or not isinstance(answer.value, bool):
-        return plan.Answer.LOST
-    return plan.Answer.YES if answer.value else plan.Answer.NO

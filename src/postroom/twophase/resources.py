@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import WrongMethod
+from postroom.rules import twophase_plan as plan
 from postroom.rules.twophase_ids import LAST, gid
 from postroom.rules.twophase_plan import Abilities
 from postroom.twophase.parts import Part, Participant, State
@@ -15,6 +16,8 @@ from postroom.twophase.rounds import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from postroom.twophase.rounds import Answer
 
 
 class Resource(Participant):
@@ -28,14 +31,13 @@ class Resource(Participant):
         self.abilities = Abilities(can_list=hasattr(given, "in_doubt"), can_commit_alone=False)
 
     def begin(self, scope: str, tx: str, seconds: float, *, prepares: bool) -> Any:
-        """Name its branch: the resource hears of it when it prepares."""
+        """Name its branch. The code inside may give it work for that, and so it hears of every end."""
         del seconds, prepares
         self.branch = gid(scope, tx, self.name)
-        self.state = State.OPEN
+        self.state = State.BEGUN
 
     def prepare(self) -> Any:
         """Have it promise to commit."""
-        self.state = State.BEGUN  # from now on it has something to abort
         return called(self.given.prepare, self.branch, asynchronous=self._asynchronous)
 
     def commit(self) -> Any:
@@ -67,6 +69,13 @@ class LastPart(Part):
     def abort(self, tx: str) -> Any:
         """True: it never happens. False: it has happened."""
         return called(self._given.abort, tx, asynchronous=self._asynchronous)
+
+
+def aborted(answer: Answer) -> plan.Answer:
+    """What a last resource said when it was told to abort."""
+    if answer.error is not None or not isinstance(answer.value, bool):
+        return plan.Answer.LOST
+    return plan.Answer.YES if answer.value else plan.Answer.NO
 
 
 def _module(cls: type) -> str:

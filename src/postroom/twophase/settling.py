@@ -62,14 +62,14 @@ def finish(
 
 def _finish(branches: Branches, end: Ended) -> Steps[Settling]:
     said = Said.BUSY if (yield from branches.is_attached(end.id)) else (yield from _said(branches, end))
+    branch = read_gid(end.id)
     seen = None
-    if said in {Said.DONE, Said.GONE, Said.ROLLED_BACK} and branches.witness:
+    if said in {Said.DONE, Said.GONE, Said.ROLLED_BACK} and branches.witness and branch is not None and branch.marked:
         marked = yield from branches.is_marked(end.id)
         seen = witness(marked=marked, age=end.age, kept=KEPT)
     settling = after(end.decision, said, witness=seen, past_deadline=end.age >= 0)
-    branch = read_gid(end.id)
-    if isinstance(settling, Again) and settling.kill and branch is not None:
-        yield from branches.kill(branch.connection)
+    if isinstance(settling, Again) and settling.kill:
+        yield from branches.kill(end.id)
     return settling
 
 

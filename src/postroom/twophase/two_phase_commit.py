@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting
@@ -20,7 +21,6 @@ from postroom.twophase.rounds import adrive, drive
 from postroom.twophase.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
 
     from postroom.twophase.findings import Recovered
@@ -51,12 +51,7 @@ class TwoPhaseCommit:
         schema: str | None = None,
         table_prefix: str | None = None,
     ) -> None:
-        if not participants:
-            raise InvalidSetting("participants is empty: give at least one, as in participants={'bank': BANK}")
-        if not 0 < timeout <= LONGEST:
-            raise InvalidSetting(f"timeout = {timeout!r} is not valid: give seconds, more than 0, up to {LONGEST}")
-        if last is not None and not callable(getattr(last, "commit", None)):
-            raise InvalidSetting(f"last = {last!r} cannot take part: give an object with commit(id)")
+        _check(participants, timeout, last)
         settings = Settings.load(schema=schema, table_prefix=table_prefix)
         self.place = (settings.schema, settings.table_prefix)
         """Schema and table prefix."""
@@ -68,7 +63,7 @@ class TwoPhaseCommit:
         self.openers: dict[str, Opener] = {}
         """Those that are databases, by name."""
         for name, given in participants.items():
-            if all(callable(getattr(given, method, None)) for method in _RESOURCE):
+            if _has(given, *_RESOURCE):
                 self.resources[checked_participant(name)] = given
             else:
                 self.openers[checked_participant(name)] = opener_of(given, name)
@@ -176,14 +171,34 @@ class TwoPhaseCommit:
         )
 
 
+def _check(participants: object, timeout: object, last: object | None) -> None:
+    """Raise `InvalidSetting` for what no transaction could use."""
+    if not isinstance(participants, Mapping) or not participants:
+        kind = "empty" if not participants else f"a {type(participants).__name__}"
+        raise InvalidSetting(f"participants is {kind}: give them by name, as in participants={{'bank': BANK}}")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
+        raise InvalidSetting(f"timeout = {timeout!r} is not valid: give seconds, more than 0, up to {LONGEST}")
+    for name, given in participants.items():
+        if isinstance(given, type) and _has(given, *_RESOURCE):
+            raise InvalidSetting(f"participant {name!r} is given as a class: give an object, {given.__name__}(…)")
+    if isinstance(last, type) or (last is not None and not _has(last, "commit")):
+        raise InvalidSetting(f"last = {last!r} cannot take part: give an object with commit(id)")
+
+
+def _has(given: object, *methods: str) -> bool:
+    return all(callable(getattr(given, method, None)) for method in methods)
+
+
 def _holder(log: object, participants: Mapping[str, object], openers: Mapping[str, Opener]) -> str | None:
     """The participant that has the log: the one that it names, or the one that is given in the same way."""
     if isinstance(log, str) and log in openers:
         return log
     if isinstance(log, str) and ":" not in log:  # with one it may be a URL and hold a password: it is not shown
         raise InvalidSetting(f"log = {log!r} is no participant that is a database: give one's name, or a URL")
-    return next((name for name, given in participants.items() if name in openers and _same(given, log)), None)
+    return next((name for name in openers if _same(participants[name], log)), None)
 
 
 def _same(one: object, other: object) -> bool:
-    return one is other or (isinstance(one, str) and one == other)
+    options = getattr(one, "kw", None)
+    engine = options.get("bind") if isinstance(options, dict) else None  # a sessionmaker's
+    return one is other or (isinstance(one, str) and one == other) or (engine is not None and engine is other)

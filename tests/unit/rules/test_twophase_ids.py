@@ -26,6 +26,7 @@ RANDOM = st.text(HEX, min_size=12, max_size=12)
 SCOPES = st.text(HEX, min_size=8, max_size=8)
 NAMES = st.text("abcxyz019_-", min_size=1, max_size=LONGEST_PARTICIPANT).filter("last".__ne__)
 CONNECTIONS = st.integers(1, 2**64 - 1)
+STARTS = st.integers(0, 2**32 - 1)
 TXS = st.builds(transaction_id, DEADLINES, RANDOM)
 
 
@@ -51,25 +52,23 @@ def test_an_id_that_could_not_be_read_is_not_made(deadline: int, random: str) ->
         transaction_id(deadline, random)
 
 
-@given(SCOPES, TXS, NAMES, CONNECTIONS)
-def test_T_1_ids_fit_every_server_and_are_read_back(scope: str, tx: str, name: str, connection: int) -> None:
-    name = checked_participant(name)
-    text = gid(scope, tx, name)
-    assert len(text) < 200
-    assert text.isascii()
-    assert text.isprintable()
-    assert not set("'\"\\ ") & set(text)
-    assert read_gid(text) == BranchId(scope, tx, name)
-    ours, theirs = gtrid(scope, tx), bqual(name, connection)
+BRANCHES = st.builds(BranchId, SCOPES, TXS, NAMES, marked=st.booleans())
+
+
+@given(BRANCHES, CONNECTIONS, STARTS)
+def test_T_1_ids_fit_every_server_and_are_read_back(on_postgresql: BranchId, connection: int, started: int) -> None:
+    checked_participant(on_postgresql.participant)
+    on_mysql = on_postgresql._replace(connection=connection, started=started)
+    for branch in (on_postgresql, on_mysql):
+        assert len(branch.text) < 200
+        assert branch.text.isascii()
+        assert branch.text.isprintable()
+        assert not set("'\"\\ ") & set(branch.text)
+        assert read_gid(branch.text) == branch
+    ours, theirs = gtrid(on_mysql.scope, on_mysql.tx), bqual(on_mysql)
     assert len(ours) <= 64
     assert len(theirs) <= 64
-    assert read_xid(FORMAT_ID, ours, theirs) == BranchId(scope, tx, name, connection)
-
-
-@given(SCOPES, TXS, NAMES, st.just(0) | CONNECTIONS)
-def test_T_1_the_log_gives_a_branch_back(scope: str, tx: str, name: str, connection: int) -> None:
-    branch = BranchId(scope, tx, name, connection)
-    assert read_gid(branch.text) == branch
+    assert read_xid(FORMAT_ID, ours, theirs) == on_mysql
 
 
 @given(st.tuples(SCOPES, TXS, NAMES), st.tuples(SCOPES, TXS, NAMES))
@@ -84,7 +83,7 @@ def test_T_2_others_ids_are_not_ours(format_id: int, theirs: bytes, branch: byte
     assert read_gid(theirs.decode("latin-1")) is None
 
 
-OURS = (gtrid("0a1b2c3d", "zz-0123456789ab"), b"bank:7")
+OURS = (gtrid("0a1b2c3d", "zz-0123456789ab"), b"bank:7:t6xkcz:m")
 
 
 @pytest.mark.parametrize(
@@ -94,8 +93,10 @@ OURS = (gtrid("0a1b2c3d", "zz-0123456789ab"), b"bank:7")
         (FORMAT_ID, OURS[0] + b"\n", OURS[1]),
         (FORMAT_ID, OURS[0], OURS[1] + b"\n"),
         (FORMAT_ID, OURS[0], b"bank"),
-        (FORMAT_ID, OURS[0], b"bank:0"),
-        (FORMAT_ID, OURS[0], b"bank:07"),
+        (FORMAT_ID, OURS[0], b"bank:7"),
+        (FORMAT_ID, OURS[0], b"bank:0:t6xkcz"),
+        (FORMAT_ID, OURS[0], b"bank:07:t6xkcz"),
+        (FORMAT_ID, OURS[0], b"bank:7:t6xkcz:n"),
         (FORMAT_ID, OURS[0].replace(b"pr1", b"pr2"), OURS[1]),
         (FORMAT_ID, b"\xff" + OURS[0], OURS[1]),
     ],

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAMES = Names.of("mysql")
-BRANCH = BranchId("0badcafe", transaction_id(1_800_000_000_000, "0123456789ab"), "bank", 7)
-GTRID, BQUAL = gtrid(BRANCH.scope, BRANCH.tx), bqual(BRANCH.participant, BRANCH.connection)
+BRANCH = BranchId("0badcafe", transaction_id(1_800_000_000_000, "0123456789ab"), "bank", 7, 1_800_000_000)
+GTRID, BQUAL = gtrid(BRANCH.scope, BRANCH.tx), bqual(BRANCH)
 
 
 class Denied(Exception):

@@ -117,9 +117,9 @@ class Branches:
         yield from ()
         return False
 
-    def kill(self, connection: int) -> Steps[None]:
-        """End the connection that keeps a prepared branch from others. Only MySQL has such."""
-        del connection
+    def kill(self, id: str) -> Steps[None]:
+        """End the connection that keeps a prepared branch from others, if it is still there. Only MySQL has such."""
+        del id
         yield from ()
 
     def is_marked(self, id: str) -> Steps[bool]:

@@ -24,6 +24,11 @@ _NO_SUCH_THREAD = 1094
 _NOT_ACTIVE = {1397, 1399, 1402, 1613, 1614}
 """There is no such branch on this connection, or it is in another state, such as after a deadlock."""
 _SAVEPOINT = "postroom_twophase"
+_STARTED = "UUID_SHORT() >> 24 & 4294967295"
+"""The second in which the server was started, as it was known then: later changes of its clock do not matter.
+
+Every 16,777,216 calls of the function, it is a second more.
+"""
 _HEXADECIMAL = re.compile(r"X'([0-9A-Fa-f]*)',X'([0-9A-Fa-f]*)',\d+")
 _PLAIN = re.compile(r"'([^']*)','([^']*)',\d+")
 
@@ -61,34 +66,41 @@ class MySQLBranches(Branches):
         return kind(names, witness=witness)  # type: ignore[return-value]  # one of the two, whichever was asked
 
     def begin(self, branch: BranchId, seconds_left: float, isolation: str | None = None) -> Steps[str]:
-        [[connection]] = (yield Query("SELECT CONNECTION_ID()")).rows
+        [[connection, started]] = (yield Query(f"SELECT CONNECTION_ID(), {_STARTED}")).rows
         yield from self._limit(seconds_left, isolation)
-        branch = branch._replace(connection=int(connection))
+        branch = branch._replace(connection=int(connection), started=int(started), marked=self.witness)
         yield Query(f"XA START {_xid(branch)}", script=True)
         return branch.text
 
     def begin_plain(self, identity: str, seconds_left: float, isolation: str | None = None) -> Steps[None]:
         # A branch that never prepares: what would end an ordinary transaction behind our back is refused in it, be it
         # COMMIT, a CREATE TABLE, or a statement after a deadlock, which would commit by itself.
-        yield from self._limit(seconds_left, isolation)
+        yield from self._limit(seconds_left, isolation, f", @postroom_transaction = '{identity}'")
         yield Query(f"XA START {_plain_xid(identity)}", script=True)
 
-    def _limit(self, seconds_left: float, isolation: str | None) -> Steps[None]:
-        """Make the server end what a silent client leaves open. A limit of its own that is shorter stays."""
+    def _limit(self, seconds_left: float, isolation: str | None, more: str = "") -> Steps[None]:
+        """Make the server end what a silent client leaves open. A limit of its own that is shorter stays.
+
+        `more` is set with it.
+        """
         left = max(1, math.ceil(seconds_left))
         kept = ", ".join(f"@postroom_{name} = @@SESSION.{name}" for name in self.limits)
         set_ = ", ".join(
             f"SESSION {name} = IF(@@SESSION.{name} = 0, {left}, LEAST(@@SESSION.{name}, {left}))"
             for name in self.limits
         )
-        yield Query(f"SET {kept}, {set_}", script=True)
+        yield Query(f"SET {kept}, {set_}{more}", script=True)
         if isolation:
             yield Query(f"SET TRANSACTION ISOLATION LEVEL {isolation}", script=True)
 
     def confirm(self, identity: str) -> Steps[None]:
-        del identity
+        # A variable ends with its session, and so tells this one from that of a driver that has connected again.
         with _unless_ended(_NOT_ACTIVE):
-            yield Query("SELECT 1 FROM (SELECT 1) branch")  # a plain SELECT 1 is answered after a deadlock, too
+            found = yield Query(  # a SELECT without FROM is answered after a deadlock, too
+                "SELECT 1 FROM (SELECT 1) branch WHERE @postroom_transaction = :identity", {"identity": identity}
+            )
+        if not found.rows:
+            raise Ended
 
     def commit(self, identity: str) -> Steps[None]:
         yield Query(f"XA END {_plain_xid(identity)}", script=True)
@@ -135,14 +147,21 @@ class MySQLBranches(Branches):
         # An XA COMMIT that arrives while the server takes leave of that connection may succeed and do nothing: the
         # branch is gone from XA RECOVER, its rows are missing and its locks stay until a restart lists it again.
         branch = read_gid(id)
+        if branch is None:
+            return False
         found = yield Query(
-            "SELECT 1 FROM information_schema.processlist WHERE id = :id", {"id": branch.connection if branch else 0}
+            "SELECT 1 FROM information_schema.processlist "
+            f"WHERE id = :id AND {_STARTED} BETWEEN :started AND :started + 1",
+            {"id": branch.connection, "started": branch.started},
         )
         return bool(found.rows)
 
-    def kill(self, connection: int) -> Steps[None]:
+    def kill(self, id: str) -> Steps[None]:
+        branch = read_gid(id)
+        if branch is None or not (yield from self.is_attached(id)):
+            return
         try:
-            yield Query(f"KILL {int(connection)}", script=True)
+            yield Query(f"KILL {branch.connection}", script=True)
         except Exception as error:
             if code_of(error) != _NO_SUCH_THREAD:
                 raise
@@ -206,7 +225,7 @@ def _plain_xid(identity: str) -> str:
 
 
 def _xid(branch: BranchId) -> str:
-    global_part, own_part = gtrid(branch.scope, branch.tx), bqual(branch.participant, branch.connection)
+    global_part, own_part = gtrid(branch.scope, branch.tx), bqual(branch)
     return f"X'{global_part.hex()}',X'{own_part.hex()}',{FORMAT_ID}"
 
 

@@ -41,6 +41,7 @@ class PostgreSQLBranches(Branches):
         return cls(names, witness=witness, own_limits=found)
 
     def begin(self, branch: BranchId, seconds_left: float, isolation: str | None = None) -> Steps[str]:
+        branch = branch._replace(marked=self.witness)
         # PREPARE TRANSACTION refuses one that notifies: see `restore`.
         yield self._begin(branch.text, seconds_left, isolation, f"; {NOTIFY_LATER}")
         return branch.text

@@ -38,9 +38,9 @@ def opener_of(given: object, name: str) -> Opener:
         return from_function(given, name)
     if found is None:
         raise InvalidSetting(
-            f"participant {name!r} is given as {type(given).__module__}.{type(given).__qualname__}: give the URL of a "
-            "database, an SQLAlchemy engine or sessionmaker, a pool, a Django connection, or a function that returns a "
-            "driver's connection"
+            f"{name!r} is given as {type(given).__module__}.{type(given).__qualname__}: give the URL of a database, an "
+            "SQLAlchemy engine or sessionmaker, a pool, a Django connection, or a function that returns a driver's "
+            "connection; a participant may also be an object with prepare(id), commit(id) and abort(id)"
         )
     return found(given, name)
 

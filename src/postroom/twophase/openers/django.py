@@ -10,10 +10,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import UnusableConnection
+from postroom.rules.twophase_statements import end_of_transaction
 from postroom.store.connections.limits import break_off
 from postroom.store.connections.sync_kinds import Django
 from postroom.twophase.lines import Opener
-from postroom.twophase.openers.refusing import only_sync, require_open
+from postroom.twophase.openers.refusing import only_sync, refusal, require_open
 
 if TYPE_CHECKING:
     from postroom.store.sql.steps import Query, Result
@@ -43,12 +44,19 @@ class DjangoLine:
         connection.autocommit = False  # only Django believes so, and makes savepoints; the driver does as before
         connection.in_atomic_block = True
         connection.atomic_blocks.append(atomic(using=connection.alias))  # so that durable=True is refused inside
+        connection.execute_wrappers.append(self._require_no_end)
 
     def execute(self, query: Query) -> Result:
         require_open(broken_off=self._broken_off, closed=self.given.connection is not self._driver)
         result = self._kind.execute(query)
         self._committed = self._committed or query.text.startswith(_COMMITS)
         return result
+
+    def _require_no_end(self, execute: Any, sql: Any, params: Any, many: Any, context: Any) -> Any:
+        """Let no COMMIT or ROLLBACK be executed as SQL. Our own go past Django."""
+        if command := end_of_transaction(str(sql)):
+            raise refusal(self._name, command)
+        return execute(sql, params, many, context)
 
     def flush(self) -> None:
         """Refuse what Django has marked to be rolled back."""
@@ -65,6 +73,7 @@ class DjangoLine:
     def release(self) -> None:
         connection = self.given
         hooks = connection.run_on_commit if self._committed else []
+        connection.execute_wrappers.remove(self._require_no_end)
         connection.atomic_blocks.clear()
         connection.savepoint_ids = []
         connection.in_atomic_block = connection.needs_rollback = connection.closed_in_transaction = False
@@ -80,7 +89,6 @@ class DjangoConnection(Opener):
     """Lines of a Django connection: each thread has its own for an alias."""
 
     thread_bound = True
-    only_sync = True
 
     def __init__(self, connection: Any, name: str) -> None:
         super().__init__()

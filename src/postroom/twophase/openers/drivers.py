@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,7 @@ from postroom.store.connections.limits import break_off
 from postroom.store.connections.sync_kinds import Psycopg, PyMySQL, Sqlite3, SyncKind
 from postroom.twophase.lines import Opener
 from postroom.twophase.openers.refusing import only_async, only_sync, refusing, require_open
+from postroom.twophase.rounds import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +23,13 @@ if TYPE_CHECKING:
     from postroom.store.sql.steps import Query, Result
     from postroom.twophase.lines import Line
 
-_ENDS = ("commit", "rollback")
+_REFUSED = {
+    "commit": "commit()",
+    "rollback": "rollback()",
+    "connect": "ping(reconnect=True)",  # of PyMySQL and asyncmy: a new session knows nothing of the transaction
+    "_connect": "ping(reconnect=True)",  # of aiomysql
+}
+"""What a driver's connection must not do, and in which words."""
 
 
 class Source(Protocol):
@@ -29,6 +37,9 @@ class Source(Protocol):
 
     def take(self) -> Any:
         """A connection."""
+
+    async def atake(self) -> Any:
+        """A connection for async code."""
 
     def give_back(self, connection: Any) -> Any:
         """Take back a connection that is as it was."""
@@ -57,14 +68,14 @@ class _DriverLine:
         break_off(self.given)
 
     def _refuse_ends(self) -> None:
-        """Refuse `commit()` and `rollback()`, where the driver's class lets us. `confirm` and `prepare` find others."""
-        for method in _ENDS:
+        """Refuse what ends the transaction, where the driver's class lets us. `confirm` and `prepare` find others."""
+        for method, what in _REFUSED.items():
             if hasattr(self.given, method):
                 with suppress(AttributeError, TypeError):  # a class written in C
-                    setattr(self.given, method, refusing(self._name, f"{method}()"))
+                    setattr(self.given, method, refusing(self._name, what))
 
     def _allow_ends(self) -> None:
-        for method in _ENDS:
+        for method in _REFUSED:
             with suppress(AttributeError, TypeError):
                 delattr(self.given, method)
 
@@ -129,8 +140,9 @@ class AsyncDriverLine(_DriverLine):
 class FromDriver(Opener):
     """Lines of a source of connections."""
 
-    def __init__(self, source: Source, given: object, name: str) -> None:
+    def __init__(self, source: Source, given: object, name: str, *, only_sync: bool = False) -> None:
         super().__init__()
+        self._only_sync = only_sync
         self._source = source
         self._given = given
         self._name = name
@@ -138,7 +150,7 @@ class FromDriver(Opener):
     def open(self) -> Line:
         connection = self._source.take()
         if inspect.isawaitable(connection):
-            if inspect.iscoroutine(connection):
+            if isinstance(connection, Coroutine):  # which nobody will await
                 connection.close()
             raise only_async(self._name, self._given)
         try:
@@ -149,7 +161,9 @@ class FromDriver(Opener):
             raise
 
     async def aopen(self) -> Line:
-        connection = await _awaited(self._source.take())
+        if self._only_sync:
+            raise only_sync(self._name, self._given)
+        connection = await self._source.atake()
         try:
             return await AsyncDriverLine(self._known(connection, AsyncKind), self._source, self._name).start()
         except BaseException:
@@ -161,6 +175,7 @@ class FromDriver(Opener):
         """The connection, if it is of a driver that is sync or async as wanted."""
         if isinstance(driver_kind(connection), wanted):
             return connection
+        self._only_sync = wanted is AsyncKind  # what a function returns is known when it was called
         raise (only_sync if wanted is AsyncKind else only_async)(self._name, connection)
 
 
@@ -169,6 +184,15 @@ class FunctionSource:
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.take = function
+
+    async def atake(self) -> Any:
+        if inspect.iscoroutinefunction(self.take):
+            return await self.take()
+        try:  # only what it returns tells whether it is sync, and one that is must not hold up the loop
+            taken = await in_thread(self.take)
+        except RuntimeError:  # it is async, and asks for the running loop
+            taken = self.take()
+        return await _awaited(taken)
 
     def give_back(self, connection: Any) -> Any:
         # The graceful one of asyncmy and aiomysql.
@@ -183,7 +207,7 @@ class PsycopgPool:
     """Both pools of psycopg_pool."""
 
     def __init__(self, pool: Any) -> None:
-        self.take = pool.getconn
+        self.take = self.atake = pool.getconn
         self.give_back = pool.putconn
 
     def discard(self, connection: Any) -> Any:
@@ -200,7 +224,7 @@ class AsyncPool:
     """The pools of asyncpg, asyncmy and aiomysql."""
 
     def __init__(self, pool: Any) -> None:
-        self.take = pool.acquire
+        self.take = self.atake = pool.acquire
         self.give_back = pool.release
 
     async def discard(self, connection: Any) -> None:
@@ -218,7 +242,7 @@ def from_function(function: Callable[[], Any], name: str) -> Opener:
 
 def from_psycopg_pool(pool: Any, name: str) -> Opener:
     """Lines of a pool of psycopg_pool, sync or async."""
-    return FromDriver(PsycopgPool(pool), pool, name)
+    return FromDriver(PsycopgPool(pool), pool, name, only_sync=not inspect.iscoroutinefunction(pool.getconn))
 
 
 def from_async_pool(pool: Any, name: str) -> Opener:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 
 from postroom.errors import UnusableConnection
+from postroom.rules.twophase_statements import end_of_transaction
 from postroom.store.connections.autocommit import below_sqlalchemy
 from postroom.store.twophase.branches import Ended
 from postroom.twophase.openers.refusing import refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Guard:
@@ -20,10 +24,14 @@ class Guard:
     The connection is one of a `guarded` engine.
     """
 
-    def __init__(self, connection: Any, driver: Any, name: str) -> None:
-        """`driver` is the driver's connection, on which the transaction was begun."""
+    def __init__(self, connection: Any, driver: Any, name: str, *, sees_ours: bool) -> None:
+        """`driver` is the driver's connection, on which the transaction was begun.
+
+        `sees_ours`: our own statements go through SQLAlchemy, too.
+        """
         self._name = name
         self._driver = driver
+        self._sees_ours = sees_ours
         self._flushing = self._flush_failed = False
         self._listeners: list[tuple[Any, str, Any]] = []
         self.is_lifted = False
@@ -74,6 +82,11 @@ class Guard:
         if connection.connection.driver_connection is not self._driver or below_sqlalchemy(connection):
             raise Ended
 
+    def require_no_end(self, statement: str) -> None:
+        """Let no COMMIT or ROLLBACK be executed as SQL."""
+        if not self._sees_ours and (command := end_of_transaction(statement)):
+            raise refusal(self._name, command)
+
     def _begin_flush(self, *_: object) -> None:
         self._flushing = True
 
@@ -106,9 +119,10 @@ def _on_rollback(connection: Any) -> None:
         guard.refuse_rollback()
 
 
-def _on_statement(connection: Any, *_: object) -> None:
+def _on_statement(connection: Any, _cursor: object, statement: str, *_: object) -> None:
     if guard := _guard_of(connection):
         guard.require_open(connection)
+        guard.require_no_end(statement)
 
 
 def _guard_of(connection: Any) -> Guard | None:
@@ -116,4 +130,8 @@ def _guard_of(connection: Any) -> Guard | None:
     return None if guard is None or guard.is_lifted else guard
 
 
-_LISTENERS = {"commit": _on_commit, "rollback": _on_rollback, "before_cursor_execute": _on_statement}
+_LISTENERS: dict[str, Callable[..., None]] = {
+    "commit": _on_commit,
+    "rollback": _on_rollback,
+    "before_cursor_execute": _on_statement,
+}

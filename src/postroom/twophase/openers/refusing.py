@@ -38,7 +38,9 @@ def require_open(*, broken_off: bool, closed: bool) -> None:
 
 def only_async(name: str, given: object) -> WrongMethod:
     """The error for a participant that sync code cannot have."""
-    return WrongMethod(f"participant {name!r} is given as {_kind(given)}, which is async: use `async with`")
+    return WrongMethod(
+        f"participant {name!r} is given as {_kind(given)}, which is async: use `async with`, or `arecover()`"
+    )
 
 
 def only_sync(name: str, given: object) -> WrongMethod:

@@ -39,9 +39,10 @@ class EngineLine:
         self.isolation = isolation_of(connection)
         connection.execution_options(isolation_level=_AUTOCOMMIT)
         self._driver = connection.connection.driver_connection
-        self._kind = _kind_of(self._driver) or SQLAlchemyConnection(connection)
+        known = _kind_of(self._driver)
+        self._kind = known or SQLAlchemyConnection(connection)
         connection.begin()  # so that code which begins one hears that there is one
-        self._guard = Guard(connection, self._driver, name)
+        self._guard = Guard(connection, self._driver, name, sees_ours=known is None)
         self._broken_off = False
 
     def execute(self, query: Query) -> Result:
@@ -60,6 +61,9 @@ class EngineLine:
         self._guard.lift()
         if self._broken_off and not self._connection.closed:
             self._connection.invalidate()
+        self._close()
+
+    def _close(self) -> None:
         self._connection.close()
 
 
@@ -77,13 +81,10 @@ class SessionLine(EngineLine):
         self._guard.require_flushed()
         self.given.flush()
 
-    def release(self) -> None:
-        self._guard.lift()
-        if self._broken_off and not self._connection.closed:
-            self._connection.invalidate()
+    def _close(self) -> None:
         with suppress(Exception):  # what is left of it must not keep the connection from its pool
             self.given.close()
-        super().release()
+        super()._close()
 
 
 class AsyncEngineLine:
@@ -97,8 +98,9 @@ class AsyncEngineLine:
         self.dialect, _ = of_sqlalchemy(connection)
         self.isolation: str | None = None
         self._driver = driver
-        self._kind = _kind_of(driver) or SQLAlchemyAsyncConnection(connection)
-        self._guard = Guard(connection.sync_connection, driver, name)
+        known = _kind_of(driver)
+        self._kind = known or SQLAlchemyAsyncConnection(connection)
+        self._guard = Guard(connection.sync_connection, driver, name, sees_ours=known is None)
         self._broken_off = False
 
     @classmethod
@@ -128,6 +130,9 @@ class AsyncEngineLine:
         self._guard.lift()
         if self._broken_off and not self._connection.closed:
             await self._connection.invalidate()
+        await self._close()
+
+    async def _close(self) -> None:
         await self._connection.close()
 
 
@@ -145,13 +150,10 @@ class AsyncSessionLine(AsyncEngineLine):
         self._guard.require_flushed()
         await self.given.flush()
 
-    async def release(self) -> None:
-        self._guard.lift()
-        if self._broken_off and not self._connection.closed:
-            await self._connection.invalidate()
+    async def _close(self) -> None:
         with suppress(Exception):  # what is left of it must not keep the connection from its pool
             await self.given.close()
-        await super().release()
+        await super()._close()
 
 
 class Engines(Opener):
