@@ -1,8 +1,8 @@
 """Remove settled messages beside a relay: what cleaning costs the relay, on PostgreSQL with fsync.
 
 ``python -m benchmarks retention [--messages N] [--load SHARE] [--rounds N] [--json]``. In each round the same relay
-drains a backlog twice: alone, and while a cleanup removes old messages. After the rounds, the cleanup removes the rest
-without a pause.
+drains a backlog twice: alone, and while a cleanup removes old messages. Then half of what is left is removed without a
+pause, the outbox is partitioned, and the other half goes with its partition, again beside the relay.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import gc
 import json
 import time
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, nullcontext
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +23,7 @@ from postroom import Message, Outbox, Relay
 from postroom.rules.pacing import DEFAULT_LOAD
 from postroom.store.admin.retention import Cleanup, Kept
 from postroom.store.connections.stores import AsyncStore
+from postroom.store.schema.partitions import partition
 from postroom.telemetry import Settled
 from tests.services.postgresql import PostgreSQL
 
@@ -63,9 +64,19 @@ class Report(NamedTuple):
     removed_beside: int
     removal: float
     """Messages a second that were removed beside the relay, pauses included."""
-    removal_without_pauses: float
     longest_batch: float
     """Seconds that the slowest batch took beside the relay."""
+    removal_without_pauses: float
+    partitioning: float
+    """Seconds that it took to partition the outbox with what was in it."""
+    alone_partitioned: float
+    """Messages a second that the relay drained alone after that."""
+    emptied: int
+    """Messages that went with their partition."""
+    emptying: float
+    """Seconds that this took."""
+    kept_partitioned: float
+    """The share of its throughput that the relay kept meanwhile."""
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -90,8 +101,14 @@ def main(arguments: Sequence[str] = ()) -> None:
     print(f"  {'relay alone':<44} {found.alone:>10,.0f} messages/s")
     print(f"  {'relay beside the cleanup':<44} {found.beside:>10,.0f} messages/s   {found.kept:.2f} of alone")
     print(f"  {'cleanup beside the relay':<44} {found.removal:>10,.0f} messages/s   {found.removed_beside:,} removed")
-    print(f"  {'cleanup without pauses, no relay':<44} {found.removal_without_pauses:>10,.0f} messages/s")
     print(f"  {'slowest batch beside the relay':<44} {found.longest_batch * 1000:>10,.0f} ms")
+    print(f"  {'cleanup without pauses, no relay':<44} {found.removal_without_pauses:>10,.0f} messages/s")
+    print(f"  {'to partition the outbox':<44} {found.partitioning:>10,.1f} s")
+    print(f"  {'relay alone, with partitions':<44} {found.alone_partitioned:>10,.0f} messages/s")
+    print(
+        f"  {'to empty a partition beside the relay':<44} {found.emptying:>10,.1f} s   {found.emptied:,} removed, "
+        f"{found.kept_partitioned:.2f} of alone"
+    )
 
 
 def _fill(url: str, messages: int) -> float:
@@ -112,30 +129,34 @@ def _fill(url: str, messages: int) -> float:
 
 async def _measured(url: str, messages: int, load: float, rounds: int) -> Report:
     store = AsyncStore(url)
-    work = _Work(Cleanup(store.names, Kept(), load=load), store)
-    alone: list[float] = []
-    beside: list[float] = []
+    rows = _Work(Cleanup(store.names, Kept(), load=load), store)
+    whole = _Work(Cleanup(store.names, Kept()), store)
     drain = _Drain(url)
     async with Relay(url, _discard, hook=drain.listen):
         for _ in range(WARM):
             await drain.rate()
-        for number in range(rounds):
-            # Taking turns at being first, since a machine rarely gets faster or slower at random.
-            for is_beside in (False, True) if number % 2 else (True, False):
-                if is_beside:
-                    async with work.at_work():
-                        beside.append(await drain.rate())
-                else:
-                    alone.append(await drain.rate())
-    removed = work.cleanup.cleaned.messages
+        alone, beside = await _in_turn(drain, rows, rounds)
+    removed = rows.cleanup.cleaned.messages
     rest = Cleanup(store.names, Kept())
     begun = time.perf_counter()
-    while not rest.done:
+    while rest.cleaned.messages < (messages - removed) // 2:
         await store.run(rest.batch())
-    took = time.perf_counter() - begun
+    without_pauses = rest.cleaned.messages / (time.perf_counter() - begun)
+    begun = time.perf_counter()
+    await store.call(lambda connection: partition(connection, store.names))
+    partitioning = time.perf_counter() - begun
+    async with Relay(url, _discard, hook=drain.listen):
+        for _ in range(WARM):
+            await drain.rate()
+        alone_partitioned = median([await drain.rate() for _ in range(rounds)])
+        async with whole.at_work():
+            beside_emptying = await drain.rate()
+            while not whole.cleanup.cleaned.messages:
+                beside_emptying = min(beside_emptying, await drain.rate())
     await store.close()
-    if removed + rest.cleaned.messages != messages:
-        raise AssertionError(f"{removed + rest.cleaned.messages:,} messages were removed, and not {messages:,}")
+    total = removed + rest.cleaned.messages + whole.cleanup.cleaned.messages
+    if total != messages:
+        raise AssertionError(f"{total:,} messages were removed, and not {messages:,}")
     return Report(
         messages=messages,
         load=load,
@@ -143,10 +164,27 @@ async def _measured(url: str, messages: int, load: float, rounds: int) -> Report
         beside=median(beside),
         kept=median(two / one for one, two in zip(alone, beside, strict=True)),
         removed_beside=removed,
-        removal=removed / work.seconds,
-        removal_without_pauses=rest.cleaned.messages / took,
-        longest_batch=max(work.batches, default=0.0),
+        removal=removed / rows.seconds,
+        longest_batch=max(rows.batches),
+        removal_without_pauses=without_pauses,
+        partitioning=partitioning,
+        alone_partitioned=alone_partitioned,
+        emptied=whole.cleanup.cleaned.messages,
+        emptying=max(whole.batches),
+        kept_partitioned=beside_emptying / alone_partitioned,
     )
+
+
+async def _in_turn(drain: _Drain, work: _Work, rounds: int) -> tuple[list[float], list[float]]:
+    """The rates of the relay alone, and beside the work. Each is first in every other round."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(rounds):
+        for is_beside in (False, True) if number % 2 else (True, False):
+            async with work.at_work() if is_beside else nullcontext():
+                rates[is_beside].append(await drain.rate())
+        if work.cleanup.done:
+            raise AssertionError("all was removed before the last round: give more --messages, or fewer --rounds")
+    return rates[False], rates[True]
 
 
 class _Work:
@@ -169,8 +207,6 @@ class _Work:
             stop.set()
             await task
             self.seconds += time.perf_counter() - begun
-            if self.cleanup.done:
-                raise AssertionError("all was removed before the last round: give more --messages, or fewer --rounds")
 
     async def _run(self, stop: asyncio.Event) -> None:
         while not stop.is_set() and not self.cleanup.done:

@@ -13,7 +13,7 @@ import pytest
 from postroom.admin import Cleaned
 from postroom.errors import DatabaseUnreachable
 from postroom.rules.replay import Entry, Response, Run, Status
-from postroom.store.admin import settled_messages
+from postroom.store.admin import ages
 from postroom.store.admin.retention import Cleanup, Kept, audit_entries, clean, expired_entries, marks, swept
 from postroom.store.admin.settled_messages import SettledMessages
 from postroom.store.connections.stores import Store
@@ -230,7 +230,7 @@ def test_L_15_audit_entries_go_by_their_age(room: Room) -> None:
 
 @on_one_driver_of_each_style
 def test_L_15_receipts_of_new_messages_are_not_read(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settled_messages, "FEW", 10)
+    monkeypatch.setattr(ages, "FEW", 10)
     old = room.add(100)
     settle_all(room)
     room.advance(8 * DAY)

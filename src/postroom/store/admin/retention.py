@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from postroom.rules.pacing import FIRST_ROWS, after_batch
 from postroom.rules.twophase_ids import transaction_id
+from postroom.store.admin.partitions import OldPartitions
 from postroom.store.admin.settled_messages import SettledMessages
 from postroom.store.admin.sweeps import Old, Sweep
 from postroom.store.sql.dialect import DIALECTS
@@ -29,6 +30,15 @@ BATCH = FIRST_ROWS
 DAY = 86_400.0
 
 
+class Pages(Protocol):
+    """Something to clean up, a page at a time."""
+
+    done: bool
+
+    def page(self, rows: int) -> Steps[int]:
+        """Go through about so many rows; returns how many were removed."""
+
+
 class Kept(NamedTuple):
     """For how many days things are kept."""
 
@@ -38,15 +48,16 @@ class Kept(NamedTuple):
     audit: float = 365
 
 
-def sweeps(names: Names, kept: Kept) -> dict[str, Sweep]:
+def sweeps(names: Names, kept: Kept) -> list[tuple[str, Pages]]:
     """Everything that a cleanup goes through, by the field of `Cleaned` that counts it."""
-    return {
-        "messages": SettledMessages(names, kept.messages * DAY),
-        "marks": marks(names, kept.marks * DAY),
-        "entries": expired_entries(names),
-        "transactions": SettledTransactions(names, kept.messages * DAY),
-        "audit": audit_entries(names, kept.audit * DAY),
-    }
+    return [
+        ("messages", OldPartitions(names, kept.messages * DAY)),
+        ("messages", SettledMessages(names, kept.messages * DAY)),
+        ("marks", marks(names, kept.marks * DAY)),
+        ("entries", expired_entries(names)),
+        ("transactions", SettledTransactions(names, kept.messages * DAY)),
+        ("audit", audit_entries(names, kept.audit * DAY)),
+    ]
 
 
 def marks(names: Names, seconds: float) -> Sweep:
@@ -127,7 +138,7 @@ class Cleanup:
 
     def batch(self) -> Steps[float]:
         """Remove the next batch; returns how many seconds to wait afterwards. One that failed can be run again."""
-        field, sweep = next(iter(self._sweeps.items()))
+        field, sweep = self._sweeps[0]
         begun = self._clock()
         removed = yield from sweep.page(self._rows)
         pace = after_batch(self._rows, self._clock() - begun, self._load)
@@ -141,11 +152,11 @@ class Cleanup:
 
     def skip(self) -> None:
         """Leave the rest of what it is going through, such as a table that it may not touch, and go on to the next."""
-        del self._sweeps[next(iter(self._sweeps))]
+        del self._sweeps[0]
         self._rows = FIRST_ROWS
 
 
-def swept(sweep: Sweep, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
+def swept(sweep: Pages, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
     """Go through all pages of a sweep without a pause; returns how many rows were removed."""
     removed = 0
     while not sweep.done:
@@ -160,7 +171,8 @@ def clean(
     names: Names, kept: Kept | None = None, *, batch: int = BATCH, progress: Progress | None = None
 ) -> Steps[Cleaned]:
     """A whole cleanup without a pause."""
-    counts: dict[str, int] = {}
-    for field, sweep in sweeps(names, kept or Kept()).items():
-        counts[field] = yield from swept(sweep, batch, progress)
-    return Cleaned(**counts)
+    cleaned = Cleaned(0, 0, 0)
+    for field, sweep in sweeps(names, kept or Kept()):
+        removed = yield from swept(sweep, batch, progress)
+        cleaned = replace(cleaned, **{field: getattr(cleaned, field) + removed})
+    return cleaned

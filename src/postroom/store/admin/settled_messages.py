@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from postroom.rules.saga_plan import SagaOutcome
+from postroom.store.admin.ages import Ages
+from postroom.store.admin.partitions import LEFT_TO_PARTITIONS, Partitions
 from postroom.store.admin.sweeps import Old, Sweep
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.steps import Query, Row, Steps
@@ -14,49 +16,32 @@ if TYPE_CHECKING:
 
     from postroom.store.sql.names import Names
 
-FEW = 10_000
-"""So many positions are gone through rather than searched."""
-_NEAR = 100
-"""Messages whose age is compared at each step of the search: one may hold a moment that is nonsense."""
 _OPEN = f"outcome = {int(SagaOutcome.OPEN)}"
 
 
 class SettledMessages(Sweep):
     """A sweep through the receipts, as far as messages are old.
 
-    Ages follow positions closely, but not strictly, and no index has them. The search for the last position may stop
-    short of some, which the next cleanup finds.
+    The search for the last position may stop short of some, which the next cleanup finds. Where the outbox has
+    partitions, what a partition is about to take along is left to it for a while.
     """
 
     def __init__(self, names: Names, seconds: float) -> None:
         params = {"ago": -float(seconds)}
         super().__init__(names, Old("receipt", ("position",), 0, "", params))
-        self._is_old = self.dialect.later(":ago")
-        self.old = self.old._replace(condition=f"sent_at <= {self._is_old}")
+        self.old = self.old._replace(condition=f"sent_at <= {self.dialect.later(':ago')}")
+        self._seconds = seconds
         self._until: int | None = None
 
     def page(self, rows: int) -> Steps[int]:
         if self._until is None:
-            self._until = yield from self._last_old()
+            parts = (yield from Partitions(self.names).existing()) if self.dialect.name == "postgresql" else []
+            self._until = yield from Ages(self.names).last_settled(self._seconds + (LEFT_TO_PARTITIONS if parts else 0))
         return (yield from super().page(rows))
 
     def _page_up_to(self, last: Row | None) -> tuple[str, dict[str, Any]]:
         where, params = super()._page_up_to(last)
         return f"position <= :until AND {where}", {**params, "until": self._until}
-
-    def _last_old(self) -> Steps[int]:
-        """About the last position that is old enough, or a little more."""
-        found = yield Query(f"SELECT max(position) FROM {self.receipt}")
-        first, last = 0, int(found.rows[0][0] or 0)
-        while last - first > FEW:
-            middle = (first + last) // 2
-            near = yield Query(
-                f"SELECT 1 FROM (SELECT created_at FROM {self.outbox} WHERE position >= :middle ORDER BY position "
-                f"LIMIT {_NEAR}) near WHERE created_at <= {self._is_old} LIMIT 1",
-                {**self.old.params, "middle": middle},
-            )
-            first, last = (middle, last) if near.rows else (first, middle)
-        return last
 
     def _remove(self, page: str, params: Mapping[str, Any], rows: int) -> Steps[int]:
         if self.dialect.name == "postgresql":
