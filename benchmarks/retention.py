@@ -53,7 +53,7 @@ class Report(NamedTuple):
     """What was measured. Rates are medians of the rounds."""
 
     messages: int
-    """Settled messages that were there, all of which were removed."""
+    """Old messages that were there, all of which were removed."""
     load: float
     alone: float
     """Messages a second that the relay drained alone."""
@@ -72,7 +72,7 @@ class Report(NamedTuple):
     alone_partitioned: float
     """Messages a second that the relay drained alone after that."""
     emptied: int
-    """Messages that went with their partition."""
+    """Messages that went with their partition, those that the relay had sent meanwhile included."""
     emptying: float
     """Seconds that this took."""
     kept_partitioned: float
@@ -130,7 +130,8 @@ def _fill(url: str, messages: int) -> float:
 async def _measured(url: str, messages: int, load: float, rounds: int) -> Report:
     store = AsyncStore(url)
     rows = _Work(Cleanup(store.names, Kept(), load=load), store)
-    whole = _Work(Cleanup(store.names, Kept()), store)
+    # The partition holds what the relay has just sent, too: all of it counts as old.
+    whole = _Work(Cleanup(store.names, Kept(messages=0)), store)
     drain = _Drain(url)
     async with Relay(url, _discard, hook=drain.listen):
         for _ in range(WARM):
@@ -155,7 +156,7 @@ async def _measured(url: str, messages: int, load: float, rounds: int) -> Report
                 beside_emptying = min(beside_emptying, await drain.rate())
     await store.close()
     total = removed + rest.cleaned.messages + whole.cleanup.cleaned.messages
-    if total != messages:
+    if total < messages:
         raise AssertionError(f"{total:,} messages were removed, and not {messages:,}")
     return Report(
         messages=messages,
