@@ -17,6 +17,7 @@ MEGABYTE = 1024 * 1024
 HOUR = 3600
 MOST_DAYS = 36_500
 MOST_PORT = 65_535
+LEAST_LOAD = 0.01
 Word = msgspec.Meta(min_length=1, max_length=255)
 Pause = Annotated[float, msgspec.Meta(ge=0, le=365 * 24 * HOUR)]
 
@@ -51,7 +52,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     enabled: bool = True
     retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
     inbox_retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 7
+    audit_retention_days: Annotated[int, msgspec.Meta(ge=0, le=MOST_DAYS)] = 365
     cleanup_every_sec: Annotated[float, msgspec.Meta(ge=1, le=MOST_DAYS * 24 * HOUR)] | None = None
+    cleanup_load: Annotated[float, msgspec.Meta(ge=LEAST_LOAD, le=1)] = 0.25
     idempotency_lease_sec: Annotated[float, msgspec.Meta(ge=1, le=24 * HOUR)] = 30.0
     idempotency_keep_sec: Annotated[float, msgspec.Meta(ge=1, le=MOST_DAYS * 24 * HOUR)] = 24.0 * HOUR
     replay_failures: bool = False
@@ -98,7 +101,9 @@ class SettingsOverrides(TypedDict, total=False):
     enabled: bool | None
     retention_days: int | None
     inbox_retention_days: int | None
+    audit_retention_days: int | None
     cleanup_every_sec: float | None
+    cleanup_load: float | None
     idempotency_lease_sec: float | None
     idempotency_keep_sec: float | None
     replay_failures: bool | None

@@ -253,6 +253,9 @@ def test_V_5_leases_that_have_ended_are_freed(desk: Desk) -> None:
     assert desk.json("status")["sending"] == 1
 
 
+NOTHING_REMOVED = {"messages": 0, "marks": 0, "entries": 0, "transactions": 0, "audit": 0}
+
+
 def test_L_15_clean_up_removes_what_was_settled_long_ago(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     [dead] = desk.bury("orders")
     desk.add("orders", "orders")
@@ -261,13 +264,13 @@ def test_L_15_clean_up_removes_what_was_settled_long_ago(desk: Desk, monkeypatch
     desk.store.run(protocol.settlements.settle([Sent(one) for one in claimed]))
     [unsent] = desk.add("orders")
     clock.advance(desk.store, 3 * DAY)
-    assert desk.json("cleanup") == {"messages": 0, "marks": 0, "entries": 0, "transactions": 0}
+    assert desk.json("cleanup") == NOTHING_REMOVED
     monkeypatch.setenv("OUTBOX_RETENTION_DAYS", "4")
-    assert desk.json("cleanup") == {"messages": 0, "marks": 0, "entries": 0, "transactions": 0}
+    assert desk.json("cleanup") == NOTHING_REMOVED
     told = desk("cleanup", "--days", "2")
     assert told.startswith(
         "removed 2 messages and 0 two-phase commits settled more than 2 days ago, 0 inbox marks older than 7 days, "
-        "and 0 expired idempotency keys"
+        "0 expired idempotency keys, and 0 audit records older than 365 days"
     )
     assert {one["id"] for one in desk.json("messages", "list")} == {str(dead), str(unsent)}
 
@@ -296,6 +299,8 @@ def test_to_requeue_what_is_older_than_the_inbox_remembers_is_warned_of(small_de
         (["dead", "list", "--older-than", "-1"], "--older-than"),
         (["cleanup", "--days", "-1"], "--days"),
         (["cleanup", "--days", "soon"], "--days"),
+        (["cleanup", "--audit-days", "-1"], "--audit-days"),
+        (["cleanup", "--load", "0"], "--load"),
     ],
 )
 def test_a_wrong_call_is_one_line_that_names_the_remedy_and_does_nothing(

@@ -17,7 +17,7 @@ from postroom.brokers.memory import MemoryBroker
 from postroom.consumer.parked import as_parked
 from postroom.errors import InvalidMessage, LeaseLost
 from postroom.idempotency import Conflict, Entry, InProgress, Ledger, Replay, Response, Run, digest_of
-from postroom.store.admin.retention import Retention
+from postroom.store.admin.retention import expired_entries, swept
 from postroom.store.connections.stores import Store
 from postroom.telemetry.events import Event, Settled
 from tests.acceptance.service import Service
@@ -274,7 +274,7 @@ async def test_L_12_a_request_is_in_progress_for_as_long_as_its_message_waits(se
     ordered(service)
     with closing(Store(service.url)) as store:
         clock.advance(store, 30 * 24 * 3600)
-        assert store.run(Retention(store.names).remove_expired()) == 0
+        assert store.run(swept(expired_entries(store.names))) == 0
     assert isinstance(asked(service), InProgress)
     assert (await Relay(service.url, MemoryBroker()).run_once()).sent == 1
     assert isinstance(asked(service), Replay)

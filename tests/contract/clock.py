@@ -18,6 +18,7 @@ MOMENTS = {
     "receipt": ("sent_at",),
     "inbox": ("received_at",),
     "idempotency": ("leased_until", "created_at", "finished_at", "expires_at"),
+    "audit": ("at",),
     "worker": ("seen_at",),
     "saga": ("deadline", "started", "ended"),
     "saga_step": ("started", "finished"),

@@ -211,5 +211,5 @@ def test_O_4_bad_input_is_refused_with_what_to_do(connection: Connection, wrong:
 
 def test_an_id_that_is_already_there_is_refused(connection: Connection) -> None:
     first = add(connection)
-    with pytest.raises(psycopg.errors.UniqueViolation, match="outbox_id_unique"):
+    with pytest.raises(psycopg.errors.UniqueViolation, match="already in the outbox"):
         add(connection, id=first)

@@ -222,6 +222,9 @@ WRONG: dict[str, Callable[[Admin], object]] = {
     "older than what comes": lambda _: Filter(older_than=timedelta(days=-3)),
     "settled in the future": lambda admin: admin.cleanup(days=-1),
     "marked in the future": lambda admin: admin.cleanup(inbox_days=-1),
+    "audited in the future": lambda admin: admin.cleanup(audit_days=float("nan")),
+    "never at work": lambda admin: admin.cleanup(load=0),
+    "at work more than all the time": lambda admin: admin.cleanup(load=1.1),
 }
 
 

@@ -22,7 +22,7 @@ from postroom.rules.replay import (
     Status,
     Verdict,
 )
-from postroom.store.admin.retention import Retention
+from postroom.store.admin.retention import expired_entries, swept
 from postroom.store.ledger.confirmations import Confirmation, Confirmations
 from postroom.store.ledger.entries import LEDGER_ENTRIES, UNTIL_CONFIRMED, Terms
 from postroom.store.outbox.leases import new_token
@@ -209,7 +209,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def clean(self, wait: float, batch: int) -> None:
         self.pass_time(wait)
         gone = [key for key, row in self.rows.items() if max(row.expires_at, row.leased_until) <= self.now]
-        assert self.room.run(Retention(self.room.names).remove_expired(batch)) == len(gone)
+        assert self.room.run(swept(expired_entries(self.room.names), batch)) == len(gone)
         for key in gone:
             del self.rows[key]
 

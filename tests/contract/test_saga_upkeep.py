@@ -49,9 +49,9 @@ def test_retention_removes_all_of_a_saga_and_nothing_of_an_open_one(room: Room, 
     sagas.log(ended, done("charge"), end=SagaOutcome.COMPLETED)
     assert rows(room) == {"outbox": 4, "delivery": 1, "receipt": 3, "saga": 2, "saga_step": 3, "saga_event": 2}
     room.advance(6 * DAY)
-    assert room.run(clean(room.names, days=7)).messages == 0
+    assert room.run(clean(room.names)).messages == 0
     room.advance(2 * DAY)
-    assert room.run(clean(room.names, days=7, batch=1)).messages == 3
+    assert room.run(clean(room.names, batch=1)).messages == 3
     assert rows(room) == {"outbox": 1, "delivery": 1, "saga": 1, "saga_step": 1, "saga_event": 1}
     assert list(sagas.read(open_one.position).rows) == [(0, "reserve")]
     assert room.run(sagas.store.position_of("order-1")) is None
@@ -63,7 +63,7 @@ def test_retention_leaves_an_open_saga_alone_though_there_is_a_receipt(room: Roo
     sagas.log(claimed, done("reserve"))
     room.select("INSERT INTO {receipt} (position, outcome) VALUES (:position, 'sent')", position=claimed.position)
     room.advance(8 * DAY)
-    room.run(clean(room.names, days=7))
+    room.run(clean(room.names))
     assert rows(room) == {"outbox": 1, "delivery": 1, "receipt": 1, "saga": 1, "saga_step": 1}
 
 

@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from postroom.rules.lifecycle import ClaimLimits, Stored
 from postroom.rules.ordering import Order, waves
 from postroom.store.admin.dead_letters import DeadLetters
-from postroom.store.admin.retention import Retention
+from postroom.store.admin.retention import swept
 from postroom.store.admin.selection import Filter
+from postroom.store.admin.settled_messages import SettledMessages
 from postroom.store.outbox.leases import (
     Claimed,
     Dead,
@@ -202,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def remove_settled(self, data: st.DataObject) -> None:
         age = data.draw(st.sampled_from([0, 2 * HOUR]))
-        assert self.room.run(Retention(self.protocol.names).remove_settled(age)) == self.model.remove_settled(age)
+        assert self.room.run(swept(SettledMessages(self.protocol.names, age))) == self.model.remove_settled(age)
 
     # What always holds
 

@@ -10,7 +10,8 @@ import pytest
 
 from postroom.message import Message
 from postroom.rules.ordering import Order, key_hash, waves
-from postroom.store.admin.retention import Retention
+from postroom.store.admin.retention import swept
+from postroom.store.admin.settled_messages import SettledMessages
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Claimed, Dead, Retry, Sent
 from postroom.store.outbox.queue_store import QueueStore
@@ -258,6 +259,6 @@ def test_positions_are_never_used_again(room: Room) -> None:
     removed = room.add(3)
     room.settle(*map(Sent, room.claim()))
     room.advance(1)
-    room.run(Retention(room.names).remove_settled(0))
+    room.run(swept(SettledMessages(room.names, 0)))
     assert room.select("SELECT 1 FROM {outbox}") == []
     assert room.add()[0] > removed[-1]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from postroom.store.admin.dead_letters import DeadLetters
-from postroom.store.admin.retention import Retention
+from postroom.store.admin.retention import swept
+from postroom.store.admin.settled_messages import SettledMessages
 from postroom.store.outbox.leases import Claimed, Dead, Retry, Sent
 from postroom.store.sql.db_errors import code_of
 from postroom.store.sql.steps import Query
@@ -27,7 +28,7 @@ HOLDING_OPERATIONS: dict[str, Callable[[Room, list[Claimed]], Steps[Any]]] = {
     "read": lambda room, _: room.deliveries.lanes.read(room.take_lanes(), 100, 30),
     "promote": lambda room, _: room.deliveries.lanes.promote(room.take_lanes()),
     "requeue": lambda room, _: DeadLetters(room.names).requeue(),
-    "retention": lambda room, _: Retention(room.names).remove_settled(0),
+    "retention": lambda room, _: swept(SettledMessages(room.names, 0)),
 }
 
 

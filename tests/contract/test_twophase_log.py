@@ -13,7 +13,7 @@ import pytest
 
 from postroom.rules.twophase_ids import transaction_id
 from postroom.rules.twophase_plan import Decision
-from postroom.store.admin.retention import Retention
+from postroom.store.admin.retention import SettledTransactions, swept
 from postroom.store.sql.steps import Query, run
 from postroom.store.twophase.log import LogRow, StillDeciding, TwoPhaseLog
 from tests.contract.store_drivers import Room, only_on, only_with_row_locks
@@ -332,16 +332,15 @@ def test_L_15_transactions_go_when_they_are_settled_and_their_deadlines_passed_l
     for tx in (*old.values(), unsettled):
         room.run(log.steps.resolve_open(tx, Decision.ABORT))
     room.run(log.steps.settle(*old.values()))
-    retention = Retention(room.names)
-    assert room.run(retention.remove_transactions(7 * DAY)) == 0
+    assert room.run(swept(SettledTransactions(room.names, 7 * DAY))) == 0
     room.advance(7.5 * DAY)
     [recent] = [log.open(-8 * DAY)]
     room.run(log.steps.resolve_open(recent, Decision.COMMIT))
     room.run(log.steps.settle(recent))
     told: list[int] = []
-    assert room.run(retention.remove_transactions(7 * DAY, 1, told.append)) == sum(told) == 1
+    assert room.run(swept(SettledTransactions(room.names, 7 * DAY), 1, told.append)) == sum(told) == 1
     assert log.row(old[-8 * DAY]) is None
-    room.run(retention.remove_transactions(0))
+    room.run(swept(SettledTransactions(room.names, 0)))
     left = [tx for tx in (*old.values(), unsettled, recent) if log.row(tx)]
     assert left == [old[60], unsettled]
     assert room.admin().cleanup(days=0).transactions == 0

@@ -11,7 +11,7 @@ import pytest
 
 from postroom.rules.twophase_ids import transaction_id
 from postroom.rules.twophase_plan import Decision
-from postroom.store.admin.retention import Retention
+from postroom.store.admin.retention import SettledTransactions, swept
 from postroom.store.admin.transactions import Transactions
 from postroom.store.connections.kinds import driver_kind
 from postroom.store.connections.stores import Store
@@ -105,7 +105,7 @@ def operations(names: Names) -> dict[str, Callable[[], Steps[Any]]]:
         "unsettled behind some": lambda: log.unsettled(BATCH, after=NEW[10], seconds=60),
         "settle": lambda: log.settle(*NEW[:10]),
         "note a problem": lambda: log.note_problem(NEW[0], "damaged"),
-        "clean up": lambda: Retention(names).remove_transactions(7 * 86_400, BATCH),
+        "clean up": lambda: swept(SettledTransactions(names, 7 * 86_400), BATCH),
         "add to the queue": lambda: RecoveryQueue(names).add(NEW),
         "list": listed.listed,
         "find": lambda: listed.find(NEW[0], lock=True),

@@ -19,7 +19,8 @@ from postroom.errors import DatabaseUnreachable
 from postroom.rules.failures import Reason
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.store.admin.backlog import BacklogReader
-from postroom.store.admin.retention import Retention
+from postroom.store.admin.retention import swept
+from postroom.store.admin.settled_messages import SettledMessages
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Sent
 from postroom.store.outbox.rerouting import Rerouting
@@ -262,7 +263,7 @@ def test_B_3_operators_can_look_at_unreadable_rows_and_act_on_them(room: Room) -
     assert send_all(room) == []
     assert admin.discard(Filter(ids=known[:2]), actor="ada").count == 2
     assert admin.discard(Filter(code=Reason.UNDECODABLE), actor="ada").count == len(rows) - 2
-    assert room.run(Retention(room.names).remove_settled(-10)) == len(rows)
+    assert room.run(swept(SettledMessages(room.names, -10))) == len(rows)
 
 
 def is_uuid(text: str) -> bool:

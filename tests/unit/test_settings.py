@@ -49,8 +49,9 @@ VALUES = {
     "order": ("skip", "skip", "hold"),
     "log_level": ("error", "error", "debug"),
     "log_format": ("json", "json", "text"),
+    "cleanup_load": ("0.7", 0.7, "0.8"),
 }
-"""Of settings that are neither numbers nor flags: a text, what it means, and another text."""
+"""Of settings that are neither whole numbers nor flags: a text, what it means, and another text."""
 
 
 @pytest.mark.parametrize("name", Settings.__struct_fields__)

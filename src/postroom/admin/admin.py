@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.steps import AdminSteps
@@ -274,17 +275,28 @@ class Admin:
         self._run(self._steps.transactions.decide(id, decision, Note(actor, reason)))
 
     def cleanup(
-        self, *, days: float | None = None, inbox_days: float | None = None, progress: Progress | None = None
+        self,
+        *,
+        days: float | None = None,
+        inbox_days: float | None = None,
+        audit_days: float | None = None,
+        load: float | None = None,
+        progress: Progress | None = None,
     ) -> Cleaned:
-        """Remove what was settled more than ``days`` ago, older inbox marks, and idempotency keys that have expired.
+        """Remove what was settled more than ``days`` ago, and older inbox marks, audit entries and idempotency keys.
 
-        ``days`` and ``inbox_days`` default to `retention_days` and `inbox_retention_days`. What is not sent, or dead,
-        stays. Works in small batches, each a transaction, beside everything else; several may clean up at once.
+        ``days``, ``inbox_days``, ``audit_days`` and ``load`` default to the settings `retention_days`,
+        `inbox_retention_days`, `audit_retention_days` and `cleanup_load`. What is not sent, or dead, stays. Works in
+        small batches, each a transaction, beside everything else, and pauses between them, so that it is at work for
+        this share of the time; several may clean up at once. What it has removed when it raises is gone.
 
         A message's idempotency key can be used again once it is removed. A mark that is gone no longer tells a
         repeated delivery from a first one: keep marks for longer than any redelivery takes.
         """
-        return self._run(self._steps.cleanup(days, inbox_days, progress))
+        cleanup = self._steps.cleanup(days, inbox_days, audit_days, load, progress)
+        while not cleanup.done:
+            time.sleep(self._run(cleanup.batch()))
+        return cleanup.cleaned
 
     def audit(
         self,

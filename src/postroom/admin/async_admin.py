@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.steps import AdminSteps
@@ -208,10 +209,20 @@ class AsyncAdmin:
         await self._run(self._steps.transactions.decide(id, decision, Note(actor, reason)))
 
     async def cleanup(
-        self, *, days: float | None = None, inbox_days: float | None = None, progress: Progress | None = None
+        self,
+        *,
+        days: float | None = None,
+        inbox_days: float | None = None,
+        audit_days: float | None = None,
+        load: float | None = None,
+        progress: Progress | None = None,
     ) -> Cleaned:
         """`Admin.cleanup`."""
-        return await self._run(self._steps.cleanup(days, inbox_days, progress))
+        cleanup = self._steps.cleanup(days, inbox_days, audit_days, load, progress)
+        while not cleanup.done:
+            pause = await self._run(cleanup.batch())
+            await asyncio.sleep(pause)
+        return cleanup.cleaned
 
     async def audit(
         self,

@@ -14,13 +14,14 @@ from postroom.admin.transaction_steps import TransactionSteps
 from postroom.errors import InvalidSetting, MessageNotFound
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
+from postroom.settings import LEAST_LOAD
 from postroom.store.admin.audit import ACTIONS, AuditEntry, AuditTrail, Note
 from postroom.store.admin.cancellation import Cancellation
 from postroom.store.admin.dead_letters import DeadLetter, DeadLetters
 from postroom.store.admin.expired_leases import ExpiredLeases, Released
 from postroom.store.admin.message_list import ListedMessage, MessageList
 from postroom.store.admin.message_lookup import MessageLookup
-from postroom.store.admin.retention import DAY, clean
+from postroom.store.admin.retention import DAY, Cleanup, Kept
 from postroom.store.admin.selection import Acted, Count, Filter, Progress, message_id
 from postroom.store.admin.status import Status, StatusReader, Worker
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
-    from postroom.telemetry.events import Cleaned
 
 
 class AdminSteps:
@@ -121,10 +121,22 @@ class AdminSteps:
         acted = yield from self._dead.discard(which, note, progress)
         return (yield from self._result("discard", which, acted))
 
-    def cleanup(self, days: float | None, inbox_days: float | None, progress: Progress | None) -> Steps[Cleaned]:
-        kept = self._settings.retention_days if days is None else _days("days", days)
-        marks_kept = self._settings.inbox_retention_days if inbox_days is None else _days("inbox_days", inbox_days)
-        return (yield from clean(self._names, days=kept, inbox_days=marks_kept, progress=progress))
+    def cleanup(
+        self,
+        days: float | None,
+        inbox_days: float | None,
+        audit_days: float | None,
+        load: float | None,
+        progress: Progress | None,
+    ) -> Cleanup:
+        settings = self._settings
+        kept = Kept(
+            settings.retention_days if days is None else _days("days", days),
+            settings.inbox_retention_days if inbox_days is None else _days("inbox_days", inbox_days),
+            settings.audit_retention_days if audit_days is None else _days("audit_days", audit_days),
+        )
+        share = settings.cleanup_load if load is None else _share("load", load)
+        return Cleanup(self._names, kept, load=share, progress=progress)
 
     def audit(
         self,
@@ -173,6 +185,12 @@ def _state(status: State | str) -> State:
         return State(status)
     except ValueError:
         raise InvalidSetting(f"status = {status!r} is not valid: use {', '.join(State)}") from None
+
+
+def _share(name: str, share: float) -> float:
+    if not LEAST_LOAD <= share <= 1:
+        raise InvalidSetting(f"{name} = {share!r} is not valid: give a share of the time, from {LEAST_LOAD} to 1")
+    return share
 
 
 def _days(name: str, days: float) -> float:

@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Annotated, Literal
+
+import typer
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, print_text
 from postroom.compose.databases import open_store
 from postroom.settings import Settings
 
+Partitions = Annotated[
+    Literal["day"] | None,
+    typer.Option(help="PostgreSQL: partition the outbox by about a day, so that cleanup need not delete row by row."),
+]
+
 
 def init(
-    database: Database = None, schema: Schema = None, table_prefix: TablePrefix = None, as_json: Json = False
+    partitions: Partitions = None,
+    database: Database = None,
+    schema: Schema = None,
+    table_prefix: TablePrefix = None,
+    as_json: Json = False,
 ) -> None:
-    """Create Postroom's tables, or upgrade them. Safe to run twice, and from several processes at once."""
+    """Create Postroom's tables, or upgrade them. Safe to run twice, and from several processes at once.
+
+    With --partitions, tables that exist are partitioned too. Nobody can use the outbox meanwhile.
+    """
     from postroom.store.schema.migrations import upgrade
+    from postroom.store.schema.partitions import check_partitions, partition
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     with closing(open_store(settings, create=True)) as store:
+        if partitions:
+            check_partitions(store.names)
         before, now = store.call(lambda connection: upgrade(connection, store.names))
+        partitioned = bool(partitions) and store.call(lambda connection: partition(connection, store.names))
     if as_json:
         print_json({"before": before, "version": now})
-    else:
-        print_text(_told(before, now))
+        return
+    print_text(_told(before, now))
+    if partitions:
+        print_text("partitioned the outbox" if partitioned else "the outbox is partitioned already")
 
 
 def _told(before: int | None, now: int) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from postroom.store.admin.retention import clean
+from postroom.store.admin.retention import Cleanup, Kept
 from postroom.store.connections.reconnecting import Outage
+from postroom.telemetry.events import Cleaned
 
 if TYPE_CHECKING:
     from postroom.settings import Settings
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
     from postroom.telemetry.events import Hook
 
-TIME_LIMIT = 3600.0
-"""Seconds for a whole cleanup, which is many small transactions."""
+TIME_LIMIT = 120.0
+"""Seconds for a batch."""
 
 
 class Cleaning:
@@ -33,8 +33,29 @@ class Cleaning:
 
     async def run(self) -> None:
         """Clean up until cancelled. What an outage interrupts is done the next time."""
-        days, inbox_days = self._settings.retention_days, self._settings.inbox_retention_days
         while True:
-            with suppress(Outage):
-                self._hook(await self._connection.attempt(clean(self._names, days=days, inbox_days=inbox_days)))
+            await self._clean()
             await asyncio.sleep(self._every)
+
+    async def _clean(self) -> None:
+        """One cleanup, with its pauses. A table that cannot be cleaned does not keep the others from it."""
+        cleanup = Cleanup(self._names, kept(self._settings), load=self._settings.cleanup_load)
+        failed = 0
+        while not cleanup.done:
+            try:
+                pause = await self._connection.attempt(cleanup.batch())
+            except Outage:
+                cleanup.skip()
+                failed += 1
+                continue
+            await asyncio.sleep(pause)
+        if not failed or cleanup.cleaned != NOTHING:
+            self._hook(cleanup.cleaned)
+
+
+NOTHING = Cleaned(0, 0, 0)
+
+
+def kept(settings: Settings) -> Kept:
+    """For how long the settings keep things."""
+    return Kept(settings.retention_days, settings.inbox_retention_days, settings.audit_retention_days)

@@ -176,12 +176,13 @@ class Keyed:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Old messages, inbox marks, ledger entries and two-phase commits were removed."""
+    """Old messages, inbox marks, ledger entries, two-phase commits and audit entries were removed."""
 
     messages: int
     marks: int
     entries: int
     transactions: int = 0
+    audit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

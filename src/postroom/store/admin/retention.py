@@ -6,185 +6,173 @@ from when it was settled, and stays until its deadline has passed as long: then 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from postroom.rules.saga_plan import SagaOutcome
+from postroom.rules.pacing import FIRST_ROWS, after_batch
 from postroom.rules.twophase_ids import transaction_id
-from postroom.store.sql.dialect import listed, text, whole_numbers
-from postroom.store.sql.operations import Operations
+from postroom.store.admin.partitions import OldPartitions
+from postroom.store.admin.settled_messages import SettledMessages
+from postroom.store.admin.sweeps import Old, Sweep
+from postroom.store.sql.dialect import DIALECTS
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.twophase.branches import WITNESS, WITNESS_KEPT
 from postroom.telemetry.events import Cleaned
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from postroom.store.admin.selection import Progress
     from postroom.store.sql.names import Names
 
-BATCH = 1000
+BATCH = FIRST_ROWS
 DAY = 86_400.0
 
 
+class Pages(Protocol):
+    """Something to clean up, a page at a time."""
+
+    done: bool
+
+    def page(self, rows: int) -> Steps[int]:
+        """Go through about so many rows; returns how many were removed."""
+
+
+class Kept(NamedTuple):
+    """For how many days things are kept."""
+
+    messages: float = 7
+    """What is settled: messages, sagas, two-phase commits."""
+    marks: float = 7
+    audit: float = 365
+
+
+def sweeps(names: Names, kept: Kept) -> list[tuple[str, Pages]]:
+    """Everything that a cleanup goes through, by the field of `Cleaned` that counts it."""
+    return [
+        ("messages", OldPartitions(names, kept.messages * DAY)),
+        ("messages", SettledMessages(names, kept.messages * DAY)),
+        ("marks", marks(names, kept.marks * DAY)),
+        ("entries", expired_entries(names)),
+        ("transactions", SettledTransactions(names, kept.messages * DAY)),
+        ("audit", audit_entries(names, kept.audit * DAY)),
+    ]
+
+
+def marks(names: Names, seconds: float) -> Sweep:
+    """Inbox marks. Those that branches of two-phase commits left stay for 7 days at least: recovery looks for them."""
+    later = DIALECTS[names.dialect]().later
+    old = f"received_at <= {later(':ago')} AND (consumer <> '{WITNESS}' OR received_at <= {later(':witness')})"
+    return Sweep(
+        names,
+        Old("inbox", ("consumer", "message_id"), "", old, {"ago": -float(seconds), "witness": -WITNESS_KEPT}),
+    )
+
+
+def expired_entries(names: Names) -> Sweep:
+    """Ledger entries that have expired, unless a run holds them. When one expires was decided when it was written."""
+    now = DIALECTS[names.dialect].now
+    return Sweep(
+        names, Old("idempotency", ("scope", "idempotency_key"), "", f"expires_at <= {now} AND leased_until <= {now}")
+    )
+
+
+def audit_entries(names: Names, seconds: float) -> Sweep:
+    """What operators did. None is locked, since none ever changes: who removes them need not be able to edit them."""
+    later = DIALECTS[names.dialect]().later(":ago")
+    return Sweep(
+        names, Old("audit", ("id",), 0, f"at <= {later}", {"ago": -float(seconds)}, oldest_first=True, locks=False)
+    )
+
+
+class SettledTransactions(Sweep):
+    """Two-phase commits that are settled.
+
+    What was aborted goes only as long after its deadline: before that, its coordinator could still decide to commit, if
+    nothing in the log told it otherwise.
+    """
+
+    def __init__(self, names: Names, seconds: float) -> None:
+        old = f"deadline_ms <= :ended AND settled_at <= {DIALECTS[names.dialect]().later(':ago')}"
+        # Ids begin with the deadline: newer ones need not be read.
+        super().__init__(names, Old("twophase", ("id",), "", old, {"ago": -float(seconds)}, within="id < :until"))
+        self._seconds = seconds
+
+    def page(self, rows: int) -> Steps[int]:
+        if "ended" not in self.old.params:
+            found = yield Query(f"SELECT {self.dialect.now_ms}")
+            ended = int(found.rows[0][0]) - int(self._seconds * 1000)
+            until = transaction_id(max(0, ended) + 1, "0" * 12)
+            self.old = self.old._replace(params={**self.old.params, "ended": ended, "until": until})
+        return (yield from super().page(rows))
+
+
+class Cleanup:
+    """One cleanup, to be run batch by batch, each a transaction of its own, with the pauses that each asks for.
+
+    `load` is the share of the time that it may be at work. Several may clean at once.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        kept: Kept,
+        *,
+        load: float = 1,
+        progress: Progress | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sweeps = sweeps(names, kept)
+        self._load = load
+        self._progress = progress
+        self._clock = clock
+        self._rows = FIRST_ROWS
+        self.cleaned = Cleaned(0, 0, 0)
+        """What was removed so far."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to go through."""
+        return not self._sweeps
+
+    def batch(self) -> Steps[float]:
+        """Remove the next batch; returns how many seconds to wait afterwards. One that failed can be run again."""
+        field, sweep = self._sweeps[0]
+        begun = self._clock()
+        removed = yield from sweep.page(self._rows)
+        pace = after_batch(self._rows, self._clock() - begun, self._load)
+        self.cleaned = replace(self.cleaned, **{field: getattr(self.cleaned, field) + removed})
+        if self._progress and removed:
+            self._progress(removed)
+        self._rows = pace.rows
+        if sweep.done:
+            self.skip()
+        return pace.pause
+
+    def skip(self) -> None:
+        """Leave the rest of what it is going through, such as a table that it may not touch, and go on to the next."""
+        del self._sweeps[0]
+        self._rows = FIRST_ROWS
+
+
+def swept(sweep: Pages, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
+    """Go through all pages of a sweep without a pause; returns how many rows were removed."""
+    removed = 0
+    while not sweep.done:
+        count = yield from sweep.page(batch)
+        removed += count
+        if progress and count:
+            progress(count)
+    return removed
+
+
 def clean(
-    names: Names, *, days: float = 7, inbox_days: float = 7, batch: int = BATCH, progress: Progress | None = None
+    names: Names, kept: Kept | None = None, *, batch: int = BATCH, progress: Progress | None = None
 ) -> Steps[Cleaned]:
-    """Remove what was settled more than `days` ago, inbox marks older than `inbox_days`, and expired ledger entries.
-
-    In small batches, each a transaction of its own. Several may clean at once.
-    """
-    retention = Retention(names)
-    messages = yield from retention.remove_settled(days * DAY, batch, progress)
-    marks = yield from retention.remove_marks(inbox_days * DAY, batch, progress)
-    entries = yield from retention.remove_expired(batch, progress)
-    transactions = yield from retention.remove_transactions(days * DAY, batch, progress)
-    return Cleaned(messages, marks, entries, transactions)
-
-
-class _Kept(NamedTuple):
-    """Old rows of a table whose primary key has two columns, the first of which has few values."""
-
-    table: str
-    group: str
-    name: str
-    old: str
-    params: dict[str, float]
-
-
-class Retention(Operations):
-    """Removes settled messages and two-phase commits, old inbox marks and expired entries of the idempotency ledger.
-
-    Each batch starts behind the one before, so nothing is read twice.
-    """
-
-    def remove_settled(self, seconds: float, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
-        """Remove all messages settled longer ago than this, batch by batch; returns how many."""
-        removed = 0
-        after: int | None = 0
-        while after is not None:
-            positions = yield from self.transaction(self._remove_settled_batch, float(seconds), batch, after)
-            removed += len(positions)
-            if progress:
-                progress(len(positions))
-            after = positions[-1] if len(positions) == batch else None
-        return removed
-
-    def remove_marks(self, seconds: float, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
-        """Remove all inbox marks older than this, batch by batch; returns how many.
-
-        Those that branches of two-phase commits left stay for 7 days at least: recovery looks for them.
-        """
-        later = self.dialect.later
-        old = f"received_at <= {later(':ago')} AND (consumer <> '{WITNESS}' OR received_at <= {later(':witness')})"
-        ages = {"ago": -float(seconds), "witness": -WITNESS_KEPT}
-        marks = _Kept(self.tables["inbox"], "consumer", "message_id", old, ages)
-        return (yield from self._remove_all(marks, batch, progress))
-
-    def remove_expired(self, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
-        """Remove all ledger entries that have expired and that no run holds, batch by batch; returns how many.
-
-        When an entry expires was decided when it was written.
-        """
-        old = f"expires_at <= {self.now} AND leased_until <= {self.now}"
-        entries = _Kept(self.tables["idempotency"], "scope", "idempotency_key", old, {})
-        return (yield from self._remove_all(entries, batch, progress))
-
-    def remove_transactions(self, seconds: float, batch: int = BATCH, progress: Progress | None = None) -> Steps[int]:
-        """Remove all two-phase commits settled longer ago than this, batch by batch; returns how many.
-
-        What was aborted goes only as long after its deadline: before that, its coordinator could still decide to
-        commit, if nothing in the log told it otherwise.
-        """
-        found = yield Query(f"SELECT {self.dialect.now_ms}")
-        ended_ms = int(found.rows[0][0]) - int(seconds * 1000)
-        removed = 0
-        after: str | None = ""
-        while after is not None:
-            ids = yield from self.transaction(self._remove_transactions, float(seconds), ended_ms, batch, after)
-            removed += len(ids)
-            if progress and ids:
-                progress(len(ids))
-            after = ids[-1] if len(ids) == batch else None
-        return removed
-
-    def _remove_all(self, kept: _Kept, batch: int, progress: Progress | None) -> Steps[int]:
-        """Group by group, each in batches along the primary key."""
-        removed = 0
-        group = yield from self._first_group(kept, ">=", "")
-        while group is not None:
-            after: str | None = ""
-            while after is not None:
-                names = yield from self.transaction(self._remove, kept, batch, group, after)
-                removed += len(names)
-                if progress:
-                    progress(len(names))
-                after = names[-1] if len(names) == batch else None
-            group = yield from self._first_group(kept, ">", group)
-        return removed
-
-    def _remove_settled_batch(self, seconds: float, batch: int, after: int) -> Steps[list[int]]:
-        found = yield Query(
-            f"SELECT position FROM {self.receipt} WHERE position > :after AND sent_at <= {self.dialect.later(':ago')} "
-            f"ORDER BY position LIMIT :batch{self.dialect.skip_locked}",
-            {"ago": -seconds, "batch": batch, "after": after},
-        )
-        settled = [position for [position] in found.rows]
-        if settled:
-            positions = whole_numbers(sorted({*settled} - (yield from self._remove_sagas(settled))))
-            yield Query(f"DELETE FROM {self.outbox} WHERE position IN ({positions})")
-            yield Query(f"DELETE FROM {self.receipt} WHERE position IN ({positions})")
-        return settled
-
-    def _remove_sagas(self, positions: Sequence[int]) -> Steps[set[int]]:
-        """Remove all of the sagas that ended; returns those that are open, which stay whole whatever a receipt says."""
-        found = yield Query(
-            f"SELECT position, outcome FROM {self.tables['saga']} WHERE position IN ({whole_numbers(positions)})"
-        )
-        sagas = {position: SagaOutcome(outcome) for position, outcome in found.rows}
-        ended = whole_numbers([position for position, outcome in sagas.items() if outcome is not SagaOutcome.OPEN])
-        if sagas:
-            for table in ("saga_event", "saga_step", "saga"):
-                yield Query(f"DELETE FROM {self.tables[table]} WHERE position IN ({ended})")
-        return {position for position, outcome in sagas.items() if outcome is SagaOutcome.OPEN}
-
-    def _remove_transactions(self, seconds: float, ended_ms: int, batch: int, after: str) -> Steps[list[str]]:
-        log = self.tables["twophase"]
-        found = yield Query(
-            f"SELECT id FROM {log} WHERE id > :after AND id < :until AND deadline_ms <= :ended "
-            f"AND settled_at <= {self.dialect.later(':ago')} ORDER BY id LIMIT :batch{self.dialect.skip_locked}",
-            # Ids begin with the deadline: newer ones need not be read.
-            {
-                "after": after,
-                "until": transaction_id(max(0, ended_ms) + 1, "0" * 12),
-                "ended": ended_ms,
-                "ago": -seconds,
-                "batch": batch,
-            },
-        )
-        ids = [text(id_) for [id_] in found.rows]
-        if ids:
-            params = {f"id_{n}": id_ for n, id_ in enumerate(ids)}
-            yield Query(f"DELETE FROM {log} WHERE id IN ({listed(f':{name}' for name in params)})", params)
-        return ids
-
-    def _first_group(self, kept: _Kept, where: str, value: str) -> Steps[str | None]:
-        group = kept.group
-        found = yield Query(
-            f"SELECT {group} FROM {kept.table} WHERE {group} {where} :value ORDER BY {group} LIMIT 1", {"value": value}
-        )
-        return str(found.rows[0][0]) if found.rows else None
-
-    def _remove(self, kept: _Kept, batch: int, group: str, after: str) -> Steps[list[str]]:
-        found = yield Query(
-            f"SELECT {kept.name} FROM {kept.table} WHERE {kept.group} = :group AND {kept.name} > :after "
-            f"AND {kept.old} ORDER BY {kept.name} LIMIT :batch{self.dialect.skip_locked}",
-            {"group": group, "after": after, "batch": batch, **kept.params},
-        )
-        names = [str(name) for [name] in found.rows]
-        if names:
-            places = ", ".join(f":name_{n}" for n in range(len(names)))
-            yield Query(
-                f"DELETE FROM {kept.table} WHERE {kept.group} = :group AND {kept.name} IN ({places})",
-                {"group": group, **{f"name_{n}": name for n, name in enumerate(names)}},
-            )
-        return names
+    """A whole cleanup without a pause."""
+    cleaned = Cleaned(0, 0, 0)
+    for field, sweep in sweeps(names, kept or Kept()):
+        removed = yield from swept(sweep, batch, progress)
+        cleaned = replace(cleaned, **{field: getattr(cleaned, field) + removed})
+    return cleaned

@@ -248,7 +248,7 @@ BEGIN
                 content_type, headers, idempotency_key, digest, expires_at)
             VALUES (new_id, topic, type, aggregate_type, aggregate_id, key, body,
                 body_type, headers, given_key, fingerprint, expires_at)
-            ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+            ON CONFLICT DO NOTHING
             RETURNING position
         )
         INSERT INTO {delivery} (state, lane, position, key_hash, size, due)
@@ -267,6 +267,10 @@ BEGIN
                 MESSAGE = 'postroom: idempotency key ' || given_key || ' was used for another message, ' || holder.id,
                 HINT = 'The same key must come with the same topic, type, key and payload: '
                     'use a new key for a new message.';
+        ELSIF EXISTS (SELECT 1 FROM {outbox} m WHERE m.id = new_id) THEN
+            RAISE EXCEPTION USING ERRCODE = 'unique_violation',
+                MESSAGE = 'postroom: a message with id ' || new_id || ' is already in the outbox',
+                HINT = 'Leave id out to have a new one made.';
         END IF;
     END LOOP;
 END

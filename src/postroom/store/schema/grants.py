@@ -100,7 +100,7 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
         *_on("outbox_lane", "UPDATE"),
         *_on("inbox", "UPDATE", "DELETE"),
         *_on("idempotency", "INSERT", "UPDATE", "DELETE"),
-        *_on("audit", "INSERT"),
+        *_on("audit", "INSERT", "DELETE"),
         *_on("saga", "INSERT", "UPDATE", "DELETE"),
         *_on("saga_step", "INSERT", "UPDATE", "DELETE"),
         *_on("saga_event", "INSERT", "DELETE"),
