@@ -136,6 +136,19 @@ def test_the_same_where_only_an_async_driver_is_installed(
     assert postroom.json("messages", "list") == []
 
 
+def test_init_partitions_the_outbox_where_it_can(
+    fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    postroom = Commands(fresh_database("postgresql"), capsys)
+    assert postroom("init", "--partitions", "day").endswith("tables\npartitioned the outbox\n")
+    assert postroom("init", "--partitions", "day").endswith("nothing to do\nthe outbox is partitioned already\n")
+    assert postroom.json("cleanup")["messages"] == 0
+    assert postroom.ended("init", "--partitions", "week")[0] == 2
+    code, _, told = Commands(fresh_database("sqlite"), capsys).ended("init", "--partitions", "day")
+    assert code != 0
+    assert "partitions need PostgreSQL, and this is sqlite" in told
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_printed_schema_makes_tables_that_work(
     kind: str, fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]

@@ -244,7 +244,7 @@ def test_S_5_many_at_once_want_a_yes(small_desk: Desk) -> None:
     ("arguments", "code", "problem"),
     [
         (["show", "place_order", "x"], 1, "there is no saga 'place_order' with the id 'x': check both"),
-        (["show", "place_ordr", "order-7"], 1, "(names in use: place_order)"),
+        (["show", "place_ordr", "order-7"], 1, "(names of open sagas: place_order)"),
         (["resume"], 2, "say what to resume: give a name and ids"),
         (["resume", "place_order", "order-7", "--code", "X"], 2, "say in one way only what to resume"),
         (["skip", "place_order", "--all"], 2, "--all means sagas of all names"),

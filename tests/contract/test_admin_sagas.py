@@ -169,7 +169,7 @@ def test_S_5_a_saga_that_is_not_there_is_named_with_what_is(room: Room) -> None:
         lambda: room.admin().resume_saga("order", "1", actor="ada"),
         lambda: room.admin().fork_saga("order", "1", step="a", actor="ada"),
     ):
-        with pytest.raises(SagaNotFound, match=r"no saga 'order' with the id '1'.*names in use: orders"):
+        with pytest.raises(SagaNotFound, match=r"no saga 'order' with the id '1'.*names of open sagas: orders"):
             act()
     with pytest.raises(SagaNotFound, match="no saga 'orders' with the id '2'"):
         room.admin().abort_saga("orders", "2", actor="ada")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -197,6 +199,29 @@ def test_L_15_producers_and_relays_go_on_while_partitions_are_emptied(
     claimed = room.claim(limit=100_000)
     assert len(claimed) == len(added)
     assert not any(one.message is None for one in claimed)
+
+
+def test_L_15_two_that_clean_at_once_do_no_harm(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_ahead(room, monkeypatch)
+    settle(room, 5 * SIZE)
+    unsent = room.add(3)
+    room.advance(8 * DAY)
+    new = room.add(SIZE)
+    room.settle(*(Sent(one) for one in room.claim(limit=1000) if one.position in new))
+    monkeypatch.setattr(ages, "FEW", 1)
+    monkeypatch.setattr(rules, "AHEAD", 20)  # they add partitions, too
+
+    def cleaned(_: int) -> int:
+        with closing(Store(room.url)) as store:
+            return store.run(swept(OldPartitions(room.names, 7 * DAY)))
+
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(cleaned, range(3)))
+    assert SIZE <= sum(found) <= 5 * SIZE
+    left = {position for [position] in room.select("SELECT position FROM {outbox}")}
+    assert {*unsent, *new} <= left
+    assert len(left) == 6 * SIZE + 3 - sum(found)
+    assert all(one.end <= another.start for one, another in pairwise(parts(room)))
 
 
 def test_an_outbox_in_use_is_partitioned_with_all_that_is_in_it() -> None:

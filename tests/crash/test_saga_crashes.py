@@ -175,8 +175,9 @@ def test_S_1_wherever_workers_are_killed_a_saga_goes_on_where_it_was_and_each_ef
     expected = {
         str(number): "compensated" if order.fails_at else "completed" for number, (_, order) in enumerate(deaths)
     }
-    survivor = orders.worker("survivor")
-    wait_until(lambda: orders.outcomes() == expected, "all have ended")
+    survivor = orders.worker("survivor", lock_lease_sec=LIVELY)
+    wait_until(lambda: "open" not in orders.outcomes().values(), "all have ended", orders.entries)
+    assert orders.outcomes() == expected
     dismiss(survivor)
     for one, state in expected.items():
         check(state, orders.effects(one))

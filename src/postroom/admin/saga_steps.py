@@ -121,7 +121,7 @@ class SagaSteps:
 
     def _not_found(self, name: str, identifier: str) -> Steps[SagaNotFound]:
         names = yield from self._rows.names_known()
-        known = f" (names in use: {', '.join(names)})" if names and name not in names else ""
+        known = f" (names of open sagas: {', '.join(names)})" if names and name not in names else ""
         return SagaNotFound(
             f"there is no saga {name!r} with the id {identifier!r}: check both, as `postroom sagas list` shows "
             f"them{known}; it may have been removed by retention"

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 ANSWERING = 10.0
 """Seconds for a participant, or the log, to answer."""
 MOST = 1000
-"""Transactions that are finished in one go."""
+"""Rows of the log that are read in one go."""
+AT_ONCE = 100
+"""Transactions that are finished in one go: a user's own resource is called for all of them at the same time."""
 SETTLING = 5.0
 """Seconds after a decision in which its coordinator is left to settle it."""
 
@@ -78,8 +80,8 @@ class Recovery:
     def _settle_all(self, listing: Listing) -> Rounds[list[Settled]]:
         results: list[Settled] = []
         txs = self.in_doubt(listing)
-        for start in range(0, len(txs), MOST):
-            results += yield from self.settle(txs[start : start + MOST], listing)
+        for start in range(0, len(txs), AT_ONCE):
+            results += yield from self.settle(txs[start : start + AT_ONCE], listing)
         return results
 
     def look(self, txs: Sequence[str] = ()) -> Rounds[Listing]:
@@ -152,11 +154,11 @@ class Recovery:
 
         Those that need a user's own code come last: if it hangs, the others are on record already.
         """
-        later: dict[bool, list[str]] = {False: [], True: []}
+        parts: dict[bool, list[str]] = {False: [], True: []}
         for tx in txs:
-            later[self._needs_own_code(tx, listing)].append(tx)
+            parts[self._needs_own_code(tx, listing)].append(tx)
         results: list[Settled] = []
-        for some in later.values():
+        for some in (parts[False], parts[True]):
             settled = yield from self._settle(some, listing)
             yield from self._record(settled, listing)
             results += settled

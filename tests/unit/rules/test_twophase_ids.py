@@ -52,7 +52,7 @@ def test_an_id_that_could_not_be_read_is_not_made(deadline: int, random: str) ->
         transaction_id(deadline, random)
 
 
-BRANCHES = st.builds(BranchId, SCOPES, TXS, NAMES, marked=st.booleans())
+BRANCHES = st.builds(BranchId, SCOPES, TXS, NAMES, st.just(0), st.just(0), st.booleans())
 
 
 @given(BRANCHES, CONNECTIONS, STARTS)

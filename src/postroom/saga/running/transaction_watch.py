@@ -33,7 +33,7 @@ class TransactionWatch:
         self.has_ended = False
 
     def look(self, statement: str = "") -> None:
-        """Look after a statement."""
+        """Look whether it is open. `statement`: what is about to run, or has."""
         is_open = self._is_open()
         if (self._was_open and not is_open) or _ENDS_AND_BEGINS.search(statement):
             self.has_ended = True
@@ -41,27 +41,22 @@ class TransactionWatch:
 
     @contextmanager
     def of_sqlalchemy(self, connection: Any, on_end: Callable[[], None]) -> Iterator[None]:
-        """Look before and after each statement on a `Connection`; `on_end` is called where the transaction has ended.
+        """Look before each statement on a `Connection`, with which its driver would begin another transaction.
 
-        What ended it may have come through the driver's own cursor. Before, because the driver begins another one.
+        `on_end` is called if the last one has ended, be it through the driver's own cursor. Look once more at the end.
         """
 
         def look(_connection: object, _cursor: object, statement: str, *_: object) -> None:
             self.look(statement)
             if self.has_ended:
                 on_end()
+            self._was_open = True  # the driver begins one now, if none is open
 
-        def look_before(*_: object) -> None:
-            look(None, None, "")
-
-        looks: dict[str, Callable[..., None]] = {"before_cursor_execute": look_before, "after_cursor_execute": look}
-        for moment, listener in looks.items():
-            event.listen(connection, moment, listener)
+        event.listen(connection, "before_cursor_execute", look)
         try:
             yield
         finally:
-            for moment, listener in looks.items():
-                event.remove(connection, moment, listener)
+            event.remove(connection, "before_cursor_execute", look)
 
     @contextmanager
     def of_asyncpg(self, connection: Any) -> Iterator[None]:

@@ -13,7 +13,7 @@ from postroom.rules.partitions import Range, to_add
 from postroom.rules.saga_plan import SagaOutcome
 from postroom.store.admin.ages import Ages
 from postroom.store.schema.partition_ddl import TABLES, partition_statements
-from postroom.store.sql.db_errors import is_denied, is_lock_timeout
+from postroom.store.sql.db_errors import is_denied, is_lock_timeout, is_missing_table
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
@@ -72,11 +72,17 @@ class Partitions(Operations):
         )
         return int(found.rows[0][0]) + 1
 
-    def add(self, part: Range) -> Steps[None]:
-        """Add a partition."""
+    def add_ahead(self, per_day: int) -> Steps[None]:
+        """Add the partitions that are missing, unless another cleanup is about to."""
         yield Query(LOCK_TIMEOUT)
-        for statement in partition_statements(self.names, part):
-            yield Query(statement)
+        locked = yield Query("SELECT pg_try_advisory_xact_lock(hashtextextended('postroom partitions', 0))")
+        parts = yield from self.existing()
+        if not (locked.rows[0][0] and parts):
+            return
+        position = yield from self.next_position()
+        for part in to_add(position, parts[-1].range.end, per_day):
+            for statement in partition_statements(self.names, part):
+                yield Query(statement)
 
     def empty(self, part: Existing, seconds: float) -> Steps[int | None]:
         """Remove what is settled and old; returns how many messages that were. None if too many must stay."""
@@ -163,10 +169,9 @@ class OldPartitions(Partitions):
         parts = yield from self.existing()
         if not parts:
             return []
-        position = yield from self.next_position()
         per_day = yield from self._ages.settled_since(DAY)
-        for part in to_add(position, parts[-1].range.end, per_day):
-            yield from self._unless_locked(self.transaction(self.add, part))
+        yield from self._unless_locked(self.transaction(self.add_ahead, per_day))
+        position = yield from self.next_position()
         last = yield from self._ages.last_settled(self._seconds)
         return [part for part in parts if part.range.end <= min(last + 1, position)]
 
@@ -177,6 +182,6 @@ class OldPartitions(Partitions):
             if is_denied(error):
                 self.done = True
                 return None
-            if not is_lock_timeout(error):
+            if not (is_lock_timeout(error) or is_missing_table(error)):  # missing: another cleanup has dropped it
                 raise
             return None
