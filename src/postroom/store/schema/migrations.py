@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     from postroom.store.sql.names import Names
 
+    Upgrade = Callable[[Connection, Names], None]
+
 LATEST = VERSION
 """The version that this Postroom works with."""
 
-UPGRADES: list[Callable[[Connection, Names], None]] = [guard_tables, add_sagas, add_twophase]
+UPGRADES: list[Upgrade] = [guard_tables, add_sagas, add_twophase]
 """``UPGRADES[n - 1]`` turns version n into n + 1. A step must be safe to run again after it was interrupted, because
 MySQL commits at every DDL statement. The view and the function are replaced afterwards; no step need do that."""
 
