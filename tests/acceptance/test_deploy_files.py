@@ -6,6 +6,7 @@ import configparser
 import copy
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sysconfig
@@ -18,6 +19,7 @@ import pytest
 import typer.main
 import yaml
 
+from postroom import Consumer
 from postroom.cli.app import app
 from postroom.settings import ENVIRONMENT
 from postroom.telemetry.health import Health
@@ -190,6 +192,15 @@ def test_the_compose_file_starts_what_depends_on_each_other_in_order() -> None:
                 assert service["depends_on"]["init"]["condition"] == "service_completed_successfully"
     place = (services["init"]["build"]["context"], services["init"]["build"]["dockerfile"])
     assert (DEPLOY / "docker" / Path(*place)).is_file()
+
+
+def test_the_example_that_the_compose_file_runs_is_a_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    compose = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())["services"]["consumer"]
+    for name, value in compose["environment"].items():
+        monkeypatch.setenv(name, value)
+    module, _, name = compose["command"][-1].partition(":")
+    found = runpy.run_path(str(DEPLOY / "docker" / "app" / f"{module}.py"))
+    assert isinstance(found[name], Consumer)
 
 
 # Kubernetes

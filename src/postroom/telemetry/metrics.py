@@ -215,9 +215,12 @@ class Metrics:
         for message in event.messages:
             if message.created_at is not None:
                 age = now - message.created_at.timestamp()
-                ages.setdefault(label(message.topic), []).append(max(age, 0.0))  # the database has its own clock
+                of_topic = ages.get(message.topic)
+                if of_topic is None:
+                    of_topic = ages[message.topic] = []
+                of_topic.append(age if age > 0 else 0.0)  # the database has its own clock
         for topic, values in ages.items():
-            self._delivery(values, event.queue, topic)
+            self._delivery(values, event.queue, label(topic))
 
     def _show_queue(self, queue: str) -> None:
         """Begin a queue's counters at zero: what is not there cannot be seen to rise."""
