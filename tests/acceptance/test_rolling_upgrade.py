@@ -14,7 +14,7 @@ from postroom.store.schema.migrations import LATEST
 from tests.acceptance import another_version
 from tests.acceptance.probing import plain_environment, started, wait_until
 from tests.acceptance.service import Service
-from tests.services.databases import KINDS
+from tests.services.databases import SERVERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ class Room:
             assert of_key == sorted(of_key)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SERVERS)
 def test_old_and_new_relays_share_one_schema_both_ways(
     kind: str, fresh_database: FreshDatabase, tmp_path: Path
 ) -> None:
