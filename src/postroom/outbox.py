@@ -17,10 +17,13 @@ from postroom.store.ledger.handover import Handover
 from postroom.store.outbox.writers import WRITERS
 from postroom.store.sql.db_errors import explained
 from postroom.store.sql.names import Names
+from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Steps, arun, run
+from postroom.telemetry.events import Added, all_of
 
 if TYPE_CHECKING:
     from postroom.store.outbox.writer import Writer
+    from postroom.telemetry.events import Hook
 
 MOST_TOPICS = 4096
 """Topics whose check is cached."""
@@ -46,10 +49,13 @@ class Outbox:
     ``brokers``: the topic patterns for which relays have brokers of their own. Messages then go to the right queue at
     once; without them, a relay moves them there.
 
+    ``hook`` receives `postroom.telemetry.events.Added` for what was written, as metrics want it. It is called before
+    the transaction ends, so what is rolled back is reported too.
+
     If the settings name the broker, a topic that it does not accept, or reserves, raises `InvalidMessage`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name, and most are settings
         self,
         *,
         schema: str | None = None,
@@ -60,6 +66,7 @@ class Outbox:
         notify: bool | None = None,
         routes: Mapping[str, str] | None = None,
         brokers: Collection[str] | None = None,
+        hook: Hook | None = None,
     ) -> None:
         self._settings = Settings.load(
             schema=schema,
@@ -75,6 +82,7 @@ class Outbox:
         Names.of("postgresql", self._settings.schema, self._settings.table_prefix)  # raises for an invalid identifier
         self._mask = mask
         self._lock_keys = lock_keys
+        self._hook = None if hook is None else all_of(hook)
         self._writers: dict[str, Writer] = {}
 
     def add(
@@ -133,15 +141,25 @@ class Outbox:
         self._accept(messages)
         kind = sync_kind(connection, method)
         recorded = run(explained(self._record(kind.dialect, messages)), kind.execute)
-        wakeup.notify()
-        return recorded
+        return self._announced(recorded)
 
     async def _aadd(self, connection: object, messages: list[Message], method: str) -> list[Message]:
         self._accept(messages)
         kind = await async_kind(connection, method)
         recorded = await arun(explained(self._record(kind.dialect, messages)), kind.execute)
+        return self._announced(recorded)
+
+    def _announced(self, messages: list[Message]) -> list[Message]:
         wakeup.notify()
-        return recorded
+        if self._hook is not None:
+            queues: dict[str, list[Message]] = {}
+            for message in messages:
+                if not message.duplicate:
+                    queue = DEFAULT_QUEUE if self._queue_of is None else self._queue_of(message.topic)
+                    queues.setdefault(queue, []).append(message)
+            for queue, added in queues.items():
+                self._hook(Added(added, queue))
+        return messages
 
     def _record(self, dialect: str, messages: list[Message]) -> Steps[list[Message]]:
         writer = self._writer(dialect)

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.services.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 PATIENCE = 60
@@ -26,12 +26,14 @@ PATIENCE = 60
 class Process:
     """A command that serves its probes."""
 
-    def __init__(self, folder: Path, *command: str, port: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *command: str, port: int | None = None, program: Sequence[str] = ("-m", "postroom")
+    ) -> None:
         self.port = port or free_port()
         self._log = folder / f"log-{self.port}"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "postroom", *command, "--http-port", str(self.port)],
+                [sys.executable, *program, *command, "--http-port", str(self.port)],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -78,9 +80,11 @@ class Process:
 
 
 @contextmanager
-def started(folder: Path, *command: str, port: int | None = None) -> Iterator[Process]:
+def started(
+    folder: Path, *command: str, port: int | None = None, program: Sequence[str] = ("-m", "postroom")
+) -> Iterator[Process]:
     """Run it until it is ready, and stop it afterwards."""
-    process = Process(folder, *command, port=port)
+    process = Process(folder, *command, port=port, program=program)
     try:
         wait_until(lambda: process.problems() == [] or process.process.poll() is not None, process.log)
         yield process

@@ -225,6 +225,7 @@ def test_tables_of_a_newer_postroom_are_one_line_that_names_the_remedy(
     postroom("init")
     table = "postroom.schema_version" if kind == "postgresql" else "postroom_schema_version"
     with transaction(url) as connection:
+        connection.exec_driver_sql(f"DELETE FROM {table}")
         connection.exec_driver_sql(f"INSERT INTO {table} (version) VALUES (99)")
     for command in (["init"], ["status"], ["messages", "list"]):
         code, out, err = postroom.ended(*command)

@@ -87,15 +87,23 @@ def test_V_1_a_relays_metrics_can_be_scraped(fresh_database: FreshDatabase, tmp_
             wait_until(lambda: service.status().sent == 20)
             wait_until(lambda: relay.value("outbox_dead", DEFAULT) == 1, relay.log)
             shown = {
-                outcome: relay.value("outbox_processed_total", {"outcome": f"outbox_flush_{outcome}"})
-                for outcome in ("success", "retry", "dead", "conflict")
+                (topic, outcome): relay.value(
+                    "outbox_processed_total", {**DEFAULT, "topic": topic, "outcome": f"outbox_flush_{outcome}"}
+                )
+                for topic, outcome in (
+                    ("orders", "success"),
+                    ("later", "retry"),
+                    ("poison", "dead"),
+                    ("orders", "dead"),
+                )
             }
-            assert shown == {"success": 20, "retry": 1, "dead": 1, "conflict": 0}
-            assert (relay.value("outbox_claimed_total") or 0) >= 22
-            assert relay.value("outbox_retry_total", {"attempt": "1"}) == 1
-            assert relay.value("outbox_lock_lease_expired_total") == 0
+            assert list(shown.values()) == [20, 1, 1, 0]
+            assert relay.value("outbox_delivery_seconds_count", {**DEFAULT, "topic": "orders"}) == 20
+            assert (relay.value("outbox_claimed_total", DEFAULT) or 0) >= 22
+            assert relay.value("outbox_retry_total", {**DEFAULT, "attempt": "1"}) == 1
+            assert relay.value("outbox_lock_lease_expired_total", DEFAULT) == 0
             for phase in ("claim", "send", "commit"):
-                assert relay.value("outbox_latency_seconds_count", {"phase": phase})
+                assert relay.value("outbox_latency_seconds_count", {**DEFAULT, "phase": phase})
             wait_until(lambda: relay.value("outbox_backlog", {**DEFAULT, "state": "waiting"}) == 1, relay.log)
             wait_until(lambda: relay.value("outbox_backlog", {**DEFAULT, "state": "pending"}) == 0, relay.log)
             wait_until(lambda: relay.value("outbox_in_flight", DEFAULT) == 0, relay.log)
@@ -127,7 +135,7 @@ def test_V_1_a_message_whose_relay_was_killed_counts_as_a_lease_that_expired(
             wait_until(lambda: service.status().sending, relay.log)
             relay.process.kill()
         with started(tmp_path, *command) as relay:
-            wait_until(lambda: relay.value("outbox_lock_lease_expired_total") == 1, relay.log)
+            wait_until(lambda: relay.value("outbox_lock_lease_expired_total", DEFAULT) == 1, relay.log)
             wait_until(lambda: service.status().sent == 1)
 
 

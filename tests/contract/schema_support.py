@@ -10,8 +10,8 @@ from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, mak
 
 from postroom.store.schema import migrations
 from postroom.store.schema.guards import checks, triggers
-from postroom.store.schema.migrations import check, current_version, upgrade
-from postroom.store.schema.tables import metadata
+from postroom.store.schema.migrations import check, current_version, listed_versions, upgrade
+from postroom.store.schema.tables import COMPATIBLE_FROM, metadata
 from postroom.store.sql.names import Names
 
 if TYPE_CHECKING:
@@ -71,7 +71,18 @@ def assert_complete(engine: Engine, names: Names) -> None:
     assert_guarded(engine, names)
     assert count(engine, names.table("outbox_lane")) == 16
     assert count(engine, names.table("outbox_status")) == 0
-    assert count(engine, names.table("schema_version")) == 1
+    assert listed(engine, names) == set(range(COMPATIBLE_FROM, migrations.LATEST + 1))
+
+
+def listed(engine: Engine, names: Names) -> frozenset[int]:
+    with engine.connect() as connection:
+        return listed_versions(connection, names)
+
+
+def list_only(names: Names, *versions: int) -> list[str]:
+    """The statements after which the tables claim to be those of these versions."""
+    table = names.table("schema_version")
+    return [f"DELETE FROM {table}", *(f"INSERT INTO {table} (version) VALUES ({version})" for version in versions)]
 
 
 def assert_guarded(engine: Engine, names: Names) -> None:

@@ -70,6 +70,7 @@ def test_V_1_what_is_held_back_does_not_count_as_waiting_to_leave(room: Room, or
     room.settle(Dead(first, "CODE", "text"))
     room.advance(100)
     assert backlog(room, order)["default"].pending == 1
+    assert backlog(room, order)["default"].held_keys == int(order is Order.HOLD)
     assert backlog(room, order)["default"].oldest_pending_seconds == pytest.approx(seconds, abs=5)
 
 

@@ -261,7 +261,7 @@ class Attempt:
     def _report(self, batch: Sequence[Claimed], seconds: float, reasons: dict[int, str]) -> None:
         if self._is_long_running:  # it reports what it does
             return
-        self.queue.hook(Phase("send", len(batch), seconds))
+        self.queue.hook(Phase("send", len(batch), seconds, queue=self.queue.name))
         messages = [one.message for one in batch]
         self.queue.hook(Published(self.queue.destination.name, messages, seconds, reasons))
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 class PendingSettlements:
     """What is decided for one queue and not yet written. A claim stays in flight until it is."""
 
-    def __init__(self, in_flight: InFlight, hook: Hook) -> None:
+    def __init__(self, in_flight: InFlight, hook: Hook, queue: str = "") -> None:
         self._in_flight = in_flight
         self._hook = hook
+        self._queue = queue
         self._pending: list[Settlement] = []
         self._conflicts: list[Claimed] = []
         self._seconds: dict[int, float] = {}
@@ -51,7 +52,7 @@ class PendingSettlements:
         if claimed or lanes:
             self._in_flight.land(claimed)
             self.add_conflicts(claimed)
-            self._hook(LeasesLost(len(claimed), lanes))
+            self._hook(LeasesLost(len(claimed), lanes, self._queue))
 
     def add_conflicts(self, claimed: Iterable[Claimed]) -> None:
         """Have conflicts audited."""

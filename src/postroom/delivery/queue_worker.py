@@ -75,7 +75,7 @@ class QueueWorker:
         self._stopping = stopping
         self.signals = Signals()
         self.in_flight = InFlight(HeldLanes(), queue.most_messages, queue.most_bytes)
-        self.pending = PendingSettlements(self.in_flight, queue.hook)
+        self.pending = PendingSettlements(self.in_flight, queue.hook, queue.name)
         self._failed_keys = FailedKeys()
         self._health = _health(queue, options)
         self._continuity = Continuity(store, self.in_flight, self.pending)

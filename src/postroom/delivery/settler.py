@@ -140,7 +140,7 @@ class Settler:
         self.in_flight.land([one.claimed for one in settlements])
         gone = {one.lease for one in lost}
         settled = [one for one in written if one.claimed.lease not in gone] if gone else written
-        self.queue.hook(Phase("commit", len(written), time.monotonic() - started))
+        self.queue.hook(Phase("commit", len(written), time.monotonic() - started, queue=self.queue.name))
         self.report(settled)
 
     def _hold_back(self, instead: Iterable[Settlement]) -> None:
@@ -154,30 +154,34 @@ class Settler:
         self.in_flight.land([settlement.claimed])
         is_late = isinstance(outage.__cause__, TimeoutError) or is_lock_timeout(outage.__cause__ or outage)
         outcome = OutcomeCode.DB_TIMEOUT if is_late else OutcomeCode.DB_ERROR
-        self.queue.hook(NotSettled(settlement.claimed.message, str(outage), outcome))
+        self.queue.hook(NotSettled(settlement.claimed.message, str(outage), outcome, self.queue.name))
 
     async def audit(self, conflicts: Sequence[Claimed]) -> None:
         """Record leases that were lost, with what was found instead. Retries until the database has them."""
         record = Conflicts(self.store.sql).record
         await self.connection.run(lambda: record(self.worker, conflicts))
         messages = [one.message for one in conflicts]
-        self.queue.hook(Settled(OutcomeCode.CONFLICT, messages, broker=self.queue.destination.name))
+        self.queue.hook(
+            Settled(OutcomeCode.CONFLICT, messages, broker=self.queue.destination.name, queue=self.queue.name)
+        )
 
     def report(self, settled: Sequence[Settlement]) -> None:
         """Emit one event for all that were sent, and one for each that failed; wake who can work on that."""
         sent = [one.claimed.message for one in settled if type(one) is Sent]
         if sent:
-            self.queue.hook(Settled(OutcomeCode.SUCCESS, sent, broker=self.queue.destination.name))
+            self.queue.hook(
+                Settled(OutcomeCode.SUCCESS, sent, broker=self.queue.destination.name, queue=self.queue.name)
+            )
         if len(sent) < len(settled):
             waiting = sum(type(one) is Postponed for one in settled)
             if waiting:
-                self.queue.hook(PostponedEvent(waiting))
+                self.queue.hook(PostponedEvent(waiting, self.queue.name))
             for one in settled:
                 self._report_unsent(one)
             self.signals.wake()
 
     def _report_unsent(self, one: Settlement) -> None:
-        hook, broker = self.queue.hook, self.queue.destination.name
+        hook, broker, queue = self.queue.hook, self.queue.destination.name, self.queue.name
         message, seconds = one.claimed.message, self.pending.seconds_of(one.claimed)
         match one:
             case Sent() | Postponed():
@@ -187,15 +191,15 @@ class Settler:
             case Rerouted():
                 self.moved_to(one.queue)
             case Expired():
-                hook(ExpiredEvent([message]))
+                hook(ExpiredEvent([message], queue))
             case Duplicate():
-                hook(Settled(OutcomeCode.DEDUP_HIT, [message], one.claimed.attempts, broker=broker))
+                hook(Settled(OutcomeCode.DEDUP_HIT, [message], one.claimed.attempts, broker=broker, queue=queue))
             case Retry():
                 attempts = one.claimed.attempts + 1
-                hook(Settled(OutcomeCode.RETRY, [message], attempts, one.code, one.message, broker, seconds))
+                hook(Settled(OutcomeCode.RETRY, [message], attempts, one.code, one.message, broker, seconds, queue))
             case Dead():
                 attempts = one.claimed.attempts + int(one.attempted)
-                hook(Settled(OutcomeCode.DEAD, [message], attempts, one.code, one.message, broker, seconds))
+                hook(Settled(OutcomeCode.DEAD, [message], attempts, one.code, one.message, broker, seconds, queue))
                 self._call_on_dead(one)
 
     def _call_on_dead(self, dead: Dead) -> None:

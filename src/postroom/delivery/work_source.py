@@ -187,7 +187,8 @@ class Handover:
         """
         # A message without a key counts each claim; one of a lane only those that come after a lease that ran out.
         taken_over = sum([one.claims > (one.lane == NO_LANE) for one in claim.messages])
-        self.queue.hook(Phase("claim", len(claim.messages), time.monotonic() - started, taken_over))
+        seconds = time.monotonic() - started
+        self.queue.hook(Phase("claim", len(claim.messages), seconds, taken_over, self.queue.name))
         self.settler.report(claim.settled)
         messages, found = claim.messages, claim.found
         if self.queue.queue_of is not None and messages:

@@ -10,6 +10,7 @@ Pass a hook as ``hook=``; combine several with `all_of`. Ready-made hooks:
 
 from postroom.telemetry.events import (
     DATABASE,
+    Added,
     Backlog,
     Beat,
     Cleaned,
@@ -48,6 +49,7 @@ from postroom.telemetry.saga_events import (
 
 __all__ = [
     "DATABASE",
+    "Added",
     "Backlog",
     "Beat",
     "Cleaned",

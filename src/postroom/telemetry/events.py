@@ -33,6 +33,14 @@ _ONE_WORD = re.compile(r"[\w.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """An outbox has written messages in its caller's transaction, which may still be rolled back."""
+
+    messages: Sequence[Message]
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
 class Phase:
     """A batch went through a phase: ``claim``, ``send`` or ``commit``."""
 
@@ -41,6 +49,7 @@ class Phase:
     seconds: float
     taken_over: int = 0
     """For a claim: messages whose earlier lease ended without a settlement."""
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,7 @@ class Settled:
     broker: str = ""
     seconds: float = 0.0
     """How long the send took, if it failed."""
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,7 @@ class Expired:
     """Messages that expired before they were sent."""
 
     messages: Sequence[Message]
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,7 @@ class LeasesLost:
 
     messages: int
     lanes: int
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,7 @@ class Postponed:
     """Messages wait because their topics take none; this does not count as an attempt."""
 
     messages: int
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +161,8 @@ class Backlog:
     """Scheduled, or waiting for their next attempt."""
     dead: int = 0
     oldest_pending_seconds: float = 0.0
+    held_keys: int = 0
+    """Keys on which everything waits, because a message of theirs is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +259,12 @@ class NotSettled:
     reason: str
     outcome: OutcomeCode = OutcomeCode.DB_ERROR
     """Whether the database refused, or took too long (`DB_TIMEOUT`)."""
+    queue: str = ""
 
 
 Event = (
-    Beat
+    Added
+    | Beat
     | Cleaned
     | Counted
     | Denied

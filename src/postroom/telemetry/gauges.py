@@ -23,6 +23,7 @@ OLDEST = Metric(
     SECONDS,
 )
 DEAD = Metric("outbox.dead", "Dead letters.", ("queue",), "{message}")
+HELD = Metric("outbox.held_keys", "Keys that a dead letter holds back.", ("queue",), "{key}")
 SAGAS = Metric("postroom.sagas", "Sagas that have not ended.", ("saga", "state"), "{saga}")
 IN_DOUBT = Metric(
     "postroom.transactions_in_doubt",
@@ -46,6 +47,7 @@ GAUGES = (
     BACKLOG,
     OLDEST,
     DEAD,
+    HELD,
     SAGAS,
     IN_DOUBT,
     OLDEST_IN_DOUBT,
@@ -132,5 +134,6 @@ class Gauges:
                 read[BACKLOG.name].append(((queue, "pending"), backlog.pending))
                 read[BACKLOG.name].append(((queue, "waiting"), backlog.waiting))
                 read[DEAD.name].append(((queue,), backlog.dead))
+                read[HELD.name].append(((queue,), backlog.held_keys))
                 read[OLDEST.name].append(((queue,), backlog.oldest_pending_seconds))
         return read

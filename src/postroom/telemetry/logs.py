@@ -16,6 +16,7 @@ from postroom.rules.lifecycle import OutcomeCode, State
 from postroom.rules.routing import is_routed
 from postroom.telemetry.events import (
     DATABASE,
+    Added,
     Beat,
     Cleaned,
     Counted,
@@ -203,7 +204,7 @@ def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR
             yield "debug", f"batch_{event.name}", {"messages": event.messages, "took_ms": took}
         case TargetChanged():
             yield _target(event, tracebacks)
-        case Beat() | Counted() | Keyed() | Postponed() | Published():
+        case Added() | Beat() | Counted() | Keyed() | Postponed() | Published():
             pass  # for metrics and traces only
         case _:
             assert_never(event)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -9,10 +12,12 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
     from prometheus_client import CollectorRegistry
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 
     Count = Callable[..., None]
     """Takes an amount and the label values in order."""
+    Observe = Callable[..., None]
+    """Takes a list of values and the label values in order."""
     Reading = tuple[Sequence[str], float]
     """Label values and the current value."""
 
@@ -47,6 +52,10 @@ class Meters(Protocol):
 
     def histogram(self, metric: Metric) -> Count:
         """Create a histogram."""
+        ...
+
+    def batch_histogram(self, metric: Metric) -> Observe:
+        """Create a histogram that takes many values at a time."""
         ...
 
     def gauges(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
@@ -86,9 +95,55 @@ class PrometheusMeters:
 
         return observe
 
+    def batch_histogram(self, metric: Metric) -> Observe:
+        """A collector that counts by itself: prometheus_client's histogram takes a lock for each value."""
+        made = _BatchHistogram(metric)
+        self._registry.register(made)
+        return made.observe
+
     def gauges(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
         """A collector of gauges."""
         self._registry.register(_Collector(metrics, read))
+
+
+class _BatchHistogram:
+    """A histogram for a registry, filled by the batch."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        """For each combination of labels: how many values fell into each bucket, and above the last."""
+        self._sums: dict[tuple[str, ...], float] = {}
+
+    def observe(self, values: Sequence[float], *labels: str) -> None:
+        """Count values."""
+        buckets = self._metric.buckets
+        with self._lock:
+            counts = self._counts.setdefault(labels, [0] * (len(buckets) + 1))
+            for value in values:
+                counts[bisect_left(buckets, value)] += 1
+            self._sums[labels] = self._sums.get(labels, 0.0) + sum(values)
+
+    def describe(self) -> list[HistogramMetricFamily]:
+        """The histogram without values, to register its name."""
+        return [self._family()]
+
+    def collect(self) -> list[HistogramMetricFamily]:
+        """The histogram with what was counted."""
+        from prometheus_client.utils import floatToGoString
+
+        family = self._family()
+        bounds = [*map(floatToGoString, self._metric.buckets), "+Inf"]
+        with self._lock:
+            for labels, counts in self._counts.items():
+                family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), self._sums[labels])
+        return [family]
+
+    def _family(self) -> HistogramMetricFamily:
+        from prometheus_client.core import HistogramMetricFamily
+
+        return HistogramMetricFamily(self._metric.flat, self._metric.text, labels=self._metric.labels)
 
 
 class _Collector:
@@ -145,6 +200,16 @@ class OpenTelemetryMeters:
             made.record(amount, dict(zip(metric.labels, values, strict=True)))
 
         return observe
+
+    def batch_histogram(self, metric: Metric) -> Observe:
+        """A histogram: its interface takes one value at a time."""
+        observe = self.histogram(metric)
+
+        def observe_all(values: Sequence[float], *labels: str) -> None:
+            for value in values:
+                observe(value, *labels)
+
+        return observe_all
 
     def gauges(self, metrics: Sequence[Metric], read: Callable[[], Mapping[str, Iterable[Reading]]]) -> None:
         """Gauges that are read when they are exported."""

@@ -3,56 +3,71 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from postroom.errors import DriverMissing
 from postroom.rules.lifecycle import OutcomeCode
-from postroom.telemetry.events import KEYED, Expired, Handled, Keyed, LeasesLost, NotSettled, Phase, Postponed, Settled
+from postroom.telemetry.events import (
+    KEYED,
+    Added,
+    Beat,
+    Expired,
+    Handled,
+    Keyed,
+    LeasesLost,
+    NotSettled,
+    Phase,
+    Postponed,
+    Settled,
+)
 from postroom.telemetry.gauges import GAUGES, Gauges
-from postroom.telemetry.meters import SECONDS, Metric, OpenTelemetryMeters, PrometheusMeters
+from postroom.telemetry.meters import BUCKETS, SECONDS, Metric, OpenTelemetryMeters, PrometheusMeters
 from postroom.telemetry.saga_events import SagaEvent
 from postroom.telemetry.saga_metrics import SagaMetrics
+from postroom.telemetry.topic_labels import TopicLabels
 from postroom.telemetry.transaction_events import TransactionRecovered
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from opentelemetry.metrics import MeterProvider
     from prometheus_client import CollectorRegistry
 
+    from postroom.message import Message
     from postroom.telemetry.events import Event
     from postroom.telemetry.meters import Meters
 
 MESSAGES = "{message}"
-CLAIMED = Metric("outbox.claimed", "Messages claimed.", unit=MESSAGES)
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+DELIVERY_BUCKETS = (*BUCKETS[2:], _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 6 * _HOUR, _DAY)
+"""For messages, which may be scheduled or retried for hours."""
+ADDED = Metric("outbox.added", "Messages written by outboxes here, rolled back or not.", ("queue", "topic"), MESSAGES)
+CLAIMED = Metric("outbox.claimed", "Messages claimed.", ("queue",), MESSAGES)
 PROCESSED = Metric(
-    "outbox.processed",
-    "Attempts to send a message, by outcome.",
-    ("outcome",),
-    MESSAGES,
-    tuple(outcome.value for outcome in OutcomeCode),
+    "outbox.processed", "Attempts to send a message, by outcome.", ("queue", "topic", "outcome"), MESSAGES
 )
-POSTPONED = Metric("outbox.postponed", "Messages postponed because their topic takes none, each time.", unit=MESSAGES)
-EXPIRED = Metric("outbox.expired", "Messages that expired before they were sent.", unit=MESSAGES)
-RETRY = Metric("outbox.retry", "Failed attempts that are retried, by attempt.", ("attempt",), MESSAGES)
+DELIVERY = Metric(
+    "outbox.delivery",
+    "Time from when a message was added to when it was recorded as sent.",
+    ("queue", "topic"),
+    SECONDS,
+    buckets=DELIVERY_BUCKETS,
+)
+POSTPONED = Metric(
+    "outbox.postponed", "Messages postponed because their topic takes none, each time.", ("queue",), MESSAGES
+)
+EXPIRED = Metric("outbox.expired", "Messages that expired before they were sent.", ("queue", "topic"), MESSAGES)
+RETRY = Metric("outbox.retry", "Failed attempts that are retried, by attempt.", ("queue", "attempt"), MESSAGES)
 LEASE_EXPIRED = Metric(
     "outbox.lock_lease_expired",
     "Claimed messages whose earlier lease ended without a settlement.",
-    unit=MESSAGES,
+    ("queue",),
+    MESSAGES,
 )
-LOST = Metric(
-    "outbox.leases_lost",
-    "Leases lost by relays here, by kind.",
-    ("kind",),
-    "{lease}",
-    known=("message", "lane"),
-)
-LATENCY = Metric(
-    "outbox.latency",
-    "Time to claim, send or settle a batch.",
-    ("phase",),
-    SECONDS,
-    known=("claim", "send", "commit"),
-)
+LOST = Metric("outbox.leases_lost", "Leases lost by relays here, by kind.", ("queue", "kind"), "{lease}")
+LATENCY = Metric("outbox.latency", "Time to claim, send or settle a batch.", ("queue", "phase"), SECONDS)
 HANDLED = Metric("postroom.consumer.messages", "Received messages, by outcome.", ("consumer", "fate"), MESSAGES)
 HANDLER = Metric(
     "postroom.consumer.handler", "Duration of a handler call, including its transaction.", ("consumer",), SECONDS
@@ -81,7 +96,8 @@ def prometheus(registry: CollectorRegistry | None = None) -> Metrics:
     """A hook that counts in a Prometheus registry; default: that of prometheus_client.
 
     The same registry always gives the same hook, so several relays and consumers of one database can share it. Label
-    values come from closed sets or from the configuration. Raises `DriverMissing`.
+    values come from closed sets or from the configuration, except for topics: see
+    `postroom.telemetry.topic_labels`. Raises `DriverMissing`.
     """
     try:
         import prometheus_client
@@ -116,8 +132,10 @@ class Metrics:
     wants_counts = True
 
     def __init__(self, meters: Meters) -> None:
+        self._added = meters.counter(ADDED)
         self._claimed = meters.counter(CLAIMED)
         self._processed = meters.counter(PROCESSED)
+        self._delivery = meters.batch_histogram(DELIVERY)
         self._expired = meters.counter(EXPIRED)
         self._postponed = meters.counter(POSTPONED)
         self._retry = meters.counter(RETRY)
@@ -129,10 +147,13 @@ class Metrics:
         self._keyed = meters.counter(KEYED_REQUESTS)
         self._sagas = SagaMetrics(meters)
         self._recovered = meters.counter(RECOVERED)
+        self._topics = TopicLabels()
+        self._shown: set[tuple[str, ...]] = set()
+        """Queues, and topics in them, whose counters are shown, from zero on."""
         self._gauges = Gauges()
         meters.gauges(GAUGES, self._gauges.read)
 
-    def __call__(self, event: Event) -> None:  # noqa: C901 - one case for each event
+    def __call__(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case for each event
         """Count an event."""
         if isinstance(event, SagaEvent):
             self._sagas.count(event)
@@ -142,15 +163,20 @@ class Metrics:
                 self._phase(event)
             case Settled():
                 self._settled(event)
+            case Added():
+                for topic, count in self._topics.counted(event.messages).items():
+                    self._added(count, event.queue, topic)
             case Expired():
-                self._expired(len(event.messages))
+                for topic, count in self._topics.counted(event.messages).items():
+                    self._show_topic(event.queue, topic)
+                    self._expired(count, event.queue, topic)
             case Postponed():
-                self._postponed(event.messages)
+                self._postponed(event.messages, event.queue)
             case NotSettled():
-                self._processed(1, event.outcome.value)
+                self._count_outcome(event.outcome, [event.message], event.queue)
             case LeasesLost():
-                self._lost(event.messages, "message")
-                self._lost(event.lanes, "lane")
+                self._lost(event.messages, event.queue, "message")
+                self._lost(event.lanes, event.queue, "lane")
             case Handled():
                 self._received(event)
             case Keyed():
@@ -158,21 +184,61 @@ class Metrics:
             case TransactionRecovered():
                 self._recovered(1, event.end.value)
             case _:
+                if isinstance(event, Beat) and event.broker:
+                    self._show_queue(event.queue)
                 self._gauges.listen(event)
 
     def _phase(self, event: Phase) -> None:
         if not event.messages:  # an idle relay polls and finds nothing
             return
-        self._latency(event.seconds, event.name)
+        self._latency(event.seconds, event.queue, event.name)
         if event.name == "claim":
-            self._claimed(event.messages)
-            self._lease_expired(event.taken_over)
+            self._claimed(event.messages, event.queue)
+            self._lease_expired(event.taken_over, event.queue)
 
     def _settled(self, event: Settled) -> None:
-        self._processed(len(event.messages), event.outcome.value)
+        self._count_outcome(event.outcome, event.messages, event.queue)
+        if event.outcome is OutcomeCode.SUCCESS:
+            self._sent(event)
         if event.outcome is OutcomeCode.RETRY:
             attempt = str(event.attempts) if event.attempts < LAST_ATTEMPT else f"{LAST_ATTEMPT}+"
-            self._retry(len(event.messages), attempt)
+            self._retry(len(event.messages), event.queue, attempt)
+
+    def _count_outcome(self, outcome: OutcomeCode, messages: Sequence[Message], queue: str) -> None:
+        for topic, count in self._topics.counted(messages).items():
+            self._show_topic(queue, topic)
+            self._processed(count, queue, topic, outcome.value)
+
+    def _sent(self, event: Settled) -> None:
+        now, label = time.time(), self._topics.of
+        ages: dict[str, list[float]] = {}
+        for message in event.messages:
+            if message.created_at is not None:
+                age = now - message.created_at.timestamp()
+                of_topic = ages.get(message.topic)
+                if of_topic is None:
+                    of_topic = ages[message.topic] = []
+                of_topic.append(age if age > 0 else 0.0)  # the database has its own clock
+        for topic, values in ages.items():
+            self._delivery(values, event.queue, label(topic))
+
+    def _show_queue(self, queue: str) -> None:
+        """Begin a queue's counters at zero: what is not there cannot be seen to rise."""
+        if (queue,) in self._shown:
+            return
+        self._shown.add((queue,))
+        for count in (self._claimed, self._lease_expired, self._postponed):
+            count(0, queue)
+        self._lost(0, queue, "message")
+        self._lost(0, queue, "lane")
+
+    def _show_topic(self, queue: str, topic: str) -> None:
+        if (queue, topic) in self._shown:
+            return
+        self._shown.add((queue, topic))
+        for outcome in OutcomeCode:
+            self._processed(0, queue, topic, outcome.value)
+        self._expired(0, queue, topic)
 
     def _received(self, event: Handled) -> None:
         self._handled(len(event.messages), event.consumer, event.fate)

@@ -102,7 +102,7 @@ async def test_what_a_destination_settled_itself_lands_and_is_not_written() -> N
     assert worker.in_flight.remaining(batch) == batch[1:3], "the others have landed"
     [published] = [event for event in events if isinstance(event, Published)]
     assert published.failed == {2: "NO", 3: "LEASE_LOST"}
-    assert [event for event in events if isinstance(event, LeasesLost)] == [LeasesLost(1, 0)]
+    assert [event for event in events if isinstance(event, LeasesLost)] == [LeasesLost(1, 0, "default")]
 
 
 async def test_L_16_a_lane_is_read_again_from_a_delivery_on_whose_lease_was_lost() -> None:

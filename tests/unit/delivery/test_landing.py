@@ -133,7 +133,7 @@ async def test_what_is_in_hand_stays_in_flight_until_it_lands_once() -> None:
     worker.attempt.land(lost, ACCEPTED, 0.0)
     assert not worker.pending.take_pending()
     assert not worker.pending.take_conflicts(), "a second landing does nothing"
-    assert events == [LeasesLost(1, 0)], "the destination reports the rest"
+    assert events == [LeasesLost(1, 0, "saga:place_order")], "the destination reports the rest"
 
 
 class Quick(Sagas):

@@ -39,6 +39,7 @@ class BacklogReader(Operations):
     def __init__(self, names: Names, order: Order = Order.HOLD, most: int = MOST) -> None:
         super().__init__(names)
         self._most = most
+        self._order = order
         self._behind = BEHIND.format(**self.tables, holds_key=holds_key(order, "b"))
 
     def backlog(self) -> Steps[dict[str, Backlog]]:
@@ -49,6 +50,7 @@ class BacklogReader(Operations):
             found = yield Query(f"SELECT queue, count(*) FROM ({some}) d GROUP BY queue")
             for queue, count in found.rows:
                 counts.setdefault(queue, Counter())[kind] += count
+        held = yield from self._held_keys()
         backlog: dict[str, Backlog] = {}
         for queue, by_kind in counts.items():
             oldest = 0.0
@@ -56,8 +58,21 @@ class BacklogReader(Operations):
                 oldest = yield from self._oldest_saga(queue)
             elif by_kind["pending"]:
                 oldest = yield from self._oldest(queue)
-            backlog[queue] = Backlog(**by_kind, oldest_pending_seconds=oldest)
+            backlog[queue] = Backlog(**by_kind, oldest_pending_seconds=oldest, held_keys=held.get(queue, 0))
         return backlog
+
+    def _held_keys(self) -> Steps[dict[str, int]]:
+        """The keys of each queue that a dead message holds back, whether anything waits behind it or not."""
+        if self._order is not Order.HOLD:
+            return {}
+        some = (
+            f"SELECT queue, key_hash FROM {self.delivery} WHERE {in_state(Stored.DEAD)} AND lane <> {NO_LANE} "
+            f"LIMIT {self._most}"
+        )
+        found = yield Query(
+            f"SELECT queue, count(*) FROM (SELECT DISTINCT queue, key_hash FROM ({some}) s) d GROUP BY queue"
+        )
+        return dict(found.rows)
 
     def _oldest(self, queue: str) -> Steps[float]:
         """For how many seconds the oldest message that nothing holds back has waited."""

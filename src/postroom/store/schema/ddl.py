@@ -14,7 +14,7 @@ from postroom.rules.naming import RESERVED, RESERVED_HEADERS
 from postroom.rules.ordering import LANES, NO_LANE, Order
 from postroom.store.admin.status import SENDING_LANE, STATUS
 from postroom.store.schema.guards import triggers
-from postroom.store.schema.tables import STORAGE, VERSION, metadata
+from postroom.store.schema.tables import COMPATIBLE_FROM, STORAGE, VERSION, metadata
 from postroom.store.sql.dialect import DIALECTS, EARLIEST, LATEST
 from postroom.store.sql.names import Names, dialect_of
 from postroom.store.sql.operations import DEFAULT_QUEUE
@@ -59,12 +59,13 @@ def completing_statements(names: Names) -> list[str]:
     Safe to run again at any time. A project whose Alembic makes the tables can run these with ``op.execute``.
     """
     postgresql_only = [_storage(names), *add_function(names)] if names.dialect == "postgresql" else []
-    return [*postgresql_only, *triggers(names), *status_view(names), first_lanes(names), version_row(names, VERSION)]
+    versions = version_rows(names, *range(COMPATIBLE_FROM, VERSION + 1))
+    return [*postgresql_only, *triggers(names), *status_view(names), first_lanes(names), versions]
 
 
-def version_row(names: Names, version: int) -> str:
-    """The statement that records the tables' version."""
-    return _insert_missing(names, "schema_version", "version", [f"({version})"])
+def version_rows(names: Names, *versions: int) -> str:
+    """The statement that lists versions whose code works with the tables."""
+    return _insert_missing(names, "schema_version", "version", [f"({version})" for version in versions])
 
 
 def first_lanes(names: Names) -> str:

@@ -1,21 +1,23 @@
 """Create the tables, upgrade them, and check their version.
 
 A new database gets the newest tables at once. An older one goes through the steps in `UPGRADES`, forward only.
+The tables list every version whose code works with them (`postroom.rules.schema_version`).
 Tables that Alembic made are adopted: checked, completed with what MetaData cannot hold, and given a version.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from sqlalchemy import Connection, MetaData, inspect, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.schema import CreateTable
 
 from postroom.errors import PrivilegeMissing, SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
-from postroom.store.schema.ddl import completing_statements, indexes_of, schema_statements, version_row
-from postroom.store.schema.tables import VERSION, metadata
+from postroom.rules.schema_version import BEGUN, Fit, fit
+from postroom.store.schema.ddl import completing_statements, indexes_of, schema_statements, version_rows
+from postroom.store.schema.tables import COMPATIBLE_FROM, VERSION, metadata
 from postroom.store.schema.upgrades import add_sagas, add_twophase, guard_tables
 from postroom.store.sql.db_errors import is_denied
 
@@ -24,15 +26,14 @@ if TYPE_CHECKING:
 
     from postroom.store.sql.names import Names
 
+    Upgrade = Callable[[Connection, Names], None]
+
 LATEST = VERSION
 """The version that this Postroom works with."""
 
-UPGRADES: list[Callable[[Connection, Names], None]] = [guard_tables, add_sagas, add_twophase]
+UPGRADES: list[Upgrade] = [guard_tables, add_sagas, add_twophase]
 """``UPGRADES[n - 1]`` turns version n into n + 1. A step must be safe to run again after it was interrupted, because
 MySQL commits at every DDL statement. The view and the function are replaced afterwards; no step need do that."""
-
-_BEGUN = 0
-"""The version recorded while tables are being created. An `upgrade` that is interrupted on MySQL leaves it behind."""
 
 _LOCK_SECONDS = 60
 
@@ -42,8 +43,9 @@ def upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
 
     The connection must not be in a transaction. When this returns, all is committed; when it raises, nothing is (on
     MySQL: what was done stays, and the next run continues from there). Several processes may do this at once: one does
-    the work, the others wait and find it done. Raises `SchemaNewer` if a newer Postroom made the tables, and
-    `SchemaError` if there are tables without a version and some are missing.
+    the work, the others wait and find it done. Newer tables that this Postroom works with are left as they are. Raises
+    `SchemaNewer` if it does not work with them, and `SchemaError` if there are tables without a version and some are
+    missing.
     """
     with _EXCLUSIVELY[names.dialect](connection):
         return _upgrade(connection, names)
@@ -59,53 +61,74 @@ def upgrade_within(connection: Connection, names: Names) -> tuple[int | None, in
 
 
 def _upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
-    before = current_version(connection, names)
-    if before is not None and before > LATEST:
-        raise SchemaNewer(_newer(before, names))
-    if before == LATEST:
-        return before, LATEST
-    if before is None or before == _BEGUN:
-        _create(connection, names, interrupted=before == _BEGUN)
-    else:
-        _run_steps(connection, names, before)
+    listed = listed_versions(connection, names)
+    before = max(listed, default=None)
+    match fit(listed, LATEST):
+        case Fit.FITS:
+            if before == LATEST and min(listed) < COMPATIBLE_FROM:  # MySQL: the last upgrade was interrupted here
+                connection.exec_driver_sql(_unlist(names))
+            return before, before or LATEST
+        case Fit.NEWER:
+            raise SchemaNewer(_newer(max(listed), names))
+        case Fit.UNFINISHED:
+            _create(connection, names, interrupted=before == BEGUN)
+        case Fit.OUTDATED:
+            _run_steps(connection, names, max(listed))
+        case never:
+            assert_never(never)
     for statement in completing_statements(names):
         connection.exec_driver_sql(statement)
-    connection.exec_driver_sql(f"DELETE FROM {names.table('schema_version')} WHERE version = {_BEGUN}")
+    connection.exec_driver_sql(_unlist(names))
     return before or None, LATEST
 
 
+def _unlist(names: Names) -> str:
+    """The statement that takes the versions off the list whose code does not work with these tables."""
+    return f"DELETE FROM {names.table('schema_version')} WHERE version < {COMPATIBLE_FROM}"
+
+
 def check(connection: Connection, names: Names) -> None:
-    """Return if the tables are those of this Postroom; otherwise raise a `SchemaError` that says what to do.
+    """Return if this Postroom works with the tables; otherwise raise a `SchemaError` that says what to do.
 
     Only reads. Tables without a version, as Alembic makes them, are assumed to be right.
     """
-    version = current_version(connection, names)
+    listed = listed_versions(connection, names)
     outbox = names.bare("outbox")
-    if version is None and inspect(connection).has_table(outbox, schema=names.schema):
+    if not listed and inspect(connection).has_table(outbox, schema=names.schema):
         return
-    if version is None or version == _BEGUN:
-        place = outbox if names.schema is None else f"{names.schema}.{outbox}"
-        database = connection.engine.url.database or "this one"  # the name alone: URLs hold passwords
-        raise SchemaMissing(
-            f"Postroom's tables are not in the database {database} (looked for {place}): run `postroom init` on it, or "
-            "call postroom.schema.create"
-        )
-    if version < LATEST:
-        raise SchemaOutdated(
-            f"Postroom's tables are at version {version} ({names.table('schema_version')}), "
-            f"this Postroom needs version {LATEST}: run `postroom init`"
-        )
-    if version > LATEST:
-        raise SchemaNewer(_newer(version, names))
+    match fit(listed, LATEST):
+        case Fit.FITS:
+            pass
+        case Fit.UNFINISHED:
+            place = outbox if names.schema is None else f"{names.schema}.{outbox}"
+            database = connection.engine.url.database or "this one"  # the name alone: URLs hold passwords
+            raise SchemaMissing(
+                f"Postroom's tables are not in the database {database} (looked for {place}): run `postroom init` on "
+                "it, or call postroom.schema.create"
+            )
+        case Fit.OUTDATED:
+            raise SchemaOutdated(
+                f"Postroom's tables are at version {max(listed)} ({names.table('schema_version')}), "
+                f"this Postroom needs version {LATEST}: run `postroom init`"
+            )
+        case Fit.NEWER:
+            raise SchemaNewer(_newer(max(listed), names))
+        case never:
+            assert_never(never)
 
 
 def current_version(connection: Connection, names: Names) -> int | None:
-    """The recorded version of the tables; None if there is none: no tables, or Alembic made them."""
+    """The version of the tables; None if none is recorded: no tables, or Alembic made them."""
+    return max(listed_versions(connection, names), default=None)
+
+
+def listed_versions(connection: Connection, names: Names) -> frozenset[int]:
+    """The versions whose code works with the tables; empty if there are none, or Alembic made them."""
     table = names.table("schema_version")
     try:
         if not inspect(connection).has_table(names.bare("schema_version"), schema=names.schema):
-            return None
-        version: int | None = connection.scalar(text(f"SELECT max(version) FROM {table}"))
+            return frozenset()
+        return frozenset(connection.scalars(text(f"SELECT version FROM {table}")))
     except DBAPIError as error:
         if not is_denied(error):
             raise
@@ -113,13 +136,12 @@ def current_version(connection: Connection, names: Names) -> int | None:
             f"the database's user may not read {table}: have the tables' owner run what "
             "`postroom schema --grants ROLE` prints; creating and upgrading the tables is for the owner"
         ) from error
-    return version
 
 
 def _newer(version: int, names: Names) -> str:
     return (
         f"Postroom's tables are at version {version} ({names.table('schema_version')}), "
-        f"this Postroom knows versions up to {LATEST}: upgrade postroom"
+        f"and no longer work with this Postroom, which knows versions up to {LATEST}: upgrade postroom"
     )
 
 
@@ -128,7 +150,7 @@ def _run_steps(connection: Connection, names: Names, before: int) -> None:
     for version in range(before, LATEST):
         UPGRADES[version - 1](connection, names)
         if version + 1 < LATEST:
-            connection.exec_driver_sql(version_row(names, version + 1))
+            connection.exec_driver_sql(version_rows(names, version + 1))
 
 
 def _create(connection: Connection, names: Names, *, interrupted: bool) -> None:
@@ -147,7 +169,7 @@ def _create(connection: Connection, names: Names, *, interrupted: bool) -> None:
         for index in indexes_of(table):
             index.create(connection, checkfirst=is_there)  # looking for an index takes longer than creating it
         if table.name == names.bare("schema_version"):  # the first one
-            connection.exec_driver_sql(version_row(names, _BEGUN))
+            connection.exec_driver_sql(version_rows(names, BEGUN))
 
 
 def _refuse_incomplete(connection: Connection, names: Names, tables: MetaData, there: set[str]) -> None:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 VERSION = 4
 """The version of these tables. Whoever changes them raises it, and adds a step to `upgrades`."""
+COMPATIBLE_FROM = 4
+"""The oldest version whose code works with these tables, see `postroom.rules.schema_version`. It stays when a version
+only adds what older code need not know: tables, columns with a default, indexes. It becomes `VERSION` with anything
+else."""
 
 STORAGE = {
     "fillfactor": 45,
