@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Annotated
+
+import typer
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, print_text
@@ -11,23 +14,34 @@ from postroom.settings import Settings
 
 
 def init(
-    database: Database = None, schema: Schema = None, table_prefix: TablePrefix = None, as_json: Json = False
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Also make view, function, triggers, storage parameters and lanes anew."),
+    ] = False,
+    database: Database = None,
+    schema: Schema = None,
+    table_prefix: TablePrefix = None,
+    as_json: Json = False,
 ) -> None:
     """Create Postroom's tables, or upgrade them. Safe to run twice, and from several processes at once."""
-    from postroom.store.schema.migrations import upgrade
+    from postroom.store.schema import migrations
 
     settings = Settings.load(database=database, schema=schema, table_prefix=table_prefix)
     with closing(open_store(settings, create=True)) as store:
-        before, now = store.call(lambda connection: upgrade(connection, store.names))
+        before, now = store.call(lambda connection: migrations.upgrade(connection, store.names))
+        if repair:
+            store.call(lambda connection: migrations.repair(connection, store.names))
     if as_json:
         print_json({"before": before, "version": now})
     else:
-        print_text(_told(before, now))
+        print_text(_told(before, now, repaired=repair))
 
 
-def _told(before: int | None, now: int) -> str:
+def _told(before: int | None, now: int, *, repaired: bool = False) -> str:
     if before is None:
         return f"created version {now} of Postroom's tables"
+    if before == now and repaired:
+        return f"repaired what belongs to version {now} of Postroom's tables"
     if before == now:
         return f"already at version {now}: nothing to do"
     return f"upgraded Postroom's tables from version {before} to version {now}"
