@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from postroom import Admin, Ledger
+from postroom import Admin, Ledger, schema
 from postroom.admin import ALL
 from postroom.cli import main
-from postroom.doctor import CHECKS, as_json, examine
+from postroom.doctor import CHECKS, Verdict, as_json, examine
 from postroom.errors import InvalidSetting
 from postroom.rules.checks import database as database_rules
 from postroom.rules.checks import unfinished as unfinished_rules
@@ -135,6 +135,27 @@ def test_V_7_tables_of_another_version_or_of_none(clinic: Clinic) -> None:
     assert verdicts.pop("SCHEMA_VERSION") is FAIL
     assert verdicts.pop("TX_PREPARED") in (OK, SKIP)
     assert set(verdicts.values()) == {SKIP}
+
+
+def test_V_7_tables_that_alembic_made_are_incomplete_until_they_are_adopted(
+    fresh_database: FreshDatabase,
+) -> None:
+    url = fresh_database("postgresql")
+    engine = create_engine(resolve(url))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA postroom")
+        schema.metadata("postgresql").create_all(connection)
+    engine.dispose()
+
+    def found() -> dict[str, Verdict]:
+        return {one.code: one.verdict for one in examine(url, only=["SCHEMA_*"]) if one.verdict is not OK}
+
+    assert found() == {
+        **dict.fromkeys(("SCHEMA_VIEW", "SCHEMA_FUNCTION", "SCHEMA_LANES"), FAIL),
+        **dict.fromkeys(("SCHEMA_VERSION", "SCHEMA_STORAGE"), WARN),
+    }
+    assert main(["init", "--database", url]) == 0
+    assert found() == {}
 
 
 def test_V_7_messages_that_do_not_move(clinic: Clinic) -> None:
@@ -418,14 +439,14 @@ def test_V_7_a_check_that_gets_no_answer_ends_in_time_and_the_others_go_on(fresh
         run("ROLLBACK")
 
 
-def test_V_7_a_server_that_hangs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_V_7_a_server_that_hangs_is_left_alone() -> None:
     with closing(PostgreSQL()) as server:
         need(PostgreSQL, server)
         server.create_database("shop")
         Clinic(server.url("shop")).store.close()
         with server.hung():
-            report = examine(server.url("shop"), only=["DB_REACHABLE", "FLOW_DEAD", "SCHEMA_VERSION"], limit=1)
-        assert [one.verdict for one in report] == [FAIL, SKIP, SKIP] or report.verdict is FAIL
+            report = examine(server.url("shop"), only=["DB_REACHABLE", "FLOW_DEAD", "SCHEMA_VERSION"], limit=1.5)
+        assert [one.verdict for one in report] == [FAIL, SKIP, SKIP]
         assert sum(one.seconds for one in report) < 10
 
 

@@ -37,9 +37,10 @@ def doctor(  # noqa: PLR0913, PLR0917 - each option is a parameter
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Check tables, messages, settings, database and brokers, and say what mends what is wrong. Changes nothing.
+    """Check the running system, and say what mends it.
 
-    Run it with the relays' settings. Exits with 1 if a check fails.
+    Looks at tables, messages, settings, database and brokers, and changes nothing. Run it with the relays' settings.
+    Exits with 1 if a check fails.
     """
     from postroom.doctor import as_json as jsonable
     from postroom.doctor import examine

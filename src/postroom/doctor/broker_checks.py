@@ -81,7 +81,7 @@ def encryption(at: Surroundings) -> list[Finding]:
             raise NotChecked(seat.problem)
         return brokers.encryption(
             encrypted=one.encrypted,
-            has_password=one.url.password is not None,
+            has_password=one.has_secret,
             is_local=one.is_local,
             secure_scheme=one.secure_scheme,
         )

@@ -13,20 +13,21 @@ if TYPE_CHECKING:
 _LOGIN = re.compile(r"://([^/?#]*)@")
 _SECRET = re.compile(r"(?i)pass|secret|token|key$")
 HIDDEN = "***"
+LEAST = 4
+"""Characters of a secret. What is shorter occurs in ordinary words, and guards nothing."""
 
 
 class Redaction:
     """Replaces the secrets of these URLs wherever they occur."""
 
     def __init__(self, urls: Iterable[str]) -> None:
-        found = {secret for url in urls for secret in _secrets(url)}
-        self._secrets = sorted(found, key=len, reverse=True)
+        found = {secret for url in urls for secret in _secrets(url) if len(secret) >= LEAST}
+        each = "|".join(re.escape(secret) for secret in sorted(found, key=len, reverse=True))
+        self._secrets = re.compile(rf"(?<!\w)(?:{each})(?!\w)") if found else None
 
     def text(self, text: str) -> str:
         """The text in one line, without secrets."""
-        for secret in self._secrets:
-            text = text.replace(secret, HIDDEN)
-        return " ".join(text.split())
+        return " ".join((self._secrets.sub(HIDDEN, text) if self._secrets else text).split())
 
     def value(self, value: object) -> object:
         """A figure, or a list or table of them, without secrets."""

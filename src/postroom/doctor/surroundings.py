@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
+DATABASE = "database"
 BROKER_SHARE = 0.8
 """The share of a check's time that a broker gets to answer."""
 
@@ -90,8 +91,9 @@ class Surroundings:
 
     def give_up(self) -> None:
         """Break off what a check waits for. What it was finding out is not tried again."""
-        late = TimeoutError(f"no answer within {self.limit:g} s")
-        self._known |= dict.fromkeys(self._finding_out, late)
+        late = f"no answer within {self.limit:g} s"
+        for name in self._finding_out:
+            self._known[name] = DatabaseUnreachable(late) if name == DATABASE else TimeoutError(late)
         self._finding_out = []
         if self._store is not None:
             self._store.break_off()
@@ -144,7 +146,7 @@ class Surroundings:
 
     def answer(self) -> Answer:
         """How the database answered. Raises `DatabaseUnreachable` or `DriverMissing`."""
-        return self.once("database", self._first_answer)
+        return self.once(DATABASE, self._first_answer)
 
     def waiting(self) -> list[Waiting]:
         """The unsent messages of each queue."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from nats.js import JetStreamContext
 
+STREAM_SHARE = 0.25
+"""The share of the time for one question about a stream."""
 CLOSING = 0.5
 """Seconds for closing a connection."""
 
@@ -42,15 +44,30 @@ class NatsInspector(Inspector):
         began = time.monotonic()
         async with self._connected(timeout) as client:
             seconds = time.monotonic() - began
-            context = client.jetstream(timeout=timeout)
+            context = client.jetstream(timeout=timeout * STREAM_SHARE)
             return BrokerFacts(
                 seconds=seconds,
                 version=f"NATS {client._server_info.get('version', '')}",  # noqa: SLF001 - it has no other place for it
-                places=[await self._place(context, topic) for topic in topics],
+                places=await self._places(context, topics),
                 max_bytes=client.max_payload,
                 limit_name="max_payload",
                 deduplicates=True,
             )
+
+    @property
+    def has_secret(self) -> bool:
+        """A user without a password is a token."""
+        return self.url.user is not None
+
+    async def _places(self, context: JetStreamContext, topics: Sequence[str]) -> list[Place]:
+        places: list[Place] = []
+        for topic in topics:
+            try:
+                places.append(await self._place(context, topic))
+            except TimeoutError:  # as when the user may not ask: then it is the same for all
+                silent = "JetStream does not answer questions of this user"
+                return [*places, *(Place(one, unknown=silent) for one in topics[len(places) :])]
+        return places
 
     async def _place(self, context: JetStreamContext, topic: str) -> Place:
         expected = self._broker.options.stream
@@ -61,7 +78,9 @@ class NatsInspector(Inspector):
             return Place(topic, missing=f"there is no stream {expected or 'that accepts this subject'}")
         except nats.js.errors.ServiceUnavailableError:
             return Place(topic, missing="this server has no JetStream")
-        except (nats.errors.Error, TimeoutError) as error:
+        except TimeoutError:
+            raise
+        except nats.errors.Error as error:
             return Place(topic, unknown=f"its stream cannot be read: {str(error) or type(error).__name__}")
 
     @asynccontextmanager

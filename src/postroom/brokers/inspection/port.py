@@ -47,6 +47,11 @@ class Inspector:
         return all(host in LOCAL for host, _ in self.url.hosts)
 
     @property
+    def has_secret(self) -> bool:
+        """Whether the URL has a password."""
+        return self.url.password is not None
+
+    @property
     def secure_scheme(self) -> str:
         """The scheme for an encrypted connection to it."""
         return SECURE.get(self.url.scheme, self.url.scheme)
