@@ -29,6 +29,7 @@ from postroom.store.outbox.leases import Dead, Postponed, Sent
 from postroom.store.saga.saga_store import SagaStore
 from postroom.store.schema.grants import grant_statements
 from postroom.store.schema.purposes import Purpose
+from postroom.store.sql.dialect import DIALECTS
 from postroom.store.twophase.log import TwoPhaseLog
 from tests.acceptance.clinic import FAIL, OK, SKIP, WARN, Clinic
 from tests.contract import clock
@@ -171,8 +172,11 @@ def test_V_7_messages_that_do_not_move(clinic: Clinic) -> None:
     assert "18 min" in clinic.result("FLOW_OLDEST").evidence
     assert clinic.verdict("FLOW_LEASES") is OK
     clinic.claim()
+    clinic.add("orders", key="ada")
+    now = DIALECTS[clinic.names.dialect].now
+    clinic.execute(f"UPDATE {{lane}} SET owner = 'relay-2', leased_until = {now}")
     clock.advance(clinic.store, 600)
-    assert clinic.result("FLOW_LEASES").figures["stale"] == 1, "as a worker that crashed leaves it"
+    assert clinic.result("FLOW_LEASES").figures["stale"] == 2, "a message's and a lane's, as a crash leaves them"
 
 
 def test_V_7_dead_letters_and_what_they_hold_back(clinic: Clinic) -> None:
@@ -293,6 +297,10 @@ def test_V_7_a_mariadb_server_that_is_not_as_it_should_be(
         run(f"SELECT count(*) FROM {clinic.names.table('outbox_lane')}")
         monkeypatch.setattr(database_rules, "OLD_SNAPSHOT", 0.0)
         assert "KILL" in clinic.result("DB_SNAPSHOTS").remedy
+        assert clinic.verdict("DB_VACUUM") is OK
+        clinic.execute("UPDATE {lane} SET read_to = read_to + 1")
+        monkeypatch.setattr(database_rules, "MOST_HISTORY", 0)
+        assert clinic.verdict("DB_VACUUM") is WARN, "purge waits for the snapshot"
         run("COMMIT")
         run("XA START 'somebody', 'else', 7")
         run(f"UPDATE {clinic.names.table('outbox_lane')} SET read_to = 1")
@@ -498,7 +506,13 @@ def test_V_7_options_and_exit_codes(fresh_database: FreshDatabase, capsys: pytes
         code, out, _ = run("--list", "--json")
         assert (code, [one["code"] for one in json.loads(out)]) == (0, [check.code for check in CHECKS])
         assert "FLOW_DEAD" in run("--list", "--only", "FLOW_*")[1]
-        for arguments in (["--only", "NOTHING"], ["--skip", "X"], ["--broker", "ftp://x"], ["--timeout", "0"]):
+        for arguments in (
+            ["--only", "NOTHING"],
+            ["--skip", "X"],
+            ["--broker", "ftp://x"],
+            ["--broker-for", "x"],
+            ["--timeout", "0"],
+        ):
             code, out, err = run(*arguments)
             assert (code, out, err.startswith("postroom: ")) == (2, "", True)
         assert main(["doctor"]) == 2

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Annotated
 
 import typer
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
-from postroom.cli.output import counted, print_json, print_table, print_text, shown
+from postroom.cli.output import counted, on_terminal, print_json, print_table, print_text, shown
+from postroom.cli.relay_options import BrokerFor, brokers_of
 from postroom.rules.checks.findings import Verdict
 from postroom.store.schema.purposes import Purpose
 
 STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red", Verdict.SKIP: "dim"}
+LEAST_ROOM = 30
 TROUBLE = (Verdict.WARN, Verdict.FAIL)
 
 
@@ -19,6 +23,7 @@ def doctor(  # noqa: PLR0913, PLR0917 - each option is a parameter
     broker: Annotated[
         str | None, typer.Option(metavar="URL", help="The broker to look at. Default: POSTROOM_BROKER.")
     ] = None,
+    broker_for: BrokerFor = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="CODE", help="Run only this check; repeat it, or write BROKER_*.")
     ] = None,
@@ -51,6 +56,7 @@ def doctor(  # noqa: PLR0913, PLR0917 - each option is a parameter
     report = examine(
         database,
         broker,
+        brokers=brokers_of(broker_for),
         only=only or (),
         skip=skip or (),
         purposes=purposes or (Purpose.RELAY,),
@@ -61,21 +67,25 @@ def doctor(  # noqa: PLR0913, PLR0917 - each option is a parameter
     if as_json:
         print_json(jsonable(report))
     else:
-        width = max((len(result.code) for result in report), default=0)
+        indent = max((len(result.code) for result in report), default=0) + len("WARN  ") + 2
         for result in report:
             about = f"{result.subject}: " if result.subject else ""
-            _say(result.verdict, f"{result.verdict:<4}  {result.code:<{width}}  {about}{result.evidence}")
+            _say(result.verdict, f"{result.verdict:<4}  {result.code}", f"{about}{result.evidence}", indent)
             if result.verdict in TROUBLE:
-                _say(result.verdict, f"{'':<{width + 8}}→ {result.remedy}")
-                _say(result.verdict, f"{'':<{width + 8}}see {result.docs}")
+                _say(result.verdict, "", f"→ {result.remedy}", indent)
+                _say(result.verdict, "", f"see {result.docs}", indent)
         counts = ", ".join(f"{report.count(verdict)} {verdict}" for verdict in Verdict)
         print_text(f"\n{counted(len(report), 'result')}: {counts}")
     if report.failed(strict=strict):
         raise typer.Exit(1)
 
 
-def _say(verdict: Verdict, text: str) -> None:
-    print_text(shown(text), STYLES[verdict])
+def _say(verdict: Verdict, head: str, text: str, indent: int) -> None:
+    """Print a line; on a terminal, what does not fit goes below its beginning."""
+    room = max(LEAST_ROOM, get_terminal_size().columns - indent - 1) if on_terminal() else len(text) + 1
+    for line in wrap(shown(text), room, break_long_words=False, break_on_hyphens=False) or [""]:
+        print_text(f"{head:<{indent}}{line}", STYLES[verdict])
+        head = ""
 
 
 def _show_checks(only: list[str] | tuple[()], skip: list[str] | tuple[()], *, as_json: bool) -> None:

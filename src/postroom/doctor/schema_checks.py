@@ -12,14 +12,14 @@ from postroom.rules.ordering import LANES
 if TYPE_CHECKING:
     from postroom.doctor.surroundings import Surroundings
     from postroom.rules.checks.findings import Finding
+    from postroom.store.admin.inspection.tables import Version
 
 
 def version(at: Surroundings) -> Finding:
     """The version on record."""
-    from postroom.store.admin.inspection import tables
     from postroom.store.schema.migrations import LATEST
 
-    found = at.call(tables.version)
+    found = _found(at)
     return schema.version(found.number, LATEST, has_tables=found.has_tables)
 
 
@@ -27,7 +27,7 @@ def parts(at: Surroundings) -> Finding:
     """Tables, columns and indexes."""
     from postroom.store.admin.inspection import tables
 
-    if not at.call(tables.version).has_tables:
+    if not _found(at).has_tables:
         return skip("there are no tables: see SCHEMA_VERSION")
     return schema.tables(*at.call(tables.missing_parts))
 
@@ -36,7 +36,7 @@ def view(at: Surroundings) -> Finding:
     """The view `outbox_status`."""
     from postroom.store.admin.inspection import tables
 
-    if not at.call(tables.version).has_tables:
+    if not _found(at).has_tables:
         return skip("there are no tables: see SCHEMA_VERSION")
     return schema.view(at.call(tables.view_problem))
 
@@ -47,7 +47,7 @@ def function(at: Surroundings) -> Finding:
 
     if at.dialect != "postgresql":
         return skip("only PostgreSQL has the function add")
-    if not at.call(tables.version).has_tables:
+    if not _found(at).has_tables:
         return skip("there are no tables: see SCHEMA_VERSION")
     return schema.function(**at.call(tables.add_function_found)._asdict())
 
@@ -65,7 +65,7 @@ def storage(at: Surroundings) -> Finding:
 
     if at.dialect == "sqlite":
         return skip("SQLite has no storage parameters")
-    if not at.call(tables.version).has_tables:
+    if not _found(at).has_tables:
         return skip("there are no tables: see SCHEMA_VERSION")
     return schema.storage(*at.call(tables.storage), remedy=_STORAGE[at.dialect])
 
@@ -80,19 +80,24 @@ def guards(at: Surroundings) -> Finding:
     """Check constraints, or SQLite's triggers."""
     from postroom.store.admin.inspection import tables
 
-    if not at.call(tables.version).has_tables:
+    if not _found(at).has_tables:
         return skip("there are no tables: see SCHEMA_VERSION")
     return schema.guards(at.call(tables.missing_guards))
 
 
+def _found(at: Surroundings) -> Version:
+    from postroom.store.admin.inspection import tables
+
+    return at.once("version", lambda: at.call(tables.version))
+
+
 def privileges(at: Surroundings) -> Finding:
     """What the database's user lacks for what it is for."""
-    from postroom.store.admin.inspection import tables
     from postroom.store.schema.grants import missing_rights
 
     if at.dialect == "sqlite":
         return schema.no_privileges()
     lacking = {purpose.value: at.call(partial(missing_rights, purpose=purpose)) for purpose in at.purposes}
-    if not any(lacking.values()) and not at.call(tables.version).has_tables:
+    if not any(lacking.values()) and not _found(at).has_tables:
         return skip("there are no tables: see SCHEMA_VERSION")
     return schema.privileges(lacking)

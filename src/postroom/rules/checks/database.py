@@ -12,6 +12,8 @@ CROWDED, FULL = 0.8, 0.95
 OLD_SNAPSHOT, STALE_SNAPSHOT = 5 * MINUTE, HOUR
 MOST_DEAD = 100_000
 """Dead rows of the delivery table that a vacuum in good health does not let come together."""
+MOST_HISTORY = 1_000_000
+"""Transactions whose old rows InnoDB has not removed yet."""
 SLOT_BYTES = 1024**3
 """Log that a slot may keep."""
 
@@ -94,6 +96,15 @@ def vacuum(dead: int, live: int, last_seconds: float | None, *, is_on: bool) -> 
         remedy = "see DB_SNAPSHOTS for what holds vacuum up, then VACUUM the delivery table"
         return warn(evidence, remedy, **figures)
     return ok(evidence, **figures)
+
+
+def purge(length: int) -> Finding:
+    """Whether InnoDB removes old versions of rows."""
+    evidence = f"the history list has a length of {length:,}"
+    if length > MOST_HISTORY:
+        remedy = "see DB_SNAPSHOTS for the transaction that holds purge up, and end it"
+        return warn(f"{evidence}: reads walk over old versions of rows", remedy, history=length)
+    return ok(evidence, history=length)
 
 
 def postgresql_durability(*, fsync: bool, full_page_writes: bool, synchronous_commit: str) -> Finding:

@@ -50,6 +50,11 @@ def test_vacuum(dead: int, live: int, last: float | None, is_on: bool, verdict: 
     assert database.vacuum(dead, live, last, is_on=is_on).verdict is verdict
 
 
+def test_purge() -> None:
+    assert database.purge(10).verdict is OK
+    assert database.purge(2_000_000).verdict is WARN
+
+
 @pytest.mark.parametrize(
     ("fsync", "pages", "commit", "verdict"),
     [(True, True, "on", OK), (False, True, "on", FAIL), (True, False, "on", WARN), (True, True, "off", WARN)],

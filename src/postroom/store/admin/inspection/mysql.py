@@ -57,6 +57,10 @@ class MySQLServer(Server):
             ]
         )
 
+    def vacuum(self) -> Steps[Finding]:
+        found = yield Query("SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
+        return database.purge(int(found.rows[0][0]) if found.rows else 0)
+
     def prepared(self) -> Steps[Finding]:
         found = (yield Query("XA RECOVER")).rows
         [[now_ms]] = (yield Query(f"SELECT {self.dialect.now_ms}")).rows
