@@ -215,9 +215,8 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _environment(variables: Mapping[str, str]) -> list[Source]:
     """Settings from variables and the files that they name, weakest first. Warns about unknown POSTROOM variables."""
-    for variable in variables:
-        if variable.startswith(PREFIX) and variable not in _KNOWN and not _SERVICE.fullmatch(variable):
-            _warn_of(variable)
+    for variable in unknown_variables(variables):
+        _warn_of(variable)
     found: list[Source] = []
     for name, names in ENVIRONMENT.items():
         for variable in reversed(names):
@@ -226,6 +225,15 @@ def _environment(variables: Mapping[str, str]) -> list[Source]:
             elif f"{variable}_FILE" in variables:
                 found.append((f"file of {variable}_FILE", {name: _secret(variable, variables[f"{variable}_FILE"])}))
     return found
+
+
+def unknown_variables(variables: Mapping[str, str]) -> list[str]:
+    """The variables that look like settings, but are none."""
+    return [
+        variable
+        for variable in variables
+        if variable.startswith(PREFIX) and variable not in _KNOWN and not _SERVICE.fullmatch(variable)
+    ]
 
 
 def _is_service(variable: str, value: str) -> bool:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from postroom import errors
 from postroom.cli.app import app
+from postroom.doctor import CHECKS
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import OutcomeCode, State, Transition
@@ -157,3 +158,20 @@ def test_every_command_and_option_is_listed() -> None:
             assert f"`{f'{name} {part}'.strip()}`" in page
             for option in (option for parameter in leaf.params for option in parameter.opts):
                 assert option in page, f"{name} {option}"
+
+
+def test_V_7_every_check_of_the_doctor_is_listed_and_leads_to_a_symptom_that_names_it() -> None:
+    listed = re.findall(r"^\| `([A-Z_]+)` \|", (DOCS / "guide" / "doctor.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [code for code in listed if "_" in code] == [check.code for check in CHECKS]
+    symptoms = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    named: dict[str, str] = {}
+    for section in symptoms:
+        title, _, rest = section.partition("\n")
+        anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        codes = re.findall(r"`([A-Z_]+)`", rest.partition("**Checks:**")[2].partition("\n\n")[0])
+        assert codes, f"{title} has no check"
+        named |= dict.fromkeys(codes, f"docs/guide/troubleshooting.md#{anchor}")
+    assert named == {check.code: check.docs for check in CHECKS}
+    production = (DOCS / "guide" / "production.md").read_text(encoding="utf-8")
+    known = {check.code for check in CHECKS}
+    assert {word for word in re.findall(r"`([A-Z]+_[A-Z_]+)`", production) if not word.startswith("POSTROOM")} <= known

@@ -75,8 +75,8 @@ class HttpBroker:
     capabilities = Capabilities()  # concurrent requests may overtake each other
 
     def __init__(self, url: str) -> None:
-        rest, options = _split(url)
-        self._url, self._options = urls.parse(f"{url.partition('?')[0]}?{urlencode(options)}", PORTS, HttpOptions)
+        rest, _ = _split(url)
+        self._url, self._options = parsed(url)
         if len(self._url.hosts) > 1 or self._options.declare:
             raise InvalidSetting(f"{self._url.name}: give one host; there is nothing to declare")
         self.name = self._url.name
@@ -224,6 +224,12 @@ class HttpBroker:
             made = (signatures.signature(key, name, now, content) for key in keys)
             signed[signatures.ATTRIBUTES_SIGNATURE] = " ".join(made)
         return signed
+
+
+def parsed(url: str) -> tuple[urls.BrokerUrl, HttpOptions]:
+    """The URL without the receiver's part of the query. Raises `InvalidSetting`."""
+    _, options = _split(url)
+    return urls.parse(f"{url.partition('?')[0]}?{urlencode(options)}", PORTS, HttpOptions)
 
 
 def _split(url: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

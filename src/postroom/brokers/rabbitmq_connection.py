@@ -102,6 +102,8 @@ class RabbitConnection:
         self._tag = 0
         self._unconfirmed: dict[int, tuple[Batch, Outgoing]] = {}
         self._by_id: dict[str | None, tuple[Batch, Outgoing]] = {}
+        self.version = ""
+        """The server's own, once it has told it."""
         self.frame_max = CHUNK
         """The largest frame, in bytes. A message's properties and headers are one frame; its payload may be many."""
         self.lost: str | None = None
@@ -127,7 +129,8 @@ class RabbitConnection:
 
     async def _log_in(self, user: str, password: str, vhost: str) -> None:
         self._writer.write(header.ProtocolHeader().marshal())
-        await self._answered(commands.Connection.Start)
+        start = await self._answered(commands.Connection.Start)
+        self.version = str(dict(start.server_properties or {}).get("version", ""))
         properties: Any = {"product": "postroom", "capabilities": CAPABILITIES}
         secret = f"\0{user}\0{password}"
         tune = await self._ask(
@@ -149,6 +152,12 @@ class RabbitConnection:
                 raise
             await self._ask(commands.Channel.Open(), DECLARING, commands.Channel.OpenOk)
             await self._ask(declaration, DECLARING, answer)
+        await self._ask(commands.Channel.Close(200, "", 0, 0), DECLARING, commands.Channel.CloseOk)
+
+    async def look(self, question: Frame, answer: type[Frame]) -> None:
+        """Ask on a channel of its own, which is gone if the server refuses. Raises `Closed` with the server's code."""
+        await self._ask(commands.Channel.Open(), DECLARING, commands.Channel.OpenOk)
+        await self._ask(question, DECLARING, answer)
         await self._ask(commands.Channel.Close(200, "", 0, 0), DECLARING, commands.Channel.CloseOk)
 
     async def send(self, outgoing: Sequence[Outgoing], batch: Batch) -> None:

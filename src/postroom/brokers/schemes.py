@@ -1,4 +1,4 @@
-"""URL schemes: which publisher and which source serve each kind of broker.
+"""URL schemes: which publisher, source and inspector serve each kind of broker.
 
 They are imported on first use, because each needs a client library.
 """
@@ -10,17 +10,34 @@ from typing import Any, NamedTuple
 
 
 class Client(NamedTuple):
-    """Where a broker's publisher and source are defined, as ``module:class``."""
+    """Where a broker's publisher, inspector and source are defined, as ``module:class``."""
 
     publisher: str
+    inspector: str
     source: str | None = None
 
 
-_KAFKA = Client("postroom.brokers.kafka:KafkaBroker", "postroom.sources.kafka:KafkaSource")
-_NATS = Client("postroom.brokers.nats:NatsBroker", "postroom.sources.nats:NatsSource")
-_RABBITMQ = Client("postroom.brokers.rabbitmq:RabbitBroker", "postroom.sources.rabbitmq:RabbitSource")
-_REDIS = Client("postroom.brokers.redis:RedisBroker", "postroom.sources.redis:RedisSource")
-_WEBHOOK = Client("postroom.brokers.http:HttpBroker")
+_KAFKA = Client(
+    "postroom.brokers.kafka:KafkaBroker",
+    "postroom.brokers.inspection.kafka:KafkaInspector",
+    "postroom.sources.kafka:KafkaSource",
+)
+_NATS = Client(
+    "postroom.brokers.nats:NatsBroker",
+    "postroom.brokers.inspection.nats:NatsInspector",
+    "postroom.sources.nats:NatsSource",
+)
+_RABBITMQ = Client(
+    "postroom.brokers.rabbitmq:RabbitBroker",
+    "postroom.brokers.inspection.rabbitmq:RabbitInspector",
+    "postroom.sources.rabbitmq:RabbitSource",
+)
+_REDIS = Client(
+    "postroom.brokers.redis:RedisBroker",
+    "postroom.brokers.inspection.redis:RedisInspector",
+    "postroom.sources.redis:RedisSource",
+)
+_WEBHOOK = Client("postroom.brokers.http:HttpBroker", "postroom.brokers.inspection.http:HttpInspector")
 CLIENTS = {
     "amqp": _RABBITMQ,
     "amqps": _RABBITMQ,

@@ -46,6 +46,7 @@ from postroom.cli.relay_options import (
     SagaConcurrency,
     UntilEmpty,
     WorkerName,
+    brokers_of,
 )
 from postroom.cli.signals import stop_on_signals
 from postroom.compose.brokers import check_default
@@ -118,7 +119,7 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     It runs until SIGTERM or Ctrl-C; a second signal stops it at once.
     """
     given = {name: value for name, value in locals().items() if name in Settings.__struct_fields__}
-    given["brokers"] = _brokers(broker_for)
+    given["brokers"] = brokers_of(broker_for)
     mode = _mode(once=once, until_empty=until_empty)
     settings = _settings(given)
     if not settings.enabled:
@@ -217,19 +218,6 @@ def _ports(settings: Settings, processes: int) -> range | None:
             f"and there is none above {MOST_PORT}: give a lower one"
         )
     return ports
-
-
-def _brokers(given: list[str] | None) -> dict[str, str] | None:
-    """The patterns and URLs of `--broker-for`."""
-    if not given:
-        return None
-    brokers: dict[str, str] = {}
-    for one in given:
-        pattern, _, url = one.partition("=")
-        if not pattern or not url:
-            raise typer.BadParameter("--broker-for takes PATTERN=URL, as in 'payments.*=kafka://host'")
-        brokers[pattern] = url
-    return brokers
 
 
 def _flags(given: dict[str, Any]) -> list[str]:

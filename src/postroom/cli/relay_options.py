@@ -71,3 +71,16 @@ CleanupEvery = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", help="Clean up this often, as `postroom cleanup` does (never)."),
 ]
+
+
+def brokers_of(given: list[str] | None) -> dict[str, str] | None:
+    """The patterns and URLs of `--broker-for`."""
+    if not given:
+        return None
+    brokers: dict[str, str] = {}
+    for one in given:
+        pattern, _, url = one.partition("=")
+        if not pattern or not url:
+            raise typer.BadParameter("--broker-for takes PATTERN=URL, as in 'payments.*=kafka://host'")
+        brokers[pattern] = url
+    return brokers

@@ -57,15 +57,16 @@ class HeldTargets(Operations):
         return (yield from self._held(" AND d.queue = :queue", {"queue": self.queue}))
 
     def _held(self, where: str, params: dict[str, str]) -> Steps[list[HeldTarget]]:
+        since = self.dialect.readable("d.failed_at")
         found = yield Query(
-            f"SELECT d.queue, m.topic, count(*), min(d.failed_at), max(d.error_message) FROM {self.delivery} d "
+            f"SELECT d.queue, m.topic, count(*), min({since}), max(d.error_message) FROM {self.delivery} d "
             f"JOIN {self.outbox} m ON m.position = d.position WHERE {HELD_BACK}{where} "
             f"GROUP BY d.queue, m.topic ORDER BY 3 DESC, 1, 2 LIMIT {MOST_TARGETS}",
             params,
         )
         return [
-            HeldTarget(queue, topic, waiting, self.dialect.read_moment(since), reason)
-            for queue, topic, waiting, since, reason in found.rows
+            HeldTarget(queue, topic, waiting, self.dialect.read_moment(first), reason)
+            for queue, topic, waiting, first, reason in found.rows
         ]
 
     def free(self, topics: Sequence[str], begin: Place = BEGINNING, most: int = CHUNK) -> Steps[FreedBatch]:

@@ -182,7 +182,7 @@ def _may(connection: Connection, names: Names, right: Right) -> bool:
 
 def _first_column(names: Names, table: str) -> tuple[str, ...]:
     columns = {one.name: one.columns.keys() for one in metadata(names).tables.values()}
-    return (str(columns[names.bare(table)][0]),)
+    return (str(columns[names.bare(table)][0]) if names.bare(table) in columns else "position",)  # the view's first
 
 
 def _merged(rights: Iterable[Right]) -> list[Right]:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.schema import CreateTable
 
 from postroom.errors import PrivilegeMissing, SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
+from postroom.rules.ordering import LANES
 from postroom.rules.schema_version import BEGUN, Fit, fit
 from postroom.store.schema.ddl import completing_statements, indexes_of, schema_statements, version_rows
 from postroom.store.schema.tables import COMPATIBLE_FROM, VERSION, metadata
@@ -49,6 +50,26 @@ def upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
     """
     with _EXCLUSIVELY[names.dialect](connection):
         return _upgrade(connection, names)
+
+
+def repair(connection: Connection, names: Names) -> None:
+    """Make view, function, triggers, storage parameters and lanes anew, on tables of the newest version.
+
+    The connection must not be in a transaction. Like `upgrade`, in one transaction where the database has it. Raises
+    `SchemaError` if the tables are missing or of another version.
+    """
+    with _EXCLUSIVELY[names.dialect](connection):
+        check(connection, names)
+        table = names.table("outbox_lane")
+        queues = [queue for [queue] in connection.execute(text(f"SELECT DISTINCT queue FROM {table}"))]
+        for statement in completing_statements(names):
+            connection.exec_driver_sql(statement)
+        for queue in queues:
+            there = connection.execute(text(f"SELECT lane FROM {table} WHERE queue = :queue"), {"queue": queue})
+            for lane in sorted({*range(LANES)} - {number for [number] in there}):
+                connection.execute(
+                    text(f"INSERT INTO {table} (queue, lane) VALUES (:queue, :lane)"), {"queue": queue, "lane": lane}
+                )
 
 
 def upgrade_within(connection: Connection, names: Names) -> tuple[int | None, int]:

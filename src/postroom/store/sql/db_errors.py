@@ -23,7 +23,7 @@ _TIMEOUT = {"57014", 1969, 3024}
 _REFUSED = {"54000", 1153, 1301, 1406}
 """A value exceeds a limit of the server: on MySQL, `max_allowed_packet`."""
 _NO_SUCH_TABLE = {"42P01", "3F000", 1146}
-_DENIED = {"42501", 1044, 1142, 1143, 1370}
+_DENIED = {"42501", 1044, 1142, 1143, 1227, 1370}
 _DUPLICATE_ENTRY = {"23505", 1062}
 _CANNOT_WRITE = {"53100", "25006", 1021, 1290, 1836}
 """The disk is full, or the server is read-only, for instance because another one has taken over."""

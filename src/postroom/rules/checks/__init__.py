@@ -1,0 +1,1 @@
+"""What `postroom doctor` makes of the facts: each function takes facts and returns a finding."""

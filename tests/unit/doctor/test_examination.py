@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from postroom import schema
+from postroom.doctor import CHECKS, Check, Verdict, examination, examine, select
+from postroom.doctor.surroundings import Surroundings
+from postroom.errors import InvalidSetting
+from postroom.rules.checks.findings import Finding, ok
+from postroom.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    schema.create(url)
+    return url
+
+
+def broken(at: Surroundings) -> Finding:
+    raise KeyError("p4ss")
+
+
+def test_a_check_that_raises_or_hangs_is_reported_and_the_others_run(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+
+    def silent(at: Surroundings) -> Finding:
+        at.once("silence", never.wait)
+        return ok("at last")
+
+    checks = (
+        Check("X_BROKEN", "?", "a", broken),
+        Check("X_SILENT", "?", "a", silent),
+        Check("X_SILENT_TOO", "?", "a", silent),
+        Check("X_SOUND", "?", "a", lambda at: at.read(at.server.writable())),
+    )
+    monkeypatch.setattr(examination, "CHECKS", checks)
+    report = examine(url, broker="redis://:p4ss@127.0.0.1:1", limit=0.5)
+    never.set()
+    assert [(one.code, one.verdict) for one in report] == [
+        ("X_BROKEN", Verdict.FAIL),
+        ("X_SILENT", Verdict.FAIL),
+        ("X_SILENT_TOO", Verdict.FAIL),
+        ("X_SOUND", Verdict.OK),
+    ]
+    assert report.results[0].evidence == "the check itself failed: KeyError: '***'"
+    assert report.results[1].evidence == "no answer within 0.5 s"
+    assert report.results[2].seconds < 0.4, "what got no answer once is not asked again"
+    assert (report.verdict, report.failed(), len(report)) == (Verdict.FAIL, True, 4)
+
+
+def test_codes_are_stable_names_and_select_checks() -> None:
+    codes = [check.code for check in CHECKS]
+    assert len(set(codes)) == len(codes)
+    assert {check.group for check in CHECKS} == {"db", "schema", "flow", "settings", "broker", "saga", "tx"}
+    assert [check.code for check in select(["saga_*"], ["SAGA_PARKED"])] == ["SAGA_STRANDED"]
+    assert select() == list(CHECKS)
+    with pytest.raises(InvalidSetting, match="no check 'NONE'"):
+        select(skip=["NONE"])
+
+
+def test_facts_are_found_out_once_and_so_are_errors() -> None:
+    at = Surroundings(Settings(database="sqlite://"), [], 1)
+    calls: list[int] = []
+
+    def fail() -> int:
+        calls.append(1)
+        raise ValueError("no")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            at.once("a", fail)
+    assert len(calls) == 1
+    assert [at.once("b", lambda: 7), at.once("b", lambda: 8)] == [7, 7]
+    at.close()
