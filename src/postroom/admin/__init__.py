@@ -18,6 +18,7 @@ from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.admin.saga_details import NextStep, SagaDetails, SagaStep
 from postroom.admin.saga_results import RefusedSaga, SagaActResult, SagaFork, SagaRef, SagaTotal
 from postroom.admin.transaction_steps import TransactionDetails
+from postroom.rules.bounded import BoundedCount
 from postroom.rules.lifecycle import State
 from postroom.rules.saga_plan import Direction, Kind, PlannedStep, StepOutcome
 from postroom.rules.saga_state import SagaState
@@ -29,6 +30,7 @@ from postroom.store.admin.dead_letters import DeadLetter
 from postroom.store.admin.expired_leases import Released
 from postroom.store.admin.message_list import ListedMessage
 from postroom.store.admin.message_lookup import Blocker, Receipt
+from postroom.store.admin.overview import Overview, QueueOverview, SagaOverview
 from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.saga_lookup import PendingEvent
 from postroom.store.admin.sagas import ListedSaga, SagaCount
@@ -46,6 +48,7 @@ __all__ = [
     "AsyncAdmin",
     "AuditEntry",
     "Blocker",
+    "BoundedCount",
     "Cleaned",
     "Count",
     "DeadLetter",
@@ -61,10 +64,12 @@ __all__ = [
     "ListedTransaction",
     "MessageDetails",
     "NextStep",
+    "Overview",
     "Page",
     "PendingEvent",
     "PlannedStep",
     "Progress",
+    "QueueOverview",
     "QueueStatus",
     "Receipt",
     "RecoveryDelivery",
@@ -77,6 +82,7 @@ __all__ = [
     "SagaDetails",
     "SagaFilter",
     "SagaFork",
+    "SagaOverview",
     "SagaRef",
     "SagaState",
     "SagaStep",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.observing import Observing
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_store
 from postroom.errors import UnusableConnection
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(Observing):
     """Looks at messages and acts on them, over all queues of one database. The commands do the same.
 
     ``database`` is a URL. It, and all other settings, which may be given by name, default to the settings in force;
@@ -57,6 +58,7 @@ class Admin:
         in_force = Settings.load(database=database, **settings)
         self._store = open_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
+        super().__init__(self._steps.observing)
         self._checked = False
         self._closed = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.async_observing import AsyncObserving
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_async_store
 from postroom.errors import UnusableConnection
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncObserving):
     """`Admin` for async code: the same methods, awaited, with the same contracts.
 
     ``progress`` may be called from another thread.
@@ -51,6 +52,7 @@ class AsyncAdmin:
         in_force = Settings.load(database=database, **settings)
         self._store = open_async_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
+        super().__init__(self._steps.observing)
         self._checked = False
         self._closed = False
 

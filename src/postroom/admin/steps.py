@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from postroom.admin.details import MessageDetails, details_of
+from postroom.admin.observing_steps import ObservingSteps
 from postroom.admin.pages import one_more, page_of
 from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.admin.saga_steps import SagaSteps
@@ -49,6 +50,7 @@ class AdminSteps:
         self._unsent = Cancellation(names, order)
         self.sagas = SagaSteps(names)
         self.transactions = TransactionSteps(names)
+        self.observing = ObservingSteps(names, order)
 
     def status(self) -> Steps[Status]:
         return (yield from self._status.status())
