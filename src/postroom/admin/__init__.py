@@ -13,12 +13,14 @@
 from postroom.admin.admin import Admin
 from postroom.admin.async_admin import AsyncAdmin
 from postroom.admin.details import Delivery, Lease, MessageDetails, Why
+from postroom.admin.flow import Flow, FlowBucket
 from postroom.admin.jsonable import as_json
 from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.admin.saga_details import NextStep, SagaDetails, SagaStep
 from postroom.admin.saga_results import RefusedSaga, SagaActResult, SagaFork, SagaRef, SagaTotal
 from postroom.admin.transaction_steps import TransactionDetails
 from postroom.rules.bounded import BoundedCount
+from postroom.rules.flow import FlowKind
 from postroom.rules.lifecycle import State
 from postroom.rules.saga_plan import Direction, Kind, PlannedStep, StepOutcome
 from postroom.rules.saga_state import SagaState
@@ -56,6 +58,9 @@ __all__ = [
     "Delivery",
     "Direction",
     "Filter",
+    "Flow",
+    "FlowBucket",
+    "FlowKind",
     "HeldTarget",
     "Kind",
     "Lease",

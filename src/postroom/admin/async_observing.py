@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from postroom.admin.flow import Flow
     from postroom.admin.observing_steps import ObservingSteps
     from postroom.store.admin.overview import Overview
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
+LAST_HOUR = timedelta(hours=1)
 
 
 class AsyncObserving:
@@ -25,3 +30,13 @@ class AsyncObserving:
     async def overview(self) -> Overview:
         """`Admin.overview`."""
         return await self._run(self._observing.overview())
+
+    async def flow(
+        self,
+        *,
+        since: datetime | timedelta = LAST_HOUR,
+        minutes: int | None = None,
+        queue: str | None = None,
+    ) -> Flow:
+        """`Admin.flow`."""
+        return await self._run(self._observing.flow(since, minutes, queue))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from postroom.admin.flow import Flow
     from postroom.admin.observing_steps import ObservingSteps
     from postroom.store.admin.overview import Overview
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
+LAST_HOUR = timedelta(hours=1)
 
 
 class Observing:
@@ -28,3 +33,17 @@ class Observing:
         It reads the beginning of indexes, so it suits a page that is loaded again and again.
         """
         return self._run(self._observing.overview())
+
+    def flow(
+        self,
+        *,
+        since: datetime | timedelta = LAST_HOUR,
+        minutes: int | None = None,
+        queue: str | None = None,
+    ) -> Flow:
+        """What went through since a moment, or in the last hour or other span: sent, retried, dead, handled and so on.
+
+        In buckets of ``minutes``; without it, the width is chosen so that there are at most 120. Relays and consumers
+        write their counters every 10 seconds, and `cleanup` keeps them for 14 days. Raises `InvalidSetting`.
+        """
+        return self._run(self._observing.flow(since, minutes, queue))

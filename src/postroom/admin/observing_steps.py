@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postroom.admin.flow import Flow, chosen_span, flow_of
 from postroom.store.admin.overview import Overview, OverviewReader
+from postroom.store.outbox import flow as stored_flow
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from postroom.rules.ordering import Order
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
@@ -22,3 +26,10 @@ class ObservingSteps:
 
     def overview(self) -> Steps[Overview]:
         return (yield from self._overview.overview())
+
+    def flow(self, since: datetime | timedelta, minutes: int | None, queue: str | None) -> Steps[Flow]:
+        now = yield from self._overview.clock()
+        first, width = chosen_span(since, minutes, now)
+        table = stored_flow.Flow(self._names)
+        counts = yield from table.by_minute(first, width, queue)
+        return flow_of(counts, first, width, now, queue, (yield from table.queues_since(first)))

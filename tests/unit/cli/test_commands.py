@@ -26,8 +26,8 @@ def add(topic: str, payload: object = None, **fields: str) -> None:
 
 
 def test_init_says_what_it_did(postroom: Command) -> None:
-    assert postroom("init", *DATABASE) == (0, "created version 4 of Postroom's tables\n", "")
-    assert postroom("init", *DATABASE) == (0, "already at version 4: nothing to do\n", "")
+    assert postroom("init", *DATABASE) == (0, "created version 5 of Postroom's tables\n", "")
+    assert postroom("init", *DATABASE) == (0, "already at version 5: nothing to do\n", "")
     assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 4, "version": 4}
 
 
@@ -176,4 +176,4 @@ def test_schema_as_json_is_the_list_of_statements(postroom: Command) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         for statement in statements:
             connection.execute(statement)
-        assert connection.execute("SELECT version FROM postroom_schema_version").fetchall() == [(4,)]
+        assert connection.execute("SELECT version FROM postroom_schema_version").fetchall() == [(5,)]

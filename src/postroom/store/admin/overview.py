@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from postroom.store.sql.names import Names
 
+NONE = BoundedCount()
 MOST = 10_000
 """Counts stop here."""
 MOST_QUEUES = 200
@@ -39,12 +40,12 @@ class QueueOverview:
     """One queue: how much waits in it, and who works on it."""
 
     queue: str
-    pending: BoundedCount = BoundedCount()
+    pending: BoundedCount = NONE
     """Due, or being sent."""
-    waiting: BoundedCount = BoundedCount()
+    waiting: BoundedCount = NONE
     """Scheduled, or waiting for their next attempt."""
-    dead: BoundedCount = BoundedCount()
-    held_keys: BoundedCount = BoundedCount()
+    dead: BoundedCount = NONE
+    held_keys: BoundedCount = NONE
     """Keys with a failed or, under `hold`, dead message, which holds back those behind it."""
     oldest_pending_seconds: float = 0.0
     """For how long the oldest message that nothing holds back has waited."""
@@ -176,7 +177,7 @@ class OverviewReader(SkipScan):
             pending=BoundedCount.of(counts[Stored.READY], self._most),
             waiting=BoundedCount.of(counts[Stored.SCHEDULED] + counts[Stored.RETRY], self._most),
             dead=BoundedCount.of(counts[Stored.DEAD], self._most),
-            held_keys=(yield from self._held_keys(queue)) if failed else BoundedCount(),
+            held_keys=(yield from self._held_keys(queue)) if failed else NONE,
             oldest_pending_seconds=(yield from self._backlog.oldest(queue)) if any(counts.values()) else 0.0,
             workers=len(alive),
             workers_down=sum(1 for worker in alive if worker.broker_down),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.saga_plan import SagaOutcome
 from postroom.rules.twophase_ids import transaction_id
+from postroom.store.outbox.flow import Flow
 from postroom.store.sql.dialect import listed, text, whole_numbers
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 DAY = 86_400.0
+FLOW_KEPT_MINUTES = 14 * 1440
+"""For how long the counters of what went through are kept."""
 
 
 def clean(
@@ -38,6 +41,7 @@ def clean(
     marks = yield from retention.remove_marks(inbox_days * DAY, batch, progress)
     entries = yield from retention.remove_expired(batch, progress)
     transactions = yield from retention.remove_transactions(days * DAY, batch, progress)
+    yield from retention.remove_flow(FLOW_KEPT_MINUTES, batch)
     return Cleaned(messages, marks, entries, transactions)
 
 
@@ -107,6 +111,20 @@ class Retention(Operations):
             after = ids[-1] if len(ids) == batch else None
         return removed
 
+    def remove_flow(self, minutes: int, batch: int = BATCH) -> Steps[None]:
+        """Remove counters that are older than this many minutes, a few minutes at a time."""
+        table = self.tables["flow"]
+        until = (yield from Flow(self.names).minute()) - minutes
+        while True:
+            found = yield Query(
+                f"SELECT minute FROM {table} WHERE minute < :until ORDER BY minute LIMIT :batch",
+                {"until": until, "batch": batch},
+            )
+            if not found.rows:
+                return
+            last = int(found.rows[-1][0])
+            yield from self.statement(f"DELETE FROM {table} WHERE minute <= :last", {"last": last})
+
     def _remove_all(self, kept: _Kept, batch: int, progress: Progress | None) -> Steps[int]:
         """Group by group, each in batches along the primary key."""
         removed = 0
@@ -131,8 +149,8 @@ class Retention(Operations):
         settled = [position for [position] in found.rows]
         if settled:
             positions = whole_numbers(sorted({*settled} - (yield from self._remove_sagas(settled))))
-            yield Query(f"DELETE FROM {self.outbox} WHERE position IN ({positions})")
-            yield Query(f"DELETE FROM {self.receipt} WHERE position IN ({positions})")
+            for table in (self.tables["attempt"], self.outbox, self.receipt):
+                yield Query(f"DELETE FROM {table} WHERE position IN ({positions})")
         return settled
 
     def _remove_sagas(self, positions: Sequence[int]) -> Steps[set[int]]:
