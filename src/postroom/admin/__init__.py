@@ -28,6 +28,7 @@ from postroom.rules.twophase_plan import Decision
 from postroom.rules.twophase_state import TransactionState
 from postroom.rules.why_not_sent import WhyNotSent
 from postroom.store.admin.audit import AuditEntry
+from postroom.store.admin.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
 from postroom.store.admin.dead_letters import DeadLetter
 from postroom.store.admin.expired_leases import Released
 from postroom.store.admin.message_list import ListedMessage
@@ -54,6 +55,8 @@ __all__ = [
     "Cleaned",
     "Count",
     "DeadLetter",
+    "DeadLetterGroup",
+    "DeadLetterGroups",
     "Decision",
     "Delivery",
     "Direction",

@@ -10,11 +10,13 @@ from postroom.compose.databases import open_store
 from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
+from postroom.store.admin.message_list import Wanted
 from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from datetime import datetime
     from types import TracebackType
     from uuid import UUID
 
@@ -78,22 +80,33 @@ class Admin(Observing):
         """Topics that took no messages when last tried: how many messages wait for each, since when, and why."""
         return self._run(self._steps.held_targets())
 
-    def messages(
+    def messages(  # noqa: PLR0913 - all are optional, and come by name
         self,
         *,
         status: State | str | None = None,
         queue: str | None = None,
         topic: str | None = None,
         key: Key | None = None,
+        type: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        payload: str | None = None,
         limit: int = 50,
         before: int | None = None,
     ) -> Page[ListedMessage]:
         """Messages that match all that is given, newest first, without payloads.
 
-        ``before`` is the `next` of the page before. No index helps with ``topic`` and ``key``: the database reads
-        backwards until the page is full.
+        ``since`` (included) and ``until`` (not included) look at when a message was added; ``error`` is a text in the
+        code or message of its last error, in any case; ``payload`` a text in its payload, as UTF-8, in this case.
+        ``before`` is the `next` of the page before.
+
+        No index helps with topic, key, type, error and payload: the database reads backwards until the page is full, or
+        until it has looked at some thousands of rows. Such a page may be empty and still have a `next`, and `looked_at`
+        says how many it looked at.
         """
-        return self._run(self._steps.messages(status, queue, topic, key, limit, before))
+        wanted = Wanted(None, queue, topic, key, type, since, until, error, payload)
+        return self._run(self._steps.messages(status, wanted, limit, before))
 
     def message(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
         """Everything about a message, why it has not left yet, and what was done to it.

@@ -10,11 +10,13 @@ from postroom.compose.databases import open_async_store
 from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
+from postroom.store.admin.message_list import Wanted
 from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from datetime import datetime
     from types import TracebackType
     from uuid import UUID
 
@@ -68,18 +70,24 @@ class AsyncAdmin(AsyncObserving):
         """`Admin.held_targets`."""
         return await self._run(self._steps.held_targets())
 
-    async def messages(
+    async def messages(  # noqa: PLR0913 - all are optional, and come by name
         self,
         *,
         status: State | str | None = None,
         queue: str | None = None,
         topic: str | None = None,
         key: Key | None = None,
+        type: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        payload: str | None = None,
         limit: int = 50,
         before: int | None = None,
     ) -> Page[ListedMessage]:
         """`Admin.messages`."""
-        return await self._run(self._steps.messages(status, queue, topic, key, limit, before))
+        wanted = Wanted(None, queue, topic, key, type, since, until, error, payload)
+        return await self._run(self._steps.messages(status, wanted, limit, before))
 
     async def message(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
         """`Admin.message`."""

@@ -6,12 +6,17 @@ from abc import abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from postroom.store.admin.dead_letter_groups import MOST
+from postroom.store.admin.selection import ALL
+
 if TYPE_CHECKING:
     from datetime import datetime
 
     from postroom.admin.flow import Flow
     from postroom.admin.observing_steps import ObservingSteps
+    from postroom.store.admin.dead_letter_groups import DeadLetterGroups
     from postroom.store.admin.overview import Overview
+    from postroom.store.admin.selection import Filter
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
@@ -40,3 +45,7 @@ class AsyncObserving:
     ) -> Flow:
         """`Admin.flow`."""
         return await self._run(self._observing.flow(since, minutes, queue))
+
+    async def dead_letter_groups(self, which: Filter = ALL, *, most: int = MOST) -> DeadLetterGroups:
+        """`Admin.dead_letter_groups`."""
+        return await self._run(self._observing.dead_letter_groups(which, most))

@@ -6,12 +6,17 @@ from abc import abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from postroom.store.admin.dead_letter_groups import MOST
+from postroom.store.admin.selection import ALL
+
 if TYPE_CHECKING:
     from datetime import datetime
 
     from postroom.admin.flow import Flow
     from postroom.admin.observing_steps import ObservingSteps
+    from postroom.store.admin.dead_letter_groups import DeadLetterGroups
     from postroom.store.admin.overview import Overview
+    from postroom.store.admin.selection import Filter
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
@@ -47,3 +52,11 @@ class Observing:
         write their counters every 10 seconds, and `cleanup` keeps them for 14 days. Raises `InvalidSetting`.
         """
         return self._run(self._observing.flow(since, minutes, queue))
+
+    def dead_letter_groups(self, which: Filter = ALL, *, most: int = MOST) -> DeadLetterGroups:
+        """Dead letters by queue, topic and error, where errors that differ only in ids and numbers are one.
+
+        The newest ``most`` of them are grouped; `more` says whether there are others. A group's `filter` selects it,
+        for lists and acts. Each letter that is grouped is looked at, and its message: for 100,000, that takes a second.
+        """
+        return self._run(self._observing.dead_letter_groups(which, most))

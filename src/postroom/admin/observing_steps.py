@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.admin.flow import Flow, chosen_span, flow_of
+from postroom.errors import InvalidSetting
+from postroom.store.admin.dead_letter_groups import DeadLetterGroups, GroupedDeadLetters
 from postroom.store.admin.overview import Overview, OverviewReader
 from postroom.store.outbox import flow as stored_flow
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from postroom.rules.ordering import Order
+    from postroom.store.admin.selection import Filter
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
 
@@ -23,6 +26,7 @@ class ObservingSteps:
     def __init__(self, names: Names, order: Order) -> None:
         self._names = names
         self._overview = OverviewReader(names, order)
+        self._grouped = GroupedDeadLetters(names)
 
     def overview(self) -> Steps[Overview]:
         return (yield from self._overview.overview())
@@ -33,3 +37,8 @@ class ObservingSteps:
         table = stored_flow.Flow(self._names)
         counts = yield from table.by_minute(first, width, queue)
         return flow_of(counts, first, width, now, queue, (yield from table.queues_since(first)))
+
+    def dead_letter_groups(self, which: Filter, most: int) -> Steps[DeadLetterGroups]:
+        if most < 1:
+            raise InvalidSetting(f"most = {most!r} is not valid: give 1 or more")
+        return (yield from self._grouped.groups(which, most))

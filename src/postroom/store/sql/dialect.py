@@ -53,6 +53,10 @@ class Dialect:
         """The remainder of a division. Its usual sign would be taken for a parameter by some drivers."""
         return f"mod({column}, {divisor})"
 
+    def hour_of(self, moment: str) -> str:
+        """A moment as hours since 1970, rounded down; NULL for one that Python cannot represent."""
+        raise NotImplementedError
+
     def contains(self, column: str, value: str) -> str:
         """A condition: bytes hold the bytes in a parameter."""
         raise NotImplementedError
@@ -111,6 +115,9 @@ class PostgreSQL(Dialect):
     never = "'-infinity'"
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
+    def hour_of(self, moment: str) -> str:
+        return f"floor(extract(epoch FROM {self.readable(moment)}) / 3600)::bigint"
+
     def contains(self, column: str, value: str) -> str:
         return f"position({value}::bytea IN {column}) > 0"
 
@@ -161,6 +168,9 @@ class MySQL(Dialect):
         del key
         return f"ON DUPLICATE KEY UPDATE {column} = VALUES({column})"
 
+    def hour_of(self, moment: str) -> str:
+        return f"timestampdiff(HOUR, '1970-01-01', nullif({moment}, {self.never}))"
+
     def contains(self, column: str, value: str) -> str:
         return f"locate({value}, {column}) > 0"
 
@@ -206,6 +216,9 @@ class SQLite(Dialect):
 
     def remainder(self, column: str, divisor: int) -> str:
         return f"({column} % {divisor})"  # mod() is not in every build
+
+    def hour_of(self, moment: str) -> str:
+        return f"CAST(strftime('%s', nullif({moment}, '')) AS INTEGER) / 3600"
 
     def contains(self, column: str, value: str) -> str:
         return f"instr(CAST({column} AS BLOB), {value}) > 0"
