@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli import bench, cleanup, consume, dead, demo, init, messages, relay, sagas, schema, status, transactions
+from postroom.cli import (
+    bench,
+    cleanup,
+    consume,
+    dashboard,
+    dead,
+    demo,
+    init,
+    messages,
+    relay,
+    sagas,
+    schema,
+    status,
+    transactions,
+)
 
 app = typer.Typer(
     name="postroom",
@@ -27,6 +41,7 @@ app.command("schema")(schema.schema)
 app.command("relay")(relay.relay)
 app.command("consume")(consume.consume)
 app.command("status")(status.status)
+app.command("dashboard")(dashboard.dashboard)
 app.add_typer(messages_app, name="messages")
 messages_app.command("list")(messages.list_messages)
 messages_app.command("show")(messages.show_message)
