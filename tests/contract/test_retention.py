@@ -100,7 +100,7 @@ def test_L_15_two_at_once_do_not_wait_for_each_other(room: Room) -> None:
     with room.producer.session() as execute:
         steps = old.remove_settled(7 * DAY, 3)
         query = next(steps)
-        for _ in range(5):  # begin, select twice, delete twice, but not the commit
+        for _ in range(6):  # begin, select twice, delete three times, but not the commit
             query = steps.send(execute(query))
         assert query.text == "COMMIT"
         assert remove(room) == 1

@@ -15,9 +15,11 @@ from postroom.admin.async_admin import AsyncAdmin
 from postroom.admin.details import Delivery, Lease, MessageDetails, Why
 from postroom.admin.flow import Flow, FlowBucket
 from postroom.admin.jsonable import as_json
+from postroom.admin.replay import UNCHANGED, Replayed, Unchanged
 from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.admin.saga_details import NextStep, SagaDetails, SagaStep
 from postroom.admin.saga_results import RefusedSaga, SagaActResult, SagaFork, SagaRef, SagaTotal
+from postroom.admin.timeline import TimelineEvent, TimelineKind
 from postroom.admin.transaction_steps import TransactionDetails
 from postroom.rules.bounded import BoundedCount
 from postroom.rules.flow import FlowKind
@@ -31,6 +33,7 @@ from postroom.store.admin.audit import AuditEntry
 from postroom.store.admin.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
 from postroom.store.admin.dead_letters import DeadLetter
 from postroom.store.admin.expired_leases import Released
+from postroom.store.admin.inbox_ledger_lookup import InboxMark, LedgerEntry
 from postroom.store.admin.message_list import ListedMessage
 from postroom.store.admin.message_lookup import Blocker, Receipt
 from postroom.store.admin.overview import Overview, QueueOverview, SagaOverview
@@ -46,6 +49,7 @@ from postroom.telemetry.events import Cleaned
 __all__ = [
     "ALL",
     "EVERY_SAGA",
+    "UNCHANGED",
     "ActResult",
     "Admin",
     "AsyncAdmin",
@@ -65,8 +69,10 @@ __all__ = [
     "FlowBucket",
     "FlowKind",
     "HeldTarget",
+    "InboxMark",
     "Kind",
     "Lease",
+    "LedgerEntry",
     "ListedMessage",
     "ListedSaga",
     "ListedTransaction",
@@ -85,6 +91,7 @@ __all__ = [
     "Refused",
     "RefusedSaga",
     "Released",
+    "Replayed",
     "SagaActResult",
     "SagaCount",
     "SagaDetails",
@@ -98,9 +105,12 @@ __all__ = [
     "State",
     "Status",
     "StepOutcome",
+    "TimelineEvent",
+    "TimelineKind",
     "TransactionCount",
     "TransactionDetails",
     "TransactionState",
+    "Unchanged",
     "Why",
     "WhyNotSent",
     "Worker",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.observing import Observing
+from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_store
 from postroom.errors import UnusableConnection
@@ -15,7 +16,7 @@ from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from datetime import datetime
     from types import TracebackType
     from uuid import UUID
@@ -108,12 +109,44 @@ class Admin(Observing):
         wanted = Wanted(None, queue, topic, key, type, since, until, error, payload)
         return self._run(self._steps.messages(status, wanted, limit, before))
 
-    def message(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+    def message(self, id: UUID | str, *, payload: bool = False, headers: bool = False) -> MessageDetails:
         """Everything about a message, why it has not left yet, and what was done to it.
 
-        Its payload only if asked for, the values of its headers never. Raises `MessageNotFound`.
+        Its payload and the values of its headers only if asked for. Raises `MessageNotFound`.
         """
-        return self._run(self._steps.message(id, payload=payload))
+        return self._run(self._steps.message(id, payload=payload, headers=headers))
+
+    def record_view(self, id: UUID | str, *, actor: str, what: str = "payload", reason: str = "") -> None:
+        """Put on record that somebody looked at a message's payload or headers: ``what`` says at which.
+
+        The audit has it as `shown`. Raises `MessageNotFound`.
+        """
+        self._run(self._steps.record_view(id, Note(actor, reason), what))
+
+    def replay(
+        self,
+        id: UUID | str,
+        *,
+        actor: str,
+        reason: str = "",
+        payload: object = UNCHANGED,
+        headers: Mapping[str, str] | Unchanged = UNCHANGED,
+        topic: str | Unchanged = UNCHANGED,
+        discard_original: bool = False,
+    ) -> Replayed:
+        """Add a changed copy of a message, beside it: with another payload, other headers or another topic.
+
+        The copy has a new id, and the header ``postroom-replay-of`` with the original's. Key, type and aggregate stay;
+        idempotency key, expiry and keyed request are the original's alone. A payload given as text or bytes is of the
+        original's content type; anything else becomes JSON. ``headers`` replace all of the original's. The original
+        stays as it is: if it is dead and has a key, it holds back the copy, unless it is discarded with
+        ``discard_original``. The audit has both, in the same transaction.
+
+        Raises `MessageNotFound`, `InvalidMessage` as `Outbox.add` does, or `ReplayRefused` for what belongs to a saga
+        or a two-phase commit, and if what is to be discarded is not dead.
+        """
+        changes = Changes(payload, headers, topic)
+        return self._run(self._steps.replay(id, changes, Note(actor, reason), discard=discard_original))
 
     def count_unsent(self, which: Filter = ALL) -> Count:
         """How many messages `cancel` would look at: pending and waiting ones, and those that are being sent."""
@@ -142,9 +175,9 @@ class Admin(Observing):
         """Dead letters of all queues, newest message first. ``before`` is the `next` of the page before."""
         return self._run(self._steps.dead_letters(which, limit, before))
 
-    def dead_letter(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+    def dead_letter(self, id: UUID | str, *, payload: bool = False, headers: bool = False) -> MessageDetails:
         """`message`, but raises `MessageNotFound` also if the message is not dead."""
-        return self._run(self._steps.dead_letter(id, payload=payload))
+        return self._run(self._steps.dead_letter(id, payload=payload, headers=headers))
 
     def count_dead_letters(self, which: Filter = ALL) -> Count:
         """How many dead letters there are, and how many of them are older than what inboxes remember.
@@ -312,9 +345,9 @@ class Admin(Observing):
     ) -> Page[AuditEntry]:
         """Who did what to which message, newest first; also to messages that are gone.
 
-        ``action`` is requeue, discard, cancel, conflict, or what is done to sagas: saga_parked, saga_resumed,
-        saga_skipped, saga_aborted or saga_forked; or to two-phase commits: transaction_forgotten or
-        transaction_decided. ``before`` is the `next` of the page before.
+        ``action`` is requeue, discard, cancel, conflict, replay, replayed, shown, or what is done to sagas:
+        saga_parked, saga_resumed, saga_skipped, saga_aborted or saga_forked; or to two-phase commits:
+        transaction_forgotten or transaction_decided. ``before`` is the `next` of the page before.
         """
         return self._run(self._steps.audit(action, actor, message, limit, before))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.async_observing import AsyncObserving
+from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_async_store
 from postroom.errors import UnusableConnection
@@ -15,7 +16,7 @@ from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from datetime import datetime
     from types import TracebackType
     from uuid import UUID
@@ -89,9 +90,28 @@ class AsyncAdmin(AsyncObserving):
         wanted = Wanted(None, queue, topic, key, type, since, until, error, payload)
         return await self._run(self._steps.messages(status, wanted, limit, before))
 
-    async def message(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+    async def message(self, id: UUID | str, *, payload: bool = False, headers: bool = False) -> MessageDetails:
         """`Admin.message`."""
-        return await self._run(self._steps.message(id, payload=payload))
+        return await self._run(self._steps.message(id, payload=payload, headers=headers))
+
+    async def record_view(self, id: UUID | str, *, actor: str, what: str = "payload", reason: str = "") -> None:
+        """`Admin.record_view`."""
+        await self._run(self._steps.record_view(id, Note(actor, reason), what))
+
+    async def replay(
+        self,
+        id: UUID | str,
+        *,
+        actor: str,
+        reason: str = "",
+        payload: object = UNCHANGED,
+        headers: Mapping[str, str] | Unchanged = UNCHANGED,
+        topic: str | Unchanged = UNCHANGED,
+        discard_original: bool = False,
+    ) -> Replayed:
+        """`Admin.replay`."""
+        changes = Changes(payload, headers, topic)
+        return await self._run(self._steps.replay(id, changes, Note(actor, reason), discard=discard_original))
 
     async def count_unsent(self, which: Filter = ALL) -> Count:
         """`Admin.count_unsent`."""
@@ -113,9 +133,9 @@ class AsyncAdmin(AsyncObserving):
         """`Admin.dead_letters`."""
         return await self._run(self._steps.dead_letters(which, limit, before))
 
-    async def dead_letter(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+    async def dead_letter(self, id: UUID | str, *, payload: bool = False, headers: bool = False) -> MessageDetails:
         """`Admin.dead_letter`."""
-        return await self._run(self._steps.dead_letter(id, payload=payload))
+        return await self._run(self._steps.dead_letter(id, payload=payload, headers=headers))
 
     async def count_dead_letters(self, which: Filter = ALL) -> Count:
         """`Admin.count_dead_letters`."""

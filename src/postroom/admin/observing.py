@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from postroom.admin.flow import Flow
     from postroom.admin.observing_steps import ObservingSteps
     from postroom.store.admin.dead_letter_groups import DeadLetterGroups
+    from postroom.store.admin.inbox_ledger_lookup import InboxMark, LedgerEntry
     from postroom.store.admin.overview import Overview
     from postroom.store.admin.selection import Filter
     from postroom.store.sql.steps import Steps
@@ -60,3 +61,29 @@ class Observing:
         for lists and acts. Each letter that is grouped is looked at, and its message: for 100,000, that takes a second.
         """
         return self._run(self._observing.dead_letter_groups(which, most))
+
+    def inbox_marks(self, message_id: str, *, consumer: str | None = None) -> tuple[InboxMark, ...]:
+        """Which consumers have received a message, by the id under which their inboxes know it, and when."""
+        return self._run(self._observing.inbox_marks(message_id, consumer))
+
+    def ledger_entries(
+        self,
+        *,
+        key: str | None = None,
+        scope: str | None = None,
+        body: bool = False,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> tuple[LedgerEntry, ...]:
+        """Keyed requests: with a key, in one scope or in all; or those of a scope, by key, from behind ``after`` on.
+
+        The response's headers and body only with ``body``. Raises `InvalidSetting` if neither key nor scope is given.
+        """
+        return self._run(self._observing.ledger_entries(key, scope, limit, after, body=body))
+
+    def change_token(self) -> str:
+        """A value that changes when what an operator sees may have changed, and every half minute, as ages do.
+
+        It takes two short statements, so that a page can ask every second or two whether to load again.
+        """
+        return self._run(self._observing.change_token())

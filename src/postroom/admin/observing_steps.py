@@ -6,8 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.admin.flow import Flow, chosen_span, flow_of
+from postroom.admin.pages import one_more
 from postroom.errors import InvalidSetting
+from postroom.store.admin.change_token import ChangeToken
 from postroom.store.admin.dead_letter_groups import DeadLetterGroups, GroupedDeadLetters
+from postroom.store.admin.inbox_ledger_lookup import InboxLookup, InboxMark, LedgerEntry, LedgerLookup
 from postroom.store.admin.overview import Overview, OverviewReader
 from postroom.store.outbox import flow as stored_flow
 
@@ -42,3 +45,17 @@ class ObservingSteps:
         if most < 1:
             raise InvalidSetting(f"most = {most!r} is not valid: give 1 or more")
         return (yield from self._grouped.groups(which, most))
+
+    def inbox_marks(self, message_id: str, consumer: str | None) -> Steps[tuple[InboxMark, ...]]:
+        return tuple((yield from InboxLookup(self._names).marks(str(message_id), consumer)))
+
+    def ledger_entries(
+        self, key: str | None, scope: str | None, limit: int, after: str | None, *, body: bool
+    ) -> Steps[tuple[LedgerEntry, ...]]:
+        if key is None and scope is None:
+            raise InvalidSetting("neither key nor scope is given: give one of them, or both")
+        one_more(limit)
+        return tuple((yield from LedgerLookup(self._names).entries(key, scope, limit, after, body=body)))
+
+    def change_token(self) -> Steps[str]:
+        return (yield from ChangeToken(self._names).read())

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Literal
 from postroom.admin.details import MessageDetails, details_of
 from postroom.admin.observing_steps import ObservingSteps
 from postroom.admin.pages import one_more, page_found, page_of
+from postroom.admin.replay import Changes, Replayed, replay
 from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.admin.saga_steps import SagaSteps
 from postroom.admin.transaction_steps import TransactionSteps
 from postroom.errors import InvalidSetting, MessageNotFound
+from postroom.rules.failures import cut
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
-from postroom.store.admin.audit import ACTIONS, AuditEntry, AuditTrail, Note
+from postroom.store.admin.audit import ACTIONS, SHOWN, AuditEntry, AuditTrail, Note, audit
 from postroom.store.admin.cancellation import Cancellation
 from postroom.store.admin.dead_letters import DeadLetter, DeadLetters
 from postroom.store.admin.expired_leases import ExpiredLeases, Released
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from postroom.settings import Settings
+    from postroom.store.admin.message_lookup import FoundMessage
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
@@ -72,7 +75,19 @@ class AdminSteps:
         rows, found = yield from MessageList(self._names).listed(chosen, limit, before)
         return page_found(rows, found, as_of)
 
-    def message(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
+    def message(self, identifier: UUID | str, *, payload: bool, headers: bool = False) -> Steps[MessageDetails]:
+        return details_of((yield from self._found(identifier)), payload=payload, headers=headers)
+
+    def record_view(self, identifier: UUID | str, note: Note, what: str) -> Steps[None]:
+        found = yield from self._found(identifier)
+        entry = (found.position, str(found.message.id), {"topic": found.message.topic, "what": cut(what)})
+        yield from audit(self._names, SHOWN, note, [entry])
+
+    def replay(self, identifier: UUID | str, changes: Changes, note: Note, *, discard: bool) -> Steps[Replayed]:
+        found = yield from self._found(identifier)
+        return (yield from replay(found, changes, note, self._names, self._settings, discard=discard))
+
+    def _found(self, identifier: UUID | str) -> Steps[FoundMessage]:
         wanted = message_id(identifier)
         found = yield from self._lookup.find(wanted)
         if found is None:
@@ -81,7 +96,7 @@ class AdminSteps:
                 "it may have been removed by retention, discarded or cancelled. What a consumer received has another "
                 "id here, which its log calls outbox_id"
             )
-        return details_of(found, payload=payload)
+        return found
 
     def count_unsent(self, which: Filter) -> Steps[Count]:
         _without_fingerprint(which)
@@ -101,8 +116,8 @@ class AdminSteps:
         rows, found = yield from self._dead.listed(which, limit, before)
         return page_found(rows, found, as_of)
 
-    def dead_letter(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
-        found = yield from self.message(identifier, payload=payload)
+    def dead_letter(self, identifier: UUID | str, *, payload: bool, headers: bool) -> Steps[MessageDetails]:
+        found = yield from self.message(identifier, payload=payload, headers=headers)
         if found.status is not State.DEAD:
             raise MessageNotFound(
                 f"message {found.id} is not dead, it is {found.status or Refusal.INCOMPLETE}: "

@@ -45,6 +45,11 @@ class Dialect:
         """Insert the rows that do not exist yet."""
         return f"INSERT INTO {table} ({columns}) VALUES {rows} ON CONFLICT DO NOTHING"
 
+    def insert_selected(self, table: str, columns: str, rows: str, column: str) -> str:
+        """Insert what a SELECT finds, without the rows that exist. `column` is one that is not in the primary key."""
+        del column
+        return f"INSERT INTO {table} ({columns}) {rows} ON CONFLICT DO NOTHING"
+
     def replace(self, key: str, column: str) -> str:
         """What follows an INSERT, so that a row with the same primary key gets the new value of a column."""
         return f"ON CONFLICT ({key}) DO UPDATE SET {column} = excluded.{column}"
@@ -163,6 +168,9 @@ class MySQL(Dialect):
     def insert_missing(self, table: str, columns: str, rows: str) -> str:
         column = columns.partition(",")[0]  # IGNORE would have drivers warn of each that is there
         return f"INSERT INTO {table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE {column} = {column}"
+
+    def insert_selected(self, table: str, columns: str, rows: str, column: str) -> str:
+        return f"INSERT INTO {table} ({columns}) {rows} ON DUPLICATE KEY UPDATE {column} = VALUES({column})"
 
     def replace(self, key: str, column: str) -> str:
         del key
