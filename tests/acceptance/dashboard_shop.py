@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroom import Inbox, Ledger, Message, Relay, RetryPolicy, Saga
 from postroom.errors import Refused
+from postroom.idempotency import Response, Run
 from postroom.rules.twophase_ids import transaction_id
 from postroom.rules.twophase_plan import Decision
 from postroom.store.twophase.log import TwoPhaseLog
@@ -115,6 +116,9 @@ class Shop:
             Inbox("billing").first_time(connection, "message-7")
         with service.engine.begin() as connection:
             Ledger().begin(connection, "key-7", "d" * 64, scope="shop")
+            begun = Ledger().begin(connection, "key-8", "d" * 64)
+            assert isinstance(begun, Run)
+            Ledger().finish(connection, begun.entry, Response(201, (("x-secret", SECRET),), SECRET.encode()))
 
 
 def _refuse(message: Message) -> dict[str, str]:

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,8 @@ def in_flask(dashboard: Dashboard) -> Any:
     from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
     app = Flask("shop")
-    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {PREFIX: ASGIMiddleware(dashboard)})  # type: ignore[method-assign, arg-type]  # as Flask's documents have it
+    pages: Any = ASGIMiddleware(cast("Any", dashboard))  # which has types of its own
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {PREFIX: pages})  # type: ignore[method-assign]  # as Flask's documents have it
     return app
 
 
@@ -86,7 +87,7 @@ def in_django(dashboard: Dashboard) -> Any:
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="of a test", ROOT_URLCONF=__name__, USE_TZ=True)  # noqa: S106 - a test's
         django.setup()
-    pages, rest = ASGIMiddleware(dashboard), WSGIHandler()
+    pages, rest = ASGIMiddleware(cast("Any", dashboard)), WSGIHandler()
 
     def application(environ: Any, start_response: Any) -> Any:
         path = environ["PATH_INFO"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +15,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from postroom import Admin, Message, Relay
 from postroom.admin import Filter, SagaFilter, SagaState
 from postroom.web import Dashboard
-from tests.acceptance.dashboard_shop import SECRET, Shop
+from tests.acceptance.dashboard_shop import SECRET, Shop, saga
 from tests.acceptance.dashboard_sites import PREFIX, in_django, in_fastapi, in_flask, served, served_by_wsgi
 from tests.acceptance.dashboard_visitor import TOKEN
 from tests.acceptance.service import Service
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import FreshDatabase
 
+expect.set_options(timeout=20_000)
 PAGES = ("./", "messages", "messages?state=dead", "dead", "sagas", "transactions", "lookup", "audit")
 LOUD = "window.violations = []; addEventListener('securitypolicyviolation', e => violations.push(e.violatedDirective))"
 
@@ -74,22 +77,43 @@ class Desk:
         expect(self.page.locator(".step h1").last).to_have_text(done)
 
 
-@pytest.fixture
-def desk(browser: Browser, fresh_database: FreshDatabase) -> Iterator[Callable[..., Desk]]:
-    with ExitStack() as everything:
+@dataclass
+class House:
+    """A shop whose one dashboard is mounted in several frameworks."""
 
-        def make(mount: Callable[[Dashboard], Any] = in_fastapi, kind: str = "sqlite", **context: Any) -> Desk:
-            shop = elsewhere(lambda: Shop(fresh_database(kind)))
-            dashboard = Dashboard(shop.url, token=TOKEN)
-            everything.callback(dashboard._database.close)
-            serve = served if mount is in_fastapi else served_by_wsgi
-            address = everything.enter_context(serve(mount(dashboard)))
-            page = everything.enter_context(quiet_page(browser, **context))
-            made = Desk(page, address, shop)
-            made.log_in()
-            return made
+    shop: Shop
+    dashboard: Dashboard
+    addresses: dict[str, str]
 
-        yield make
+
+@contextmanager
+def housed(url: str, *mounts: Callable[[Dashboard], Any]) -> Iterator[House]:
+    """Serve it."""
+    shop = elsewhere(lambda: Shop(url))
+    with ExitStack() as servers:
+        dashboard = Dashboard(url, token=TOKEN)
+        servers.callback(dashboard._database.close)
+        addresses = {
+            mount.__name__: servers.enter_context((served if mount is in_fastapi else served_by_wsgi)(mount(dashboard)))
+            for mount in mounts
+        }
+        yield House(shop, dashboard, addresses)
+
+
+@pytest.fixture(scope="module")
+def house(browser: Browser, module_database: FreshDatabase) -> Iterator[House]:
+    """For tests that leave alone what others count on: each has topics of its own."""
+    with housed(module_database("sqlite"), in_fastapi, in_flask, in_django) as made:
+        yield made
+
+
+@contextmanager
+def desk(browser: Browser, house: House, mount: str = "in_fastapi", **context: Any) -> Iterator[Desk]:
+    """Somebody logs in."""
+    with quiet_page(browser, **context) as page:
+        made = Desk(page, house.addresses[mount], house.shop)
+        made.log_in()
+        yield made
 
 
 @contextmanager
@@ -103,7 +127,7 @@ def quiet_page(browser: Browser, **context: Any) -> Iterator[Page]:
             noise.append(message.text)
 
     opened = browser.new_context(**context)
-    opened.set_default_timeout(10_000)
+    opened.set_default_timeout(20_000)
     page = opened.new_page()
     page.add_init_script(LOUD)
     page.on("console", heard)
@@ -116,10 +140,13 @@ def quiet_page(browser: Browser, **context: Any) -> Iterator[Page]:
     assert noise == []
 
 
-def test_V_4_every_act_on_messages_by_clicking(desk: Callable[..., Desk]) -> None:
-    at = desk(kind="postgresql")
-    page, shop = at.page, at.shop
-    with Admin(shop.url) as admin:
+def test_V_4_every_act_on_messages_by_clicking(browser: Browser, fresh_database: FreshDatabase) -> None:
+    with (
+        housed(fresh_database("postgresql"), in_fastapi) as house,
+        desk(browser, house) as at,
+        Admin(house.shop.url) as admin,
+    ):
+        page, shop = at.page, at.shop
         at.open("messages?state=dead&topic=payments.captured")
         page.locator("[data-pick]").nth(0).check()
         page.locator("[data-pick]").nth(1).check()
@@ -162,10 +189,9 @@ def test_V_4_every_act_on_messages_by_clicking(desk: Callable[..., Desk]) -> Non
         expect(page.locator("tbody tr").first).to_contain_text("shown")
 
 
-def test_V_4_every_act_on_sagas_and_transactions_by_clicking(desk: Callable[..., Desk]) -> None:
-    at = desk()
-    page, shop = at.page, at.shop
-    with Admin(shop.url) as admin:
+def test_V_4_every_act_on_sagas_and_transactions_by_clicking(browser: Browser, house: House) -> None:
+    with desk(browser, house) as at, Admin(house.shop.url) as admin:
+        page, shop = at.page, at.shop
         at.open("sagas?state=parked")
         page.locator("[data-pick]").check()
         at.press("Resume")
@@ -202,122 +228,113 @@ def test_V_4_every_act_on_sagas_and_transactions_by_clicking(desk: Callable[...,
         assert [entry.action for entry in admin.audit(limit=2)] == ["transaction_forgotten", "transaction_decided"]
 
 
-@pytest.mark.parametrize("mount", [in_flask, in_django])
-def test_V_4_mounted_under_wsgi_it_polls(mount: Callable[[Dashboard], Any], desk: Callable[..., Desk]) -> None:
-    at = desk(mount)
-    page = at.page
-    at.open("")
-    assert page.locator("#live").get_attribute("hx-trigger") == "refresh, every 5s"
-    at.open("messages?state=dead&topic=payments.captured")
-    at.press("Requeue all of this filter…")
-    at.confirm("Requeue 4 dead letters?", "4 requeued")
-    at.open("messages?state=dead&topic=payments.captured")
-    expect(page.locator("[data-row]")).to_have_count(0)
-    _fail(at.shop)
-    expect(page.locator("[data-row]")).to_have_count(1)
+@pytest.mark.parametrize(("mount", "topic"), [("in_flask", "mails.welcome"), ("in_django", "invoices.issued")])
+def test_V_4_mounted_under_wsgi_it_polls(mount: str, topic: str, browser: Browser, house: House) -> None:
+    with desk(browser, house, mount) as at:
+        page = at.page
+        at.open("")
+        assert page.locator("#live").get_attribute("hx-trigger") == "refresh, every 5s"
+        at.open(f"messages?state=dead&topic={topic}")
+        at.press("Requeue all of this filter…")
+        at.confirm("Requeue 4 dead letters?", "4 requeued")
+        at.open(f"messages?state=dead&topic={topic}")
+        expect(page.locator("[data-row]")).to_have_count(0)
+        if mount == "in_flask":
+            _fail(at.shop, topic)
+            expect(page.locator("[data-row]")).to_have_count(1)
 
 
-def test_V_4_pages_follow_what_happens_and_keys_move(desk: Callable[..., Desk]) -> None:
-    at = desk()
-    page = at.page
-    at.open("messages?state=dead&topic=late")
-    expect(page.locator("[data-row]")).to_have_count(0)
-    _fail(at.shop)
-    expect(page.locator("[data-row]")).to_have_count(1)
-    at.open("messages?state=dead")
-    page.keyboard.press("j")
-    page.keyboard.press("j")
-    page.keyboard.press("k")
-    page.keyboard.press("j")
-    expect(page.locator("[data-row]").nth(1)).to_have_class(re.compile("current"))
-    page.keyboard.press("x")
-    expect(page.locator("[data-picked]")).to_have_text("1 selected:")
-    page.keyboard.press("?")
-    expect(page.locator("#help")).to_be_visible()
-    page.keyboard.press("Escape")
-    page.keyboard.press("/")
-    expect(page.locator("#q")).to_be_focused()
-    page.keyboard.type("state:waiting")
-    page.keyboard.press("Enter")
-    expect(page.locator("[data-row]")).to_have_count(1)
-    page.keyboard.press("j")
-    page.keyboard.press("Enter")
-    expect(page.locator("#why")).to_have_text("Why it has not left yet")
-    page.keyboard.press("g")
-    page.keyboard.press("a")
-    expect(page.locator("h1")).to_have_text("Audit")
+def test_V_4_pages_follow_what_happens_and_keys_move(browser: Browser, house: House) -> None:
+    with desk(browser, house) as at:
+        page = at.page
+        at.open("messages?state=dead&topic=late")
+        expect(page.locator("[data-row]")).to_have_count(0)
+        _fail(at.shop, "late")
+        expect(page.locator("[data-row]")).to_have_count(1)
+        at.open("messages?state=dead")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        page.keyboard.press("k")
+        page.keyboard.press("j")
+        expect(page.locator("[data-row]").nth(1)).to_have_class(re.compile("current"))
+        page.keyboard.press("x")
+        expect(page.locator("[data-picked]")).to_have_text("1 selected:")
+        page.keyboard.press("?")
+        expect(page.locator("#help")).to_be_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        expect(page.locator("#q")).to_be_focused()
+        page.keyboard.type("state:waiting")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-row]")).to_have_count(1)
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        expect(page.locator("#why")).to_have_text("Why it has not left yet")
+        page.keyboard.press("g")
+        page.keyboard.press("a")
+        expect(page.locator("h1")).to_have_text("Audit")
 
 
-def test_V_4_without_scripts_everything_can_be_read_and_done(desk: Callable[..., Desk]) -> None:
-    at = desk(java_script_enabled=False)
-    page = at.page
-    for path in PAGES:
-        at.open(path)
-        expect(page.locator("h1")).to_be_visible()
-        expect(page.locator("#pulse")).to_be_hidden()
-    at.open("messages")
-    page.select_option("#f-state", "dead")
-    page.fill("#f-topic", "payments.captured")
-    at.press("Filter")
-    expect(page.locator("[data-row]")).to_have_count(4)
-    page.locator("[data-pick]").first.check()
-    page.get_by_role("button", name="Discard", exact=True).click()
-    at.confirm("Discard 1 dead letter?", "1 discarded")
-    page.locator("form[action=theme] button").click()
-    assert page.locator("html").get_attribute("data-theme") == "dark"
-    at.press("Log out")
-    expect(page.locator("#token")).to_be_visible()
+def test_V_4_without_scripts_everything_can_be_read_and_done(browser: Browser, house: House) -> None:
+    with desk(browser, house, java_script_enabled=False) as at:
+        page = at.page
+        for path in PAGES:
+            at.open(path)
+            expect(page.locator("h1")).to_be_visible()
+            expect(page.locator("#pulse")).to_be_hidden()
+        at.open("messages")
+        page.select_option("#f-state", "dead")
+        page.fill("#f-topic", "payments.captured")
+        at.press("Filter")
+        expect(page.locator("[data-row]")).to_have_count(4)
+        page.locator("[data-pick]").first.check()
+        page.get_by_role("button", name="Discard", exact=True).click()
+        at.confirm("Discard 1 dead letter?", "1 discarded")
+        page.locator("form[action=theme] button").click()
+        assert page.locator("html").get_attribute("data-theme") == "dark"
+        at.press("Log out")
+        expect(page.locator("#token")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_V_4_it_fits_a_phone_in_both_themes(scheme: str, desk: Callable[..., Desk]) -> None:
-    at = desk(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+def test_V_4_it_fits_a_phone_in_both_themes(scheme: str, browser: Browser, house: House) -> None:
     backgrounds = set()
-    for path in (*PAGES, f"message?id={at.shop.dead[0]}", "saga?name=place_order&id=order-2"):
-        at.open(path)
-        assert at.page.evaluate("document.documentElement.scrollWidth") <= 390, path
-        backgrounds.add(at.page.evaluate("getComputedStyle(document.body).backgroundColor"))
-        unlabelled = at.page.evaluate(
-            """[...document.querySelectorAll('input:not([type=hidden]), select, textarea, button, a')].filter(e =>
-            !e.labels?.length && !e.getAttribute('aria-label') && !e.textContent.trim()).map(e => e.outerHTML)"""
-        )
-        assert unlabelled == []
-    [background] = backgrounds
-    red = int(re.findall(r"\d+", background)[0])
-    assert (red < 60) is (scheme == "dark")
+    with desk(browser, house, viewport={"width": 390, "height": 844}, color_scheme=scheme) as at:
+        for path in (*PAGES, f"message?id={at.shop.dead[0]}", "saga?name=place_order&id=order-2"):
+            at.open(path)
+            assert at.page.evaluate("document.documentElement.scrollWidth") <= 390, path
+            backgrounds.add(at.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            unlabelled = at.page.evaluate(
+                """[...document.querySelectorAll('input:not([type=hidden]), select, textarea, button, a')].filter(e =>
+                !e.labels?.length && !e.getAttribute('aria-label') && !e.textContent.trim()).map(e => e.outerHTML)"""
+            )
+            assert unlabelled == []
+        [background] = backgrounds
+        red = int(re.findall(r"\d+", background)[0])
+        assert (red < 60) is (scheme == "dark")
 
 
-def _refuse(message: Message) -> dict[str, str]:
+def _refuse_new(message: Message) -> dict[str, str] | None:
+    if message.key is not None:
+        return None
     return {"status": "error", "reason_code": "INVALID_TARGET", "message": "no such account"}
 
 
-def _fail(shop: Shop) -> None:
-    """A message fails, of the topics that a page may show."""
+def _fail(shop: Shop, topic: str) -> None:
+    """A message of this topic fails."""
 
     def fail() -> None:
-        import asyncio
-
         with closing(Service(shop.url)) as service:
-            service.commit(Message.new("late", {}), Message.new("payments.captured", {}))
-            asyncio.run(Relay(shop.url, _late).run_once())
+            service.commit(Message.new(topic, {}))
+        asyncio.run(Relay(shop.url, _refuse_new).run_once())
 
     elsewhere(fail)
 
 
-def _late(message: Message) -> dict[str, str] | None:
-    return _refuse(message) if message.key is None and message.topic in {"late", "payments.captured"} else None
-
-
 def _run_sagas(shop: Shop) -> None:
-    import asyncio
-
-    from tests.acceptance.dashboard_shop import saga
-
     asyncio.run(Relay(shop.url, sagas=[saga]).run_once())
 
 
 def _start_saga(shop: Shop, id: str) -> None:
-    from tests.acceptance.dashboard_shop import saga
-
     with closing(Service(shop.url)) as service, service.engine.begin() as connection:
         saga.start(connection, {}, id=id)

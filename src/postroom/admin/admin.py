@@ -116,10 +116,11 @@ class Admin(Observing):
         """
         return self._run(self._steps.message(id, payload=payload, headers=headers))
 
-    def record_view(self, id: UUID | str, *, actor: str, what: str = "payload", reason: str = "") -> None:
+    def record_view(self, id: UUID | str | None, *, actor: str, what: str = "payload", reason: str = "") -> None:
         """Put on record that somebody looked at a message's payload or headers: ``what`` says at which.
 
-        The audit has it as `shown`. Raises `MessageNotFound`.
+        Without an id, at something else, such as a recorded response. The audit has it as `shown`. Raises
+        `MessageNotFound`.
         """
         self._run(self._steps.record_view(id, Note(actor, reason), what))
 

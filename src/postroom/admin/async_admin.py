@@ -94,7 +94,7 @@ class AsyncAdmin(AsyncObserving):
         """`Admin.message`."""
         return await self._run(self._steps.message(id, payload=payload, headers=headers))
 
-    async def record_view(self, id: UUID | str, *, actor: str, what: str = "payload", reason: str = "") -> None:
+    async def record_view(self, id: UUID | str | None, *, actor: str, what: str = "payload", reason: str = "") -> None:
         """`Admin.record_view`."""
         await self._run(self._steps.record_view(id, Note(actor, reason), what))
 

@@ -18,7 +18,7 @@ from postroom.errors import InvalidSetting, MessageNotFound
 from postroom.rules.failures import cut
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
-from postroom.store.admin.audit import ACTIONS, SHOWN, AuditEntry, AuditTrail, Note, audit
+from postroom.store.admin.audit import ACTIONS, SHOWN, AuditEntry, AuditTrail, Entry, Note, audit
 from postroom.store.admin.cancellation import Cancellation
 from postroom.store.admin.dead_letters import DeadLetter, DeadLetters
 from postroom.store.admin.expired_leases import ExpiredLeases, Released
@@ -78,9 +78,11 @@ class AdminSteps:
     def message(self, identifier: UUID | str, *, payload: bool, headers: bool = False) -> Steps[MessageDetails]:
         return details_of((yield from self._found(identifier)), payload=payload, headers=headers)
 
-    def record_view(self, identifier: UUID | str, note: Note, what: str) -> Steps[None]:
-        found = yield from self._found(identifier)
-        entry = (found.position, str(found.message.id), {"topic": found.message.topic, "what": cut(what)})
+    def record_view(self, identifier: UUID | str | None, note: Note, what: str) -> Steps[None]:
+        entry: Entry = (None, None, {"what": cut(what)})
+        if identifier is not None:
+            found = yield from self._found(identifier)
+            entry = (found.position, str(found.message.id), {"topic": found.message.topic, "what": cut(what)})
         yield from audit(self._names, SHOWN, note, [entry])
 
     def replay(self, identifier: UUID | str, changes: Changes, note: Note, *, discard: bool) -> Steps[Replayed]:

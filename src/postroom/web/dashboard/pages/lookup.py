@@ -20,6 +20,9 @@ async def lookup(visit: Visit) -> Response:
 async def reveal(visit: Visit) -> Response:
     """The recorded response of one key. The audit log says who looked."""
     visit.need_payloads()
+    key, scope = visit.params.needed("key"), visit.form.get("scope", [""])[-1]
+    what = f"ledger response of key {key!r} in scope {scope!r}"
+    await visit.database.write(lambda admin: admin.record_view(None, actor=visit.access.name, what=what))
     return await _page(visit, body=True)
 
 
@@ -32,6 +35,8 @@ async def _page(visit: Visit, *, body: bool) -> Response:
     if message:
         marks = await visit.database.read(lambda admin: admin.inbox_marks(message, consumer=consumer))
     if key or scope:
+        if body:
+            scope = scope or ""  # the one that was shown
         entries = await visit.database.read(
             lambda admin: admin.ledger_entries(key=key, scope=scope, body=body, limit=PER_PAGE, after=after)
         )
