@@ -10,10 +10,10 @@ from importlib import import_module
 
 BENCHMARKS = (
     *("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware", "sagas"),
-    *("twophase", "retention", "tuning"),
+    *("twophase", "retention", "tuning", "dashboard"),
 )
 """Modules of this package; each has a `main` that measures and prints."""
-WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning")
+WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning", "dashboard")
 """Their `main` takes the arguments after the name."""
 
 

@@ -168,6 +168,10 @@ class TransactionActRefused(PostroomError):
     """An operator's act does not fit what the two-phase commit is. Nothing was written."""
 
 
+class ReplayRefused(PostroomError):
+    """A message cannot be replayed: it belongs to a saga or a two-phase commit, or is not dead. Nothing was written."""
+
+
 class SagaActRefused(PostroomError):
     """An operator's act does not fit what the saga is, such as resuming one that runs. Nothing was written."""
 

@@ -176,7 +176,6 @@ class Outbox:
         return recorded
 
     def _accept(self, messages: list[Message]) -> None:
-        limit = self._settings.max_payload_bytes
         for message in messages:
             if not isinstance(message, Message):
                 raise InvalidMessage(
@@ -184,19 +183,29 @@ class Outbox:
                 )
             if message.digest is None:
                 raise InvalidMessage(f"{message!r} was not made with Message.new, which validates it: use Message.new")
-            if self._problem_of is not None and (problem := self._problem_of(message.topic)):
-                raise InvalidMessage(f"topic {message.topic!r} {problem}")
-            if message.size > limit:
-                raise PayloadTooLarge(
-                    f"the message for {message.topic!r} has {message.size:,} bytes of payload and headers, the limit "
-                    f"is {limit:,}: send a reference to the data instead, or raise max_payload_bytes"
-                )
+            _check(message, self._settings, self._problem_of)
 
     def _writer(self, dialect: str) -> Writer:
         if dialect not in self._writers:
             names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
             self._writers[dialect] = WRITERS[dialect](names, notify=self._settings.notify, queue_of=self._queue_of)
         return self._writers[dialect]
+
+
+def check_acceptable(message: Message, settings: Settings) -> None:
+    """Raise `InvalidMessage` if an outbox with these settings would not accept the message."""
+    _check(message, settings, _topic_rules(settings))
+
+
+def _check(message: Message, settings: Settings, problem_of: Callable[[str], str | None] | None) -> None:
+    if problem_of is not None and (problem := problem_of(message.topic)):
+        raise InvalidMessage(f"topic {message.topic!r} {problem}")
+    limit = settings.max_payload_bytes
+    if message.size > limit:
+        raise PayloadTooLarge(
+            f"the message for {message.topic!r} has {message.size:,} bytes of payload and headers, the limit "
+            f"is {limit:,}: send a reference to the data instead, or raise max_payload_bytes"
+        )
 
 
 def _topic_rules(settings: Settings) -> Callable[[str], str | None] | None:

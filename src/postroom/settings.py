@@ -60,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     replay_failures: bool = False
     http_port: Annotated[int, msgspec.Meta(ge=1, le=MOST_PORT)] | None = None
     http_host: Annotated[str, Word] = "127.0.0.1"
+    dashboard_token: str | None = None
+    trace_link: str | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] | None = None
     tracebacks: bool | None = None
@@ -109,6 +111,8 @@ class SettingsOverrides(TypedDict, total=False):
     replay_failures: bool | None
     http_port: int | None
     http_host: str | None
+    dashboard_token: str | None
+    trace_link: str | None
     log_level: Literal["debug", "info", "warning", "error"] | None
     log_format: Literal["json", "text"] | None
     tracebacks: bool | None
@@ -151,7 +155,7 @@ _KNOWN = {
 }
 _SERVICE = re.compile(r"POSTROOM_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)\w*|PORT(?:_\d+_(?:TCP|UDP)\w*)?)")
 """Variables that Kubernetes sets in every container if there is a service whose name begins with postroom."""
-_SECRETS = frozenset({"database", "broker", "brokers"})
+_SECRETS = frozenset({"database", "broker", "brokers", "dashboard_token"})
 """Settings whose values may hold passwords."""
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Settings)}
 _CHOICES: dict[Any, str] = {

@@ -23,7 +23,10 @@ import postroom, postroom.testing, postroom.web
 
 for package in (postroom, postroom.testing, postroom.web):
     for name in package.__all__:
-        getattr(package, name)
+        try:
+            getattr(package, name)
+        except ImportError as error:
+            assert name in ("Access", "Dashboard") and "pip install 'postroom[dashboard]'" in str(error)
 with closing(sqlite3.connect("shop.db")) as connection, connection:
     postroom.Outbox().add(connection, "orders.created", {"order_id": 7}, key=7)
 """
@@ -64,6 +67,23 @@ def test_a_fresh_install_needs_no_further_package_for_commands_on_sqlite(program
     for command in (["messages", "list"], ["dead", "list"], ["cleanup"]):
         _run([postroom, *command, "--database", DATABASE], tmp_path)
     _run([postroom, "bench", "--messages", "100", "--rounds", "1"], tmp_path)
+
+
+def test_a_fresh_install_has_the_dashboards_files_and_says_what_it_needs(programs: Path, tmp_path: Path) -> None:
+    found = next((programs.parent / "lib").glob("python*")) / "site-packages" / "postroom" / "web" / "dashboard"
+    there = Path(ROOT, "src", "postroom", "web", "dashboard")
+    for folder in ("html", "static", "static/vendor"):
+        assert sorted(path.name for path in (found / folder).iterdir()) == sorted(
+            path.name for path in (there / folder).iterdir()
+        )
+    ended = subprocess.run(
+        [programs / "postroom", "dashboard", "--database", DATABASE],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, "pip install 'postroom[dashboard]'" in ended.stderr) == (1, True)
 
 
 def test_a_fresh_install_can_show_the_demo(programs: Path, tmp_path: Path) -> None:

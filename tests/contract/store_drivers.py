@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LATER_TABLES = ("saga", "saga_step", "saga_event", "twophase", "twophase_scope")
+LATER_TABLES = ("saga", "saga_step", "saga_event", "twophase", "twophase_scope", "flow", "attempt")
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,10 @@ def test_R_1_every_setting_has_a_variable_of_ours_which_wins(name: str, monkeypa
 
 
 def _is_text(name: str) -> bool:
-    return name in {"database", "schema", "table_prefix", "broker", "default_topic", "http_host"}
+    return name in {
+        *("database", "schema", "table_prefix", "broker", "default_topic", "http_host"),
+        *("dashboard_token", "trace_link"),
+    }
 
 
 def test_R_1_the_documents_names_are_known() -> None:

@@ -13,11 +13,16 @@
 from postroom.admin.admin import Admin
 from postroom.admin.async_admin import AsyncAdmin
 from postroom.admin.details import Delivery, Lease, MessageDetails, Why
+from postroom.admin.flow import Flow, FlowBucket
 from postroom.admin.jsonable import as_json
+from postroom.admin.replay import UNCHANGED, Replayed, Unchanged
 from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.admin.saga_details import NextStep, SagaDetails, SagaStep
 from postroom.admin.saga_results import RefusedSaga, SagaActResult, SagaFork, SagaRef, SagaTotal
+from postroom.admin.timeline import TimelineEvent, TimelineKind
 from postroom.admin.transaction_steps import TransactionDetails
+from postroom.rules.bounded import BoundedCount
+from postroom.rules.flow import FlowKind
 from postroom.rules.lifecycle import State
 from postroom.rules.saga_plan import Direction, Kind, PlannedStep, StepOutcome
 from postroom.rules.saga_state import SagaState
@@ -25,10 +30,13 @@ from postroom.rules.twophase_plan import Decision
 from postroom.rules.twophase_state import TransactionState
 from postroom.rules.why_not_sent import WhyNotSent
 from postroom.store.admin.audit import AuditEntry
+from postroom.store.admin.dead_letter_groups import DeadLetterGroup, DeadLetterGroups
 from postroom.store.admin.dead_letters import DeadLetter
 from postroom.store.admin.expired_leases import Released
+from postroom.store.admin.inbox_ledger_lookup import InboxMark, LedgerEntry
 from postroom.store.admin.message_list import ListedMessage
 from postroom.store.admin.message_lookup import Blocker, Receipt
+from postroom.store.admin.overview import Overview, QueueOverview, SagaOverview
 from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.saga_lookup import PendingEvent
 from postroom.store.admin.sagas import ListedSaga, SagaCount
@@ -41,30 +49,41 @@ from postroom.telemetry.events import Cleaned
 __all__ = [
     "ALL",
     "EVERY_SAGA",
+    "UNCHANGED",
     "ActResult",
     "Admin",
     "AsyncAdmin",
     "AuditEntry",
     "Blocker",
+    "BoundedCount",
     "Cleaned",
     "Count",
     "DeadLetter",
+    "DeadLetterGroup",
+    "DeadLetterGroups",
     "Decision",
     "Delivery",
     "Direction",
     "Filter",
+    "Flow",
+    "FlowBucket",
+    "FlowKind",
     "HeldTarget",
+    "InboxMark",
     "Kind",
     "Lease",
+    "LedgerEntry",
     "ListedMessage",
     "ListedSaga",
     "ListedTransaction",
     "MessageDetails",
     "NextStep",
+    "Overview",
     "Page",
     "PendingEvent",
     "PlannedStep",
     "Progress",
+    "QueueOverview",
     "QueueStatus",
     "Receipt",
     "RecoveryDelivery",
@@ -72,11 +91,13 @@ __all__ = [
     "Refused",
     "RefusedSaga",
     "Released",
+    "Replayed",
     "SagaActResult",
     "SagaCount",
     "SagaDetails",
     "SagaFilter",
     "SagaFork",
+    "SagaOverview",
     "SagaRef",
     "SagaState",
     "SagaStep",
@@ -84,9 +105,12 @@ __all__ = [
     "State",
     "Status",
     "StepOutcome",
+    "TimelineEvent",
+    "TimelineKind",
     "TransactionCount",
     "TransactionDetails",
     "TransactionState",
+    "Unchanged",
     "Why",
     "WhyNotSent",
     "Worker",

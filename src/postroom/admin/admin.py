@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.observing import Observing
+from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_store
 from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
+from postroom.store.admin.message_list import Wanted
 from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+    from datetime import datetime
     from types import TracebackType
     from uuid import UUID
 
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(Observing):
     """Looks at messages and acts on them, over all queues of one database. The commands do the same.
 
     ``database`` is a URL. It, and all other settings, which may be given by name, default to the settings in force;
@@ -58,6 +62,7 @@ class Admin:
         in_force = Settings.load(database=database, **settings)
         self._store = open_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
+        super().__init__(self._steps.observing)
         self._checked = False
         self._closed = False
 
@@ -77,29 +82,73 @@ class Admin:
         """Topics that took no messages when last tried: how many messages wait for each, since when, and why."""
         return self._run(self._steps.held_targets())
 
-    def messages(
+    def messages(  # noqa: PLR0913 - all are optional, and come by name
         self,
         *,
         status: State | str | None = None,
         queue: str | None = None,
         topic: str | None = None,
         key: Key | None = None,
+        type: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        payload: str | None = None,
         limit: int = 50,
         before: int | None = None,
     ) -> Page[ListedMessage]:
         """Messages that match all that is given, newest first, without payloads.
 
-        ``before`` is the `next` of the page before. No index helps with ``topic`` and ``key``: the database reads
-        backwards until the page is full.
-        """
-        return self._run(self._steps.messages(status, queue, topic, key, limit, before))
+        ``since`` (included) and ``until`` (not included) look at when a message was added; ``error`` is a text in the
+        code or message of its last error, in any case; ``payload`` a text in its payload, as UTF-8, in this case.
+        ``before`` is the `next` of the page before.
 
-    def message(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+        No index helps with topic, key, type, error and payload: the database reads backwards until the page is full, or
+        until it has looked at some thousands of rows. Such a page may be empty and still have a `next`, and `looked_at`
+        says how many it looked at.
+        """
+        wanted = Wanted(None, queue, topic, key, type, since, until, error, payload)
+        return self._run(self._steps.messages(status, wanted, limit, before))
+
+    def message(self, id: UUID | str, *, payload: bool = False, headers: bool = False) -> MessageDetails:
         """Everything about a message, why it has not left yet, and what was done to it.
 
-        Its payload only if asked for, the values of its headers never. Raises `MessageNotFound`.
+        Its payload and the values of its headers only if asked for. Raises `MessageNotFound`.
         """
-        return self._run(self._steps.message(id, payload=payload))
+        return self._run(self._steps.message(id, payload=payload, headers=headers))
+
+    def record_view(self, id: UUID | str | None, *, actor: str, what: str = "payload", reason: str = "") -> None:
+        """Put on record that somebody looked at a message's payload or headers: ``what`` says at which.
+
+        Without an id, at something else, such as a recorded response. The audit has it as `shown`. Raises
+        `MessageNotFound`.
+        """
+        self._run(self._steps.record_view(id, Note(actor, reason), what))
+
+    def replay(
+        self,
+        id: UUID | str,
+        *,
+        actor: str,
+        reason: str = "",
+        payload: object = UNCHANGED,
+        headers: Mapping[str, str] | Unchanged = UNCHANGED,
+        topic: str | Unchanged = UNCHANGED,
+        discard_original: bool = False,
+    ) -> Replayed:
+        """Add a changed copy of a message, beside it: with another payload, other headers or another topic.
+
+        The copy has a new id, and the header ``postroom-replay-of`` with the original's. Key, type and aggregate stay;
+        idempotency key, expiry and keyed request are the original's alone. A payload given as text or bytes is of the
+        original's content type; anything else becomes JSON. ``headers`` replace all of the original's. The original
+        stays as it is: if it is dead and has a key, it holds back the copy, unless it is discarded with
+        ``discard_original``. The audit has both, in the same transaction.
+
+        Raises `MessageNotFound`, `InvalidMessage` as `Outbox.add` does, or `ReplayRefused` for what belongs to a saga
+        or a two-phase commit, and if what is to be discarded is not dead.
+        """
+        changes = Changes(payload, headers, topic)
+        return self._run(self._steps.replay(id, changes, Note(actor, reason), discard=discard_original))
 
     def count_unsent(self, which: Filter = ALL) -> Count:
         """How many messages `cancel` would look at: pending and waiting ones, and those that are being sent."""
@@ -128,9 +177,9 @@ class Admin:
         """Dead letters of all queues, newest message first. ``before`` is the `next` of the page before."""
         return self._run(self._steps.dead_letters(which, limit, before))
 
-    def dead_letter(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+    def dead_letter(self, id: UUID | str, *, payload: bool = False, headers: bool = False) -> MessageDetails:
         """`message`, but raises `MessageNotFound` also if the message is not dead."""
-        return self._run(self._steps.dead_letter(id, payload=payload))
+        return self._run(self._steps.dead_letter(id, payload=payload, headers=headers))
 
     def count_dead_letters(self, which: Filter = ALL) -> Count:
         """How many dead letters there are, and how many of them are older than what inboxes remember.
@@ -309,9 +358,9 @@ class Admin:
     ) -> Page[AuditEntry]:
         """Who did what to which message, newest first; also to messages that are gone.
 
-        ``action`` is requeue, discard, cancel, conflict, or what is done to sagas: saga_parked, saga_resumed,
-        saga_skipped, saga_aborted or saga_forked; or to two-phase commits: transaction_forgotten or
-        transaction_decided. ``before`` is the `next` of the page before.
+        ``action`` is requeue, discard, cancel, conflict, replay, replayed, shown, or what is done to sagas:
+        saga_parked, saga_resumed, saga_skipped, saga_aborted or saga_forked; or to two-phase commits:
+        transaction_forgotten or transaction_decided. ``before`` is the `next` of the page before.
         """
         return self._run(self._steps.audit(action, actor, message, limit, before))
 

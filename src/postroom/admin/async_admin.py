@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.async_observing import AsyncObserving
+from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_async_store
 from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
+from postroom.store.admin.message_list import Wanted
 from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+    from datetime import datetime
     from types import TracebackType
     from uuid import UUID
 
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncObserving):
     """`Admin` for async code: the same methods, awaited, with the same contracts.
 
     ``progress`` may be called from another thread.
@@ -52,6 +56,7 @@ class AsyncAdmin:
         in_force = Settings.load(database=database, **settings)
         self._store = open_async_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
+        super().__init__(self._steps.observing)
         self._checked = False
         self._closed = False
 
@@ -67,22 +72,47 @@ class AsyncAdmin:
         """`Admin.held_targets`."""
         return await self._run(self._steps.held_targets())
 
-    async def messages(
+    async def messages(  # noqa: PLR0913 - all are optional, and come by name
         self,
         *,
         status: State | str | None = None,
         queue: str | None = None,
         topic: str | None = None,
         key: Key | None = None,
+        type: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        payload: str | None = None,
         limit: int = 50,
         before: int | None = None,
     ) -> Page[ListedMessage]:
         """`Admin.messages`."""
-        return await self._run(self._steps.messages(status, queue, topic, key, limit, before))
+        wanted = Wanted(None, queue, topic, key, type, since, until, error, payload)
+        return await self._run(self._steps.messages(status, wanted, limit, before))
 
-    async def message(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+    async def message(self, id: UUID | str, *, payload: bool = False, headers: bool = False) -> MessageDetails:
         """`Admin.message`."""
-        return await self._run(self._steps.message(id, payload=payload))
+        return await self._run(self._steps.message(id, payload=payload, headers=headers))
+
+    async def record_view(self, id: UUID | str | None, *, actor: str, what: str = "payload", reason: str = "") -> None:
+        """`Admin.record_view`."""
+        await self._run(self._steps.record_view(id, Note(actor, reason), what))
+
+    async def replay(
+        self,
+        id: UUID | str,
+        *,
+        actor: str,
+        reason: str = "",
+        payload: object = UNCHANGED,
+        headers: Mapping[str, str] | Unchanged = UNCHANGED,
+        topic: str | Unchanged = UNCHANGED,
+        discard_original: bool = False,
+    ) -> Replayed:
+        """`Admin.replay`."""
+        changes = Changes(payload, headers, topic)
+        return await self._run(self._steps.replay(id, changes, Note(actor, reason), discard=discard_original))
 
     async def count_unsent(self, which: Filter = ALL) -> Count:
         """`Admin.count_unsent`."""
@@ -104,9 +134,9 @@ class AsyncAdmin:
         """`Admin.dead_letters`."""
         return await self._run(self._steps.dead_letters(which, limit, before))
 
-    async def dead_letter(self, id: UUID | str, *, payload: bool = False) -> MessageDetails:
+    async def dead_letter(self, id: UUID | str, *, payload: bool = False, headers: bool = False) -> MessageDetails:
         """`Admin.dead_letter`."""
-        return await self._run(self._steps.dead_letter(id, payload=payload))
+        return await self._run(self._steps.dead_letter(id, payload=payload, headers=headers))
 
     async def count_dead_letters(self, which: Filter = ALL) -> Count:
         """`Admin.count_dead_letters`."""

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postroom.admin.explanations import explanation_of
+from postroom.admin.timeline import TimelineEvent, timeline_of
 from postroom.rules.failures import Reason
 from postroom.rules.lifecycle import State, Stored
 from postroom.rules.lifecycle import status as state_of
+from postroom.rules.naming import REPLAY_OF
 from postroom.rules.why_not_sent import Facts, WhyNotSent, why_not_sent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
     from uuid import UUID
 
@@ -62,7 +65,7 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class MessageDetails:
-    """One message. Values of headers are never told; its payload is None unless it was asked for."""
+    """One message. Its payload and the values of its headers are None unless they were asked for."""
 
     id: UUID
     position: int
@@ -91,10 +94,16 @@ class MessageDetails:
     lease: Lease | None
     history: tuple[AuditEntry, ...]
     """What was done to it, oldest first."""
+    timeline: tuple[TimelineEvent, ...]
+    """What is on record about it: added, failed attempts, what was done to it, and how it ended; oldest first."""
+    replay_of: str | None
+    """The id of the message that it is a changed copy of."""
     payload: bytes | None = None
+    header_values: Mapping[str, str] | None = None
+    """Names and values of its headers; None unless they were asked for."""
 
 
-def details_of(found: FoundMessage, *, payload: bool) -> MessageDetails:
+def details_of(found: FoundMessage, *, payload: bool, headers: bool = False) -> MessageDetails:
     """What is told about a message, from what the tables say."""
     told, delivery, receipt = found.message, _delivery(found), found.receipt
     return MessageDetails(
@@ -120,7 +129,10 @@ def details_of(found: FoundMessage, *, payload: bool) -> MessageDetails:
         receipt=receipt,
         lease=_lease(found),
         history=found.history,
+        timeline=timeline_of(found),
+        replay_of=told.headers.get(REPLAY_OF),
         payload=bytes(told.payload) if payload and told.payload is not None else None,
+        header_values=dict(sorted(told.headers.items())) if headers else None,
     )
 
 

@@ -116,6 +116,9 @@ def _message(told: MessageDetails) -> dict[str, Any]:
         "blocker": asdict(told.why.blocker) if told.why.blocker else None,
         "relays_down": [{"worker": worker.name, "broker_down": worker.broker_down} for worker in told.why.workers_down],
         "history": [_act(entry) for entry in told.history],
+        "timeline": [asdict(event) for event in told.timeline],
+        "replay_of": told.replay_of,
+        **({} if told.header_values is None else {"header_values": dict(told.header_values)}),
     }
 
 

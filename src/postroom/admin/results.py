@@ -23,6 +23,8 @@ class Page(Generic[T]):
     """Give it as `before` for the next page; None on the last one."""
     as_of: datetime
     """The database's time when the page was read. In a filter, it leaves out what came later."""
+    looked_at: int | None = None
+    """How many rows the search looked at, if it ended before the page was full: there may be more from `next` on."""
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)

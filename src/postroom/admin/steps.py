@@ -3,34 +3,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from postroom.admin.details import MessageDetails, details_of
-from postroom.admin.pages import one_more, page_of
+from postroom.admin.observing_steps import ObservingSteps
+from postroom.admin.pages import one_more, page_found, page_of
+from postroom.admin.replay import Changes, Replayed, replay
 from postroom.admin.results import ActResult, Page, Refusal, Refused
 from postroom.admin.saga_steps import SagaSteps
 from postroom.admin.transaction_steps import TransactionSteps
 from postroom.errors import InvalidSetting, MessageNotFound
+from postroom.rules.failures import cut
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
 from postroom.settings import LEAST_LOAD
-from postroom.store.admin.audit import ACTIONS, AuditEntry, AuditTrail, Note
+from postroom.store.admin.audit import ACTIONS, SHOWN, AuditEntry, AuditTrail, Entry, Note, audit
 from postroom.store.admin.cancellation import Cancellation
 from postroom.store.admin.dead_letters import DeadLetter, DeadLetters
 from postroom.store.admin.expired_leases import ExpiredLeases, Released
-from postroom.store.admin.message_list import ListedMessage, MessageList
+from postroom.store.admin.message_list import ListedMessage, MessageList, Wanted
 from postroom.store.admin.message_lookup import MessageLookup
 from postroom.store.admin.retention import DAY, Cleanup, Kept
-from postroom.store.admin.selection import Acted, Count, Filter, Progress, message_id
+from postroom.store.admin.selection import Acted, Count, Filter, Progress, check_moment, message_id
 from postroom.store.admin.status import Status, StatusReader, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
-    from postroom.message import Key
     from postroom.settings import Settings
+    from postroom.store.admin.message_lookup import FoundMessage
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
@@ -49,6 +53,7 @@ class AdminSteps:
         self._unsent = Cancellation(names, order)
         self.sagas = SagaSteps(names)
         self.transactions = TransactionSteps(names)
+        self.observing = ObservingSteps(names, order)
 
     def status(self) -> Steps[Status]:
         return (yield from self._status.status())
@@ -60,22 +65,31 @@ class AdminSteps:
         return (yield from self._status.held_targets())
 
     def messages(
-        self,
-        status: State | str | None,
-        queue: str | None,
-        topic: str | None,
-        key: Key | None,
-        limit: int,
-        before: int | None,
+        self, status: State | str | None, wanted: Wanted, limit: int, before: int | None
     ) -> Steps[Page[ListedMessage]]:
         as_of = yield from self._dead.clock()
-        state = None if status is None else _state(status)
-        rows = yield from MessageList(self._names).listed(
-            state, queue=queue, topic=topic, key=key, limit=one_more(limit), before=before
-        )
-        return page_of(rows, limit, as_of, attrgetter("position"))
+        one_more(limit)
+        for name in ("since", "until"):
+            check_moment(name, getattr(wanted, name))
+        chosen = wanted if status is None else replace(wanted, status=_state(status))
+        rows, found = yield from MessageList(self._names).listed(chosen, limit, before)
+        return page_found(rows, found, as_of)
 
-    def message(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
+    def message(self, identifier: UUID | str, *, payload: bool, headers: bool = False) -> Steps[MessageDetails]:
+        return details_of((yield from self._found(identifier)), payload=payload, headers=headers)
+
+    def record_view(self, identifier: UUID | str | None, note: Note, what: str) -> Steps[None]:
+        entry: Entry = (None, None, {"what": cut(what)})
+        if identifier is not None:
+            found = yield from self._found(identifier)
+            entry = (found.position, str(found.message.id), {"topic": found.message.topic, "what": cut(what)})
+        yield from audit(self._names, SHOWN, note, [entry])
+
+    def replay(self, identifier: UUID | str, changes: Changes, note: Note, *, discard: bool) -> Steps[Replayed]:
+        found = yield from self._found(identifier)
+        return (yield from replay(found, changes, note, self._names, self._settings, discard=discard))
+
+    def _found(self, identifier: UUID | str) -> Steps[FoundMessage]:
         wanted = message_id(identifier)
         found = yield from self._lookup.find(wanted)
         if found is None:
@@ -84,12 +98,14 @@ class AdminSteps:
                 "it may have been removed by retention, discarded or cancelled. What a consumer received has another "
                 "id here, which its log calls outbox_id"
             )
-        return details_of(found, payload=payload)
+        return found
 
     def count_unsent(self, which: Filter) -> Steps[Count]:
+        _without_fingerprint(which)
         return (yield from self._unsent.count(which, self._marks_kept()))
 
     def cancel(self, which: Filter, note: Note, progress: Progress | None) -> Steps[ActResult]:
+        _without_fingerprint(which)
         acted = yield from self._unsent.cancel(which, note, progress)
         return (yield from self._result("cancel", which, acted))
 
@@ -98,11 +114,12 @@ class AdminSteps:
 
     def dead_letters(self, which: Filter, limit: int, before: int | None) -> Steps[Page[DeadLetter]]:
         as_of = yield from self._dead.clock()
-        rows = yield from self._dead.listed(which, one_more(limit), before)
-        return page_of(rows, limit, as_of, attrgetter("position"))
+        one_more(limit)
+        rows, found = yield from self._dead.listed(which, limit, before)
+        return page_found(rows, found, as_of)
 
-    def dead_letter(self, identifier: UUID | str, *, payload: bool) -> Steps[MessageDetails]:
-        found = yield from self.message(identifier, payload=payload)
+    def dead_letter(self, identifier: UUID | str, *, payload: bool, headers: bool) -> Steps[MessageDetails]:
+        found = yield from self.message(identifier, payload=payload, headers=headers)
         if found.status is not State.DEAD:
             raise MessageNotFound(
                 f"message {found.id} is not dead, it is {found.status or Refusal.INCOMPLETE}: "
@@ -178,6 +195,13 @@ class AdminSteps:
 
 def _all(ids: Sequence[UUID], status: Refusal) -> list[Refused]:
     return [Refused(identifier, status) for identifier in ids]
+
+
+def _without_fingerprint(which: Filter) -> None:
+    if which.fingerprint is not None:
+        raise InvalidSetting(
+            f"fingerprint = {which.fingerprint!r} is not valid here: it selects dead letters alone; give code or error"
+        )
 
 
 def _state(status: State | str) -> State:

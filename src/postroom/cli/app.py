@@ -10,6 +10,7 @@ from postroom.cli import (
     bench,
     cleanup,
     consume,
+    dashboard,
     dead,
     demo,
     doctor,
@@ -42,6 +43,7 @@ app.command("relay")(relay.relay)
 app.command("consume")(consume.consume)
 app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
+app.command("dashboard")(dashboard.dashboard)
 app.add_typer(messages_app, name="messages")
 messages_app.command("list")(messages.list_messages)
 messages_app.command("show")(messages.show_message)

@@ -53,7 +53,7 @@ def init(
         print_text("partitioned the outbox" if partitioned else "the outbox is partitioned already")
 
 
-def _told(before: int | None, now: int, *, repaired: bool) -> str:
+def _told(before: int | None, now: int, *, repaired: bool = False) -> str:
     if before is None:
         return f"created version {now} of Postroom's tables"
     if before == now and repaired:

@@ -25,6 +25,7 @@ from postroom.inbox import Inbox
 from postroom.relay.cleaning import TIME_LIMIT, Cleaning
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
+from postroom.rules.flow import FlowCounts
 from postroom.rules.ordering import Order
 from postroom.rules.routing import place_of_source, queue_of_consumer
 from postroom.runtime.calls import GRACE
@@ -38,6 +39,7 @@ from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.schema.purposes import Purpose
 from postroom.telemetry.events import Hook, Reachability, all_of, changes_only
+from postroom.telemetry.flow import counting
 from postroom.telemetry.logs import with_tracebacks
 from postroom.telemetry.traces import tracer_of
 
@@ -102,6 +104,7 @@ class Consumer(Runnable[ConsumerRun]):
         self.worker = worker or worker_name(self)
         self._handlers: list[Handler] = []
         self.report = Report()
+        self._flow = FlowCounts()
 
     def handler(
         self,
@@ -189,7 +192,11 @@ class Consumer(Runnable[ConsumerRun]):
         if not self._handlers:
             raise InvalidSetting(f"the consumer {self.name!r} has no handler: add one with @consumer.handler(topic)")
         self.report = Report()
-        hook = changes_only(all_of(self.report.count, with_tracebacks(self._user_hook, self._settings.tracebacks)))
+        self._flow = FlowCounts()
+        counted = counting(self._flow, self._queue)
+        hook = changes_only(
+            all_of(self.report.count, counted, with_tracebacks(self._user_hook, self._settings.tracebacks))
+        )
         async with AsyncExitStack() as stack:
             store = await open_checked_store(self._settings, Purpose.CONSUMER)
             stack.push_async_callback(store.close)
@@ -279,7 +286,8 @@ class Consumer(Runnable[ConsumerRun]):
             lane_lease=settings.lane_lease_sec,
             poll_interval=settings.poll_interval_sec,
         )
-        return Engine(database, [queue], options, connections=connections, others=self._cleaning(database, hook))
+        others = self._cleaning(database, hook)
+        return Engine(database, [queue], options, connections=connections, flow=self._flow, others=others)
 
     def _cleaning(self, database: Database, hook: Hook) -> list[Cleaning]:
         """What removes old messages and marks, where the settings ask for it."""

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from postroom.delivery.flow_writer import FlowWriter
 from postroom.delivery.heartbeat import Heartbeat
 from postroom.delivery.listener import Listener
 from postroom.delivery.queue_router import QueueRouter
@@ -14,6 +15,7 @@ from postroom.errors import PostroomError
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.connections.shared import ConnectionSet
+from postroom.store.outbox.flow import Flow
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import channel
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from postroom.delivery.queue import EngineOptions, Queue
     from postroom.delivery.queue_worker import Part
+    from postroom.rules.flow import FlowCounts
     from postroom.rules.routing import Routing
     from postroom.store.connections.reconnecting import Database
 
@@ -33,9 +36,10 @@ class Engine:
 
     ``connections`` are shared by all queues; by default they are a full set (`ConnectionSet.full`). With ``routing``,
     messages of the default queue are moved into the queues of their topics first; ``notify`` wakes whoever serves
-    these. ``listen`` is a database URL on which to listen for commits, where the database can tell. ``others`` work as
-    long as the engine does; ``lifecycle`` is called with ``started`` and ``stopped``. Closing ``database``, and the
-    destinations, is left to the caller.
+    these. ``listen`` is a database URL on which to listen for commits, where the database can tell. ``flow`` is what
+    hooks count in the queues: it is written to the database now and then. ``others`` work as long as the engine does;
+    ``lifecycle`` is called with ``started`` and ``stopped``. Closing ``database``, and the destinations, is left to the
+    caller.
     """
 
     def __init__(  # noqa: PLR0913 - what is optional comes by its name
@@ -48,6 +52,7 @@ class Engine:
         routing: Routing | None = None,
         notify: bool = False,
         listen: str | None = None,
+        flow: FlowCounts | None = None,
         others: Sequence[Part] = (),
         lifecycle: Callable[[str], None] | None = None,
     ) -> None:
@@ -86,6 +91,8 @@ class Engine:
                 notify=notify,
             )
         self._others = [*others] if listen is None else [*others, self._listener(listen)]
+        if flow is not None:
+            self._others.append(FlowWriter(flow, Flow(names), connections.heartbeats))
 
     def _listener(self, url: str) -> Listener:
         names = self._database.store.names

@@ -17,6 +17,7 @@ from postroom.relay.cleaning import TIME_LIMIT, Cleaning
 from postroom.relay.report import Report
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER
+from postroom.rules.flow import FlowCounts
 from postroom.rules.ordering import Order
 from postroom.rules.routing import ANYTHING, Routing
 from postroom.runtime import wakeup
@@ -29,6 +30,7 @@ from postroom.store.connections.reconnecting import Database
 from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.telemetry.events import Lifecycle, all_of, wants_counts
+from postroom.telemetry.flow import counting
 from postroom.telemetry.logs import with_tracebacks
 
 if TYPE_CHECKING:
@@ -105,6 +107,7 @@ class Relay(Runnable[Engine]):
         self._queue = queue
         self._user_hook = hook
         self.report = Report()
+        self._flow = FlowCounts()
 
     async def run(self) -> None:
         """Deliver until `stop` is called; then finish or give back what is in flight.
@@ -147,6 +150,7 @@ class Relay(Runnable[Engine]):
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Engine]:
         self.report = Report()
+        self._flow = FlowCounts()
         hook = all_of(self.report.count, with_tracebacks(self._user_hook, self._settings.tracebacks))
         async with AsyncExitStack() as stack:
             purposes = [Purpose.SAGAS if self._sagas else Purpose.RELAY]
@@ -187,6 +191,7 @@ class Relay(Runnable[Engine]):
             routing=routing,
             notify=settings.notify and database.store.names.dialect == "postgresql",
             listen=settings.database if settings.notify else None,
+            flow=self._flow,
             others=others,
             lifecycle=lambda what: hook(Lifecycle(self.worker, what)),
         )
@@ -235,7 +240,7 @@ class Relay(Runnable[Engine]):
             dedup=settings.dedup,
             ledger_keep=settings.idempotency_keep_sec,
             on_dead=self._on_dead,
-            hook=hook,
+            hook=all_of(hook, counting(self._flow, queue)),
             queue_of=routing.queue_of if routing else None,
             has_destination=not isinstance(broker, NoBroker),
         )

@@ -191,13 +191,15 @@ class Keyed:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Old messages, inbox marks, ledger entries, two-phase commits and audit entries were removed."""
+    """Old messages, inbox marks, ledger entries, two-phase commits, audit entries and counters were removed."""
 
     messages: int
     marks: int
     entries: int
     transactions: int = 0
     audit: int = 0
+    counters: int = 0
+    """Of what went through, by the minute."""
 
 
 @dataclass(frozen=True, slots=True)

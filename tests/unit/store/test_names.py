@@ -46,6 +46,8 @@ def test_the_mapping_names_every_table_and_the_view() -> None:
         "saga_event",
         "twophase",
         "twophase_scope",
+        "flow",
+        "attempt",
         "schema_version",
         "status_view",
     }

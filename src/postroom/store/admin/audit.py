@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 ACTOR_LENGTH = 255
 SAGA_ACTIONS = ("saga_parked", "saga_resumed", "saga_skipped", "saga_aborted", "saga_forked")
 TRANSACTION_FORGOTTEN, TRANSACTION_DECIDED = TRANSACTION_ACTIONS = ("transaction_forgotten", "transaction_decided")
-ACTIONS = ("requeue", "discard", "cancel", "conflict", *SAGA_ACTIONS, *TRANSACTION_ACTIONS)
+REPLAY_ACTIONS = ("replay", "replayed")
+SHOWN = "shown"
+ACTIONS = ("requeue", "discard", "cancel", "conflict", *REPLAY_ACTIONS, SHOWN, *SAGA_ACTIONS, *TRANSACTION_ACTIONS)
 """What the audit log tells of."""
 
 Entry = tuple[int | None, str | None, dict[str, Any]]
@@ -46,7 +48,8 @@ class AuditEntry:
     id: int
     at: datetime | None
     action: str
-    """requeue, discard, cancel; conflict, where a worker found its lease lost; or what was done to a saga:
+    """requeue, discard, cancel; replay (of the original) and replayed (of the copy); shown, where somebody looked at
+    its payload or headers; conflict, where a worker found its lease lost; or what was done to a saga:
     saga_parked, saga_resumed, saga_skipped, saga_aborted, saga_forked; or to a two-phase commit: transaction_forgotten,
     transaction_decided."""
     actor: str

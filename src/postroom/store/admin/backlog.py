@@ -36,10 +36,11 @@ _KINDS = {
 class BacklogReader(Operations):
     """Counts over all queues. `order` is that of the relays: it says whether dead messages hold their key back."""
 
-    def __init__(self, names: Names, order: Order = Order.HOLD, most: int = MOST) -> None:
+    def __init__(self, names: Names, order: Order = Order.HOLD, most: int = MOST, first: int = FIRST) -> None:
         super().__init__(names)
         self._most = most
         self._order = order
+        self._rows = first
         self._behind = BEHIND.format(**self.tables, holds_key=holds_key(order, "b"))
 
     def backlog(self) -> Steps[dict[str, Backlog]]:
@@ -53,13 +54,14 @@ class BacklogReader(Operations):
         held = yield from self._held_keys()
         backlog: dict[str, Backlog] = {}
         for queue, by_kind in counts.items():
-            oldest = 0.0
-            if queue.startswith(SAGA_QUEUE):
-                oldest = yield from self._oldest_saga(queue)
-            elif by_kind["pending"]:
-                oldest = yield from self._oldest(queue)
+            searched = by_kind["pending"] or queue.startswith(SAGA_QUEUE)
+            oldest = (yield from self.oldest(queue)) if searched else 0.0
             backlog[queue] = Backlog(**by_kind, oldest_pending_seconds=oldest, held_keys=held.get(queue, 0))
         return backlog
+
+    def oldest(self, queue: str) -> Steps[float]:
+        """For how many seconds the oldest message or saga that could go on has waited; 0 if there is none."""
+        return (yield from self._oldest_saga(queue) if queue.startswith(SAGA_QUEUE) else self._oldest(queue))
 
     def _held_keys(self) -> Steps[dict[str, int]]:
         """The keys of each queue that a dead message holds back, whether anything waits behind it or not."""
@@ -94,7 +96,7 @@ class BacklogReader(Operations):
         ready_since = later_of("m.created_at", later_of("d.due", "d.leased_until"))
         found = yield Query(
             f"SELECT max({self.dialect.seconds_since(ready_since)}) FROM (SELECT position, due, leased_until "
-            f"FROM {self.delivery} WHERE {ready()} AND {free} ORDER BY position LIMIT {FIRST}) d "
+            f"FROM {self.delivery} WHERE {ready()} AND {free} ORDER BY position LIMIT {self._rows}) d "
             f"JOIN {self.outbox} m ON m.position = d.position",
             {"queue": queue},
         )
@@ -109,7 +111,7 @@ class BacklogReader(Operations):
     def _first(self, lane: int) -> str:
         some = (
             f"SELECT queue, key_hash, position, due FROM {self.delivery} "
-            f"WHERE {ready()} AND queue = :queue AND lane = {lane} ORDER BY position LIMIT {FIRST}"
+            f"WHERE {ready()} AND queue = :queue AND lane = {lane} ORDER BY position LIMIT {self._rows}"
         )
         free = "" if lane == NO_LANE else f" WHERE NOT {self._behind}"
         return f"SELECT * FROM (SELECT d.position, d.due FROM ({some}) d{free} ORDER BY d.position LIMIT 1) f"

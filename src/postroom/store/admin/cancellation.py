@@ -132,7 +132,8 @@ class Cancellation(SelectedDeliveries):
             {"queue": part.queue},
         )
         positions = whole_numbers([row.position for row in rows])
-        yield Query(f"DELETE FROM {self.outbox} WHERE position IN ({positions})")
+        for table in (self.tables["attempt"], self.outbox):
+            yield Query(f"DELETE FROM {table} WHERE position IN ({positions})")
 
     def _holder(self, part: KeyRange) -> Steps[_Holder | None]:
         found = yield Query(

@@ -10,10 +10,20 @@ from postroom.rules.lifecycle import Transition
 from postroom.rules.naming import is_saga_queue
 from postroom.rules.ordering import NO_LANE
 from postroom.store.admin.audit import UNSIGNED, Note, audit
-from postroom.store.admin.selection import ALL, Acted, Batch, Filter, KeyRange, Progress, SelectedDeliveries
+from postroom.store.admin.newest_first import PAYLOAD_SCAN, SCAN, Found
+from postroom.store.admin.selection import (
+    ALL,
+    Acted,
+    Batch,
+    Filter,
+    KeyRange,
+    Progress,
+    SelectedDeliveries,
+    has_fingerprint,
+)
 from postroom.store.ledger.confirmations import Confirmations
 from postroom.store.ledger.message_outcomes import failure_of
-from postroom.store.sql.dialect import whole_numbers
+from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import CHUNK
 from postroom.store.sql.rows import headers_of, shown, uuid_of
 from postroom.store.sql.states import becomes, before, dead
@@ -66,17 +76,27 @@ class DeadLetters(SelectedDeliveries):
             created_at=self.dialect.readable("m.created_at"),
         )
 
-    def listed(self, which: Filter = ALL, limit: int = 50, before: int | None = None) -> Steps[list[DeadLetter]]:
-        """Dead letters, newest message first, from before a position on."""
-        conditions, params = self.conditions(which)
-        if which.ids is not None:
-            conditions += f"AND d.position IN ({whole_numbers((yield from self.positions(which.ids)))}) "
+    def listed(
+        self, which: Filter = ALL, limit: int = 50, before: int | None = None
+    ) -> Steps[tuple[list[DeadLetter], Found]]:
+        """Dead letters, newest message first, from before a position on; and how far the search came."""
+        on_delivery, on_message, params = self.split(which)
+        places = yield from self.places_of(which, params, f"1 = 1 {on_delivery}{self.of_message(on_message)}")
+        scan = SCAN if which.payload is None else PAYLOAD_SCAN
+        found = yield from self.newest(places, params, limit, before=before, scan=scan)
+        return (yield from self._read(which, found.positions)), found
+
+    def _read(self, which: Filter, positions: Sequence[int]) -> Steps[list[DeadLetter]]:
+        if not positions:
+            return []
+        queues = {f"queue_{n}": queue for n, queue in enumerate((yield from self.queues_with(self.states[0])))}
         found = yield Query(
-            f"SELECT {self._columns} {self.source} WHERE {dead('d')} AND d.position < :before "
-            f"{conditions}ORDER BY d.position DESC LIMIT :limit",
-            {**params, "before": before if before is not None else 2**63 - 1, "limit": limit},
+            f"SELECT {self._columns} {self.source} WHERE {dead('d')} "
+            f"AND d.queue IN ({', '.join(f':{label}' for label in queues) or 'NULL'}) AND d.lane IN ({ALL_LANES}) "
+            f"AND d.position IN ({whole_numbers(positions)}) ORDER BY d.position DESC",
+            queues,
         )
-        return [self._letter(row) for row in found.rows]
+        return [letter for row in found.rows if has_fingerprint(which, (letter := self._letter(row)).error_message)]
 
     def requeue(self, which: Filter = ALL, note: Note = UNSIGNED, progress: Progress | None = None) -> Steps[Acted]:
         """Send dead messages after all: attempts, error and due time are cleared. What is not dead is left alone.
@@ -104,12 +124,13 @@ class DeadLetters(SelectedDeliveries):
             f"ORDER BY d.position LIMIT {CHUNK}{self.dialect.for_update_of('d')}",
             {**params, "queue": part.queue},
         )
-        letters = [self._letter(row) for row in found.rows]
+        rows = [self._letter(row) for row in found.rows]
+        letters = [letter for letter in rows if has_fingerprint(which, letter.error_message)]
         if letters:
             yield from act(part.queue, letters)
             entries = [(letter.position, letter.id, _details(letter)) for letter in letters]
             yield from audit(self.names, action, note, entries)
-        last = letters[-1].position if len(letters) == CHUNK else None
+        last = rows[-1].position if len(rows) == CHUNK else None
         return Batch({letter.position: uuid_of(letter.id) for letter in letters}, [], last)
 
     def _letter(self, row: Row) -> DeadLetter:
@@ -149,7 +170,8 @@ class DeadLetters(SelectedDeliveries):
             {"queue": queue},
         )
         positions = whole_numbers([letter.position for letter in letters])
-        yield Query(f"DELETE FROM {self.outbox} WHERE position IN ({positions})")
+        for table in (self.tables["attempt"], self.outbox):
+            yield Query(f"DELETE FROM {table} WHERE position IN ({positions})")
 
 
 def _details(letter: DeadLetter) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import Order
 from postroom.store.admin.audit import AuditEntry, AuditTrail
 from postroom.store.admin.status import StatusReader, Worker
+from postroom.store.outbox.attempts import Attempts, FailedAttempt
 from postroom.store.sql.dialect import ALL_LANES
 from postroom.store.sql.operations import read_up_to
 from postroom.store.sql.rows import shown
@@ -88,6 +89,8 @@ class FoundMessage:
     workers: tuple[Worker, ...]
     """Those of its queue that are alive."""
     history: tuple[AuditEntry, ...]
+    attempts: tuple[FailedAttempt, ...] = ()
+    """Those that failed, oldest first."""
 
 
 class MessageLookup(SkipScan):
@@ -121,6 +124,7 @@ class MessageLookup(SkipScan):
             (yield from self._blocker(queue, position, delivery.key_hash)) if delivery else None,
             tuple(worker for worker in workers if worker.queue == queue),
             tuple((yield from AuditTrail(self.names).of_message(position))),
+            tuple((yield from Attempts(self.names).of_message(position))),
         )
 
     def _in_any_queue(self, added_to: str, position: int) -> Steps[tuple[str, DeliveryRow | None]]:

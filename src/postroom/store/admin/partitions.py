@@ -109,7 +109,7 @@ class Partitions(Operations):
         if before == staying:
             return 0
         goes = f"{within} AND position NOT IN ({kept})" if found.rows else within
-        for table in (self.names.table("outbox_key"), *(self.tables[name] for name in _OF_SAGAS)):
+        for table in (self.names.table("outbox_key"), *(self.tables[name] for name in _BESIDE)):
             yield Query(f"DELETE FROM {table} WHERE {goes}")
         copies = {"postroom_messages": messages, "postroom_receipts": receipts} if found.rows else {}
         for copy, table in copies.items():
@@ -131,7 +131,8 @@ class Partitions(Operations):
         return True
 
 
-_OF_SAGAS = ("saga_event", "saga_step", "saga")
+_BESIDE = ("attempt", "saga_event", "saga_step", "saga")
+"""Tables with what belongs to messages and has no partitions."""
 
 
 class OldPartitions(Partitions):

@@ -15,6 +15,7 @@ from postroom.rules.twophase_ids import transaction_id
 from postroom.store.admin.partitions import OldPartitions
 from postroom.store.admin.settled_messages import SettledMessages
 from postroom.store.admin.sweeps import Old, Sweep
+from postroom.store.outbox.flow import MINUTE_MS
 from postroom.store.sql.dialect import DIALECTS
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.twophase.branches import WITNESS, WITNESS_KEPT
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 BATCH = FIRST_ROWS
 DAY = 86_400.0
+FLOW_KEPT_MINUTES = 14 * 1440
+"""For how long the counters of what went through are kept."""
 
 
 class Pages(Protocol):
@@ -57,6 +60,7 @@ def sweeps(names: Names, kept: Kept) -> list[tuple[str, Pages]]:
         ("entries", expired_entries(names)),
         ("transactions", SettledTransactions(names, kept.messages * DAY)),
         ("audit", audit_entries(names, kept.audit * DAY)),
+        ("counters", counters(names)),
     ]
 
 
@@ -84,6 +88,12 @@ def audit_entries(names: Names, seconds: float) -> Sweep:
     return Sweep(
         names, Old("audit", ("id",), 0, f"at <= {later}", {"ago": -float(seconds)}, oldest_first=True, locks=False)
     )
+
+
+def counters(names: Names, minutes: int = FLOW_KEPT_MINUTES) -> Sweep:
+    """Counters of what went through, by the minute. Each is written for a minute or two, so none is locked."""
+    old = f"minute < ({DIALECTS[names.dialect].now_ms}) / {MINUTE_MS} - {int(minutes)}"
+    return Sweep(names, Old("flow", ("minute",), 0, old, oldest_first=True, locks=False))
 
 
 class SettledTransactions(Sweep):

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from uuid import UUID
 
 from postroom.errors import InvalidSetting
+from postroom.rules.fingerprints import fingerprint
 from postroom.rules.naming import is_saga_queue
+from postroom.store.admin.newest_first import NewestFirst, Place
+from postroom.store.admin.text_search import ERROR_TEXT, LIKE_ERROR, containing, fingerprint_pattern
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import chunks
 from postroom.store.sql.rows import uuid_of
-from postroom.store.sql.skip_scan import SkipScan
 from postroom.store.sql.states import in_state, in_states
 from postroom.store.sql.steps import Query, Steps
 
@@ -31,13 +33,20 @@ def _is_age(value: object) -> bool:
     return value is None or (isinstance(value, timedelta) and value >= timedelta(0))
 
 
+def check_moment(name: str, moment: datetime | None) -> None:
+    """Raise `InvalidSetting` for a moment without a time zone."""
+    if moment is not None and moment.tzinfo is None:
+        raise InvalidSetting(f"{name} = {moment} has no time zone: give it one, such as datetime.UTC")
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which messages: those that match every given field; all of them if none is given.
 
-    `older_than` and `as_of` look at when a dead letter failed, and at when an unsent message was added.
+    `older_than`, `as_of`, `since` and `until` look at when a dead letter failed; of unsent messages, at when they were
+    added.
 
-    Raises `InvalidSetting` if an id is not a UUID, `older_than` is negative, or `as_of` has no time zone.
+    Raises `InvalidSetting` if an id is not a UUID, `older_than` is negative, or a moment has no time zone.
     """
 
     ids: Collection[UUID | str] | None = None
@@ -51,6 +60,17 @@ class Filter:
     """Only what failed, or was added, longer ago than this."""
     as_of: datetime | None = None
     """Only what had failed, or was added, by then. Take it from a page or a count to act on what it showed."""
+    type: str | None = None
+    since: datetime | None = None
+    """Only what failed, or was added, then or later."""
+    until: datetime | None = None
+    """Only what failed, or was added, before then."""
+    error: str | None = None
+    """A text in the code or message of the last failure, in any case."""
+    payload: str | None = None
+    """A text in the payload, as UTF-8. Nothing is found in what is compressed or encrypted."""
+    fingerprint: str | None = None
+    """For dead letters: those whose error has this fingerprint, as `Admin.dead_letter_groups` tells it."""
 
     def __post_init__(self) -> None:
         if isinstance(self.ids, str | UUID):
@@ -61,12 +81,17 @@ class Filter:
             object.__setattr__(self, "key", str(self.key))
         if not _is_age(self.older_than):
             raise InvalidSetting(f"older_than = {self.older_than} is not valid: give a timedelta that is not negative")
-        if self.as_of is not None and self.as_of.tzinfo is None:
-            raise InvalidSetting(f"as_of = {self.as_of} has no time zone: give it one, such as datetime.UTC")
+        for name in ("as_of", "since", "until"):
+            check_moment(name, getattr(self, name))
 
 
 ALL = Filter()
 """Every message."""
+
+
+def has_fingerprint(which: Filter, message: str) -> bool:
+    """Whether an error is one of those that a filter selects by fingerprint."""
+    return which.fingerprint is None or fingerprint(message) == which.fingerprint
 
 
 def message_id(value: UUID | str) -> UUID:
@@ -125,7 +150,7 @@ class Batch(NamedTuple):
     """Behind this position there may be more."""
 
 
-class SelectedDeliveries(SkipScan):
+class SelectedDeliveries(NewestFirst):
     """The deliveries in some states that a filter selects, and acts on them in batches of one transaction each."""
 
     states: ClassVar[Sequence[Stored]]
@@ -148,14 +173,18 @@ class SelectedDeliveries(SkipScan):
             ranges = yield from self.ranges(which)
             places = [(part.condition(), {"queue": part.queue}) for part in ranges]
         total, old_ones = 0, 0
+        # What fits the pattern of a fingerprint need not have it: then each error is looked at.
+        error, by_error = ("''", "") if which.fingerprint is None else ("d.error_message", " GROUP BY d.error_message")
         for place, queue in places:
             found = yield Query(
                 f"SELECT count(*), coalesce(sum(CASE WHEN m.created_at <= {self.dialect.later(':old')} "
-                f"THEN 1 ELSE 0 END), 0) {self.source} WHERE {place}{conditions}",
+                f"THEN 1 ELSE 0 END), 0), {error} {self.source} WHERE {place}{conditions}{by_error}",
                 {**params, **queue},
             )
-            total += int(found.rows[0][0])
-            old_ones += int(found.rows[0][1])
+            for count, old_count, message in found.rows:
+                if has_fingerprint(which, message):
+                    total += int(count)
+                    old_ones += int(old_count)
         return Count(total, old_ones, as_of)
 
     def act(
@@ -184,11 +213,11 @@ class SelectedDeliveries(SkipScan):
         for part in (yield from self.ranges(which)):
             if is_saga_queue(part.queue):
                 found = yield Query(
-                    f"SELECT m.id {self.source} JOIN {self.tables['saga']} s ON s.position = d.position "
-                    f"WHERE {part.condition()}{conditions}ORDER BY d.position",
+                    f"SELECT m.id, d.error_message {self.source} JOIN {self.tables['saga']} s "
+                    f"ON s.position = d.position WHERE {part.condition()}{conditions}ORDER BY d.position",
                     {**params, "queue": part.queue},
                 )
-                ids += [one for [text] in found.rows if (one := uuid_of(text))]
+                ids += [one for text, error in found.rows if has_fingerprint(which, error) and (one := uuid_of(text))]
         return list(dict.fromkeys(ids))  # one that moves meanwhile is found twice
 
     def but_sagas(self, queue: str) -> str:
@@ -236,9 +265,35 @@ class SelectedDeliveries(SkipScan):
             positions += [position for [position] in found.rows]
         return sorted(positions)
 
+    def places_of(self, which: Filter, params: dict[str, Any], wanted: str = "1 = 1") -> Steps[list[Place]]:
+        """Where selected deliveries are looked for, newest first. Adds the queues to the parameters."""
+        places: list[Place] = []
+        queues: dict[str, str] = {}
+        for part in (yield from self.ranges(which)):
+            label = queues.setdefault(part.queue, f"queue_{len(queues)}")
+            rows = (
+                f"{self.delivery} d{self.dialect.by_primary_key} WHERE {in_state(part.state, 'd')} "
+                f"AND d.queue = :{label} AND d.lane = {part.lane} AND {part.positions} "
+            )
+            places.append(Place(rows, "d.position", wanted))
+        params |= {label: queue for queue, label in queues.items()}
+        return places
+
     def conditions(self, which: Filter) -> tuple[str, dict[str, Any]]:
         """The filter as SQL on `d` and `m`, each condition with AND before it; ids are in the ranges."""
+        on_delivery, on_message, params = self.split(which)
+        return on_delivery + on_message, params
+
+    def of_message(self, on_message: str) -> str:
+        """Conditions on the message of delivery `d`: a scalar subquery, which no planner turns round."""
+        if not on_message:
+            return ""
+        return f"AND (SELECT 1 FROM {self.outbox} m WHERE m.position = d.position {on_message}) = 1 "
+
+    def split(self, which: Filter) -> tuple[str, str, dict[str, Any]]:
+        """The filter as SQL on `d`, and on `m`, each condition with AND before it; ids are in the ranges."""
         older_than = None if which.older_than is None else -which.older_than.total_seconds()
+        moment = self.dialect.moment
         conditions = {
             # With coalesce it stays a LEFT JOIN.
             "topic": ("coalesce(m.topic, '') = :topic", which.topic),
@@ -246,11 +301,22 @@ class SelectedDeliveries(SkipScan):
             "code": ("d.error_code = :code", which.code),
             "in_queue": ("d.queue = :in_queue", which.queue),
             "older_than": (f"{self.since} <= {self.dialect.later(':older_than')}", older_than),
-            "as_of": (f"{self.since} <= :as_of", self.dialect.moment(which.as_of)),
+            "as_of": (f"{self.since} <= :as_of", moment(which.as_of)),
+            "type": ("coalesce(m.type, '') = :type", which.type),
+            "since": (f"{self.since} >= :since", moment(which.since)),
+            "until": (f"{self.since} < :until", moment(which.until)),
+            "error": (ERROR_TEXT, None if which.error is None else containing(which.error)),
+            "payload": (
+                self.dialect.contains("m.payload", ":payload"),
+                None if which.payload is None else which.payload.encode(),
+            ),
+            "fingerprint": (LIKE_ERROR.format("fingerprint"), fingerprint_pattern(which.fingerprint)),
         }
         given = {name: condition for name, condition in conditions.items() if condition[1] is not None}
-        text = "".join(f"AND {text} " for text, _ in given.values())
-        return text, {name: value for name, (_, value) in given.items()}
+        texts = [f"AND {text} " for text, _ in given.values()]
+        on_message = [text for text in texts if "m." in text]
+        on_delivery = [text for text in texts if text not in on_message]
+        return "".join(on_delivery), "".join(on_message), {name: value for name, (_, value) in given.items()}
 
 
 def named_ids(ids: Sequence[UUID | str]) -> dict[str, str]:

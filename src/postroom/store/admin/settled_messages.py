@@ -63,6 +63,8 @@ class SettledMessages(Sweep):
                 DELETE FROM {step} WHERE {_among("sagas")}
             ), events AS (
                 DELETE FROM {event} WHERE {_among("sagas")}
+            ), attempts AS (
+                DELETE FROM {self.tables["attempt"]} WHERE {_among("old")}
             ), messages AS (
                 DELETE FROM {self.outbox} WHERE {_among("old")}
             ), gone AS (
@@ -82,7 +84,7 @@ class SettledMessages(Sweep):
         if not settled:
             return 0
         gone = sorted({*settled} - (yield from self._remove_sagas(settled)))
-        for table in (self.outbox, self.receipt):
+        for table in (self.tables["attempt"], self.outbox, self.receipt):
             yield Query(f"DELETE FROM {table} WHERE position IN ({whole_numbers(gone)})")
         return len(gone)
 

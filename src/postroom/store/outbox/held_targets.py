@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from postroom.store.sql.steps import Row
+
 MOST_TARGETS = 1000
 """Topics that are listed, those with the most messages first."""
 HELD_BACK = f"{in_state(Stored.RETRY, 'd')} AND d.error_code = '{Reason.TARGET_UNAVAILABLE}'"
@@ -48,9 +50,9 @@ BEGINNING = Place(NO_LANE, 0)
 class HeldTargets(Operations):
     """Held targets of one queue. They are read from the deliveries themselves, so nothing can be out of step."""
 
-    def held_targets(self) -> Steps[list[HeldTarget]]:
-        """The topics that messages wait for, over all queues."""
-        return (yield from self._held("", {}))
+    def held_targets(self, most: int | None = None) -> Steps[list[HeldTarget]]:
+        """The topics that messages wait for, over all queues; with `most`, among as many that wait for a retry."""
+        return (yield from self._held("", {}) if most is None else self._held_among(most))
 
     def targets_of_queue(self) -> Steps[list[HeldTarget]]:
         """The topics that messages of this queue wait for."""
@@ -64,10 +66,28 @@ class HeldTargets(Operations):
             f"GROUP BY d.queue, m.topic ORDER BY 3 DESC, 1, 2 LIMIT {MOST_TARGETS}",
             params,
         )
-        return [
-            HeldTarget(queue, topic, waiting, self.dialect.read_moment(first), reason)
-            for queue, topic, waiting, first, reason in found.rows
-        ]
+        return [self._target(row) for row in found.rows]
+
+    def _held_among(self, most: int) -> Steps[list[HeldTarget]]:
+        # In this order from the primary key, and each topic by a scalar subquery, which no planner turns round.
+        some = (
+            f"SELECT queue, position, failed_at, error_code, error_message FROM {self.delivery_by_key} "
+            f"WHERE {in_state(Stored.RETRY)} ORDER BY state, queue, lane, position LIMIT {most}"
+        )
+        topics = (
+            f"SELECT d.queue, (SELECT m.topic FROM {self.outbox} m WHERE m.position = d.position) AS topic, "
+            f"d.failed_at, d.error_message FROM ({some}) d WHERE d.error_code = '{Reason.TARGET_UNAVAILABLE}'"
+        )
+        since = self.dialect.readable("failed_at")
+        found = yield Query(
+            f"SELECT queue, topic, count(*), min({since}), max(error_message) FROM ({topics}) t "
+            f"WHERE topic IS NOT NULL GROUP BY queue, topic ORDER BY 3 DESC, 1, 2 LIMIT {MOST_TARGETS}"
+        )
+        return [self._target(row) for row in found.rows]
+
+    def _target(self, row: Row) -> HeldTarget:
+        queue, topic, waiting, since, reason = row
+        return HeldTarget(queue, topic, waiting, self.dialect.read_moment(since), reason)
 
     def free(self, topics: Sequence[str], begin: Place = BEGINNING, most: int = CHUNK) -> Steps[FreedBatch]:
         """Make some of what waits for these topics due now, the oldest of each lane first.

@@ -11,6 +11,7 @@ from postroom.errors import DuplicateMessage, IdempotencyConflict
 from postroom.rules.failures import CODE_LENGTH, cut
 from postroom.rules.lifecycle import Transition
 from postroom.rules.ordering import NO_LANE, Order, key_hash, lane_of
+from postroom.store.outbox.attempts import COLUMNS
 from postroom.store.outbox.writers import WRITERS
 from postroom.store.sql.dialect import as_json, text, whole_numbers
 from postroom.store.sql.operations import Operations
@@ -79,6 +80,7 @@ class Parking(Operations):
             yield from self._writer.add([kept])
         if failed is not None:
             yield self._failure(kept, failed)
+            yield self._attempt(kept, failed)
         return Parked(kept.id, is_new=True)
 
     def is_parked(self, message_id: UUID) -> Steps[bool]:
@@ -116,6 +118,16 @@ class Parking(Operations):
                 "lane": NO_LANE if message.key is None else lane_of(key_hash(message.key)),
                 "id": str(message.id),
             },
+        )
+
+    def _attempt(self, message: Message, failed: Failed) -> Query:
+        """The attempt that failed, for the message's timeline."""
+        rows = f"SELECT position, {self.now}, 1, '', :code, :text FROM {self.outbox} WHERE id = :id"
+        return Query(
+            self.dialect.insert_selected(
+                self.tables["attempt"], COLUMNS, f"{rows}{self._writer.text_as_id}", "attempt"
+            ),
+            {"code": cut(failed.code, CODE_LENGTH), "text": cut(failed.message), "id": str(message.id)},
         )
 
     def parked(self, hashes: Collection[int]) -> Steps[set[int]]:

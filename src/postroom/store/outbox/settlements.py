@@ -11,6 +11,7 @@ from postroom.rules.ordering import NO_LANE
 from postroom.rules.replay import Verdict
 from postroom.store.ledger.confirmations import Confirmations
 from postroom.store.ledger.message_outcomes import confirmation_of, intent_of, is_final
+from postroom.store.outbox.attempts import record_failed
 from postroom.store.outbox.leases import (
     Claimed,
     Dead,
@@ -159,6 +160,8 @@ class SettlementWriter:
         for failure in failures:
             alike.setdefault(failure_fields(failure), []).append(failure.claimed)
         for fields, claimed in alike.items():
+            if fields.attempts:
+                yield record_failed(sql, claimed, fields.code, fields.message)
             yield Query(
                 f"UPDATE {sql.delivery_by_key} SET state = :becomes, due = {sql.dialect.later(':delay')}, "
                 f"attempts = attempts + :attempts, claims = {claims_after(str(fields.attempts), str(fields.becomes))}, "

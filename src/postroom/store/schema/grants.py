@@ -56,6 +56,8 @@ _RELAY = [
     *_on("relay_worker", "SELECT", "INSERT", "UPDATE", "DELETE"),
     *_on("idempotency", "SELECT", "INSERT", "UPDATE"),
     *_on("audit", "INSERT"),
+    *_on("flow", "SELECT", "INSERT", "UPDATE"),
+    *_on("outbox_attempt", "SELECT", "INSERT", "UPDATE"),  # MariaDB wants UPDATE to pass over what is there
 ]
 _SAGAS = [
     *_RELAY,
@@ -74,7 +76,7 @@ _TRANSACTIONS = [
 _TABLES = (
     *("schema_version", "outbox", "outbox_delivery", "outbox_receipt", "outbox_lane", "inbox", "idempotency", "audit"),
     *("relay_worker", "outbox_status", "saga", "saga_step", "saga_event"),
-    *("twophase", "twophase_scope"),
+    *("twophase", "twophase_scope", "flow", "outbox_attempt"),
 )
 _LOOK = [right for table in _TABLES for right in _on(table, "SELECT")]
 
@@ -105,6 +107,8 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
         *_on("saga_step", "INSERT", "UPDATE", "DELETE"),
         *_on("saga_event", "INSERT", "DELETE"),
         *_on("twophase", "UPDATE", "DELETE"),
+        *_on("flow", "UPDATE", "DELETE"),
+        *_on("outbox_attempt", "DELETE"),
     ],
 }
 

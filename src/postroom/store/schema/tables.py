@@ -15,6 +15,7 @@ from postroom.store.schema.columns import TYPES, Types, moment, number, numbered
 from postroom.store.schema.guards import constraints
 from postroom.store.schema.saga_tables import saga, saga_event, saga_step
 from postroom.store.schema.twophase_tables import twophase, twophase_scope
+from postroom.store.schema.watching_tables import attempt, flow
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.states import comes_due, holds_key
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from postroom.store.sql.names import Names
 
-VERSION = 4
+VERSION = 5
 """The version of these tables. Whoever changes them raises it, and adds a step to `upgrades`."""
 COMPATIBLE_FROM = 4
 """The oldest version whose code works with these tables, see `postroom.rules.schema_version`. It stays when a version
@@ -247,4 +248,6 @@ _TABLES: list[Callable[[MetaData, Names, Types], Table]] = [
     saga_event,
     twophase,
     twophase_scope,
+    flow,
+    attempt,
 ]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SAGA_TABLES = ("saga", "saga_step", "saga_event")
 TWOPHASE_TABLES = ("twophase", "twophase_scope")
+WATCHING_TABLES = ("flow", "outbox_attempt")
 
 
 def guard_tables(connection: Connection, names: Names) -> None:
@@ -41,6 +42,11 @@ def add_sagas(connection: Connection, names: Names) -> None:
 def add_twophase(connection: Connection, names: Names) -> None:
     """Version 4: the log of two-phase commits."""
     _add_tables(connection, names, TWOPHASE_TABLES)
+
+
+def add_watching(connection: Connection, names: Names) -> None:
+    """Version 5: counters by the minute, and attempts that failed."""
+    _add_tables(connection, names, WATCHING_TABLES)
 
 
 def _add_tables(connection: Connection, names: Names, added: Collection[str]) -> None:

@@ -45,6 +45,27 @@ class Dialect:
         """Insert the rows that do not exist yet."""
         return f"INSERT INTO {table} ({columns}) VALUES {rows} ON CONFLICT DO NOTHING"
 
+    def insert_selected(self, table: str, columns: str, rows: str, column: str) -> str:
+        """Insert what a SELECT finds, without the rows that exist. `column` is one that is not in the primary key."""
+        del column
+        return f"INSERT INTO {table} ({columns}) {rows} ON CONFLICT DO NOTHING"
+
+    def replace(self, key: str, column: str) -> str:
+        """What follows an INSERT, so that a row with the same primary key gets the new value of a column."""
+        return f"ON CONFLICT ({key}) DO UPDATE SET {column} = excluded.{column}"
+
+    def remainder(self, column: str, divisor: int) -> str:
+        """The remainder of a division. Its usual sign would be taken for a parameter by some drivers."""
+        return f"mod({column}, {divisor})"
+
+    def hour_of(self, moment: str) -> str:
+        """A moment as hours since 1970, rounded down; NULL for one that Python cannot represent."""
+        raise NotImplementedError
+
+    def contains(self, column: str, value: str) -> str:
+        """A condition: bytes hold the bytes in a parameter."""
+        raise NotImplementedError
+
     def later(self, seconds: str) -> str:
         """The clock plus the seconds in the parameter."""
         raise NotImplementedError
@@ -99,6 +120,12 @@ class PostgreSQL(Dialect):
     never = "'-infinity'"
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
+    def hour_of(self, moment: str) -> str:
+        return f"floor(extract(epoch FROM {self.readable(moment)}) / 3600)::bigint"
+
+    def contains(self, column: str, value: str) -> str:
+        return f"position({value}::bytea IN {column}) > 0"
+
     def later(self, seconds: str) -> str:
         return f"statement_timestamp() + make_interval(secs => {seconds}::float8)"
 
@@ -142,6 +169,19 @@ class MySQL(Dialect):
         column = columns.partition(",")[0]  # IGNORE would have drivers warn of each that is there
         return f"INSERT INTO {table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE {column} = {column}"
 
+    def insert_selected(self, table: str, columns: str, rows: str, column: str) -> str:
+        return f"INSERT INTO {table} ({columns}) {rows} ON DUPLICATE KEY UPDATE {column} = VALUES({column})"
+
+    def replace(self, key: str, column: str) -> str:
+        del key
+        return f"ON DUPLICATE KEY UPDATE {column} = VALUES({column})"
+
+    def hour_of(self, moment: str) -> str:
+        return f"timestampdiff(HOUR, '1970-01-01', nullif({moment}, {self.never}))"
+
+    def contains(self, column: str, value: str) -> str:
+        return f"locate({value}, {column}) > 0"
+
     # Given a list of keys, it may read the whole queue if that is small, whatever the index, and then waits for every
     # row that some transaction has locked. In a join, it looks up each row by its whole key.
 
@@ -181,6 +221,15 @@ class SQLite(Dialect):
         # With OR it would read all that is ready. A position is in one lane only, so this finds the same.
         positions = [position for lane in sorted(lanes) for position in lanes[lane]]
         return f"lane IN ({whole_numbers(sorted(lanes))}) AND position IN ({whole_numbers(positions)})"
+
+    def remainder(self, column: str, divisor: int) -> str:
+        return f"({column} % {divisor})"  # mod() is not in every build
+
+    def hour_of(self, moment: str) -> str:
+        return f"CAST(strftime('%s', nullif({moment}, '')) AS INTEGER) / 3600"
+
+    def contains(self, column: str, value: str) -> str:
+        return f"instr(CAST({column} AS BLOB), {value}) > 0"
 
     def later(self, seconds: str) -> str:
         return f"strftime('%Y-%m-%d %H:%M:%f', 'now', {seconds} || ' seconds')"

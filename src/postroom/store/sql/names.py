@@ -22,6 +22,8 @@ TABLES = {
     "saga_event": "saga_event",
     "twophase": "twophase",
     "twophase_scope": "twophase_scope",
+    "flow": "flow",
+    "attempt": "outbox_attempt",
     "schema_version": "schema_version",
     "status_view": "outbox_status",
 }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from postroom.rules.ordering import NO_LANE
 from postroom.store.ledger.message_outcomes import is_final
+from postroom.store.outbox.attempts import COLUMNS, worker_of
 from postroom.store.outbox.leases import Claimed, Failure, GivenBack, Lease, Receipt, Rerouted, Settlement
 from postroom.store.outbox.postgresql.given import (
     IS_GIVEN,
@@ -101,7 +102,15 @@ class PostgreSQLSettlementWriter(SettlementWriter):
                     error_code = given.code, error_message = given.message,
                     token = 0, owner = '', leased_until = {sql.dialect.never}
                 FROM given WHERE {self._mine()}
-                RETURNING d.position, given.token"""
+                RETURNING d.position, given.token, given.state, given.queue, given.lane, given.attempts AS counted,
+                    d.attempts, given.code, given.message
+            ), attempts AS (
+                INSERT INTO {sql.tables["attempt"]} ({COLUMNS})
+                SELECT w.position, {sql.now}, w.attempts, coalesce((
+                    SELECT {worker_of(sql)} FROM {sql.delivery} d WHERE d.state = w.state AND d.queue = w.queue
+                        AND d.lane = w.lane AND d.position = w.position
+                ), ''), w.code, w.message
+                FROM written w WHERE w.counted > 0 ON CONFLICT DO NOTHING"""
         states, delays, attempts, codes, messages = zip(*map(failure_fields, failures), strict=True)
         params = {
             "becomes": numbers(states),

@@ -1,0 +1,133 @@
+"""The filter bar of messages: typed fields, a search line that is turned into them, and the filters that they make."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from postroom.admin import Filter, State
+from postroom.web.dashboard.params import BadInput, Params
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TEXTS = ("queue", "topic", "type", "key", "code", "error", "payload", "fingerprint")
+"""Fields that are text, and are called the same in `Filter`."""
+FIELDS = ("state", *TEXTS, "since", "until")
+LABELS = {
+    "state": "State",
+    "queue": "Queue",
+    "topic": "Topic",
+    "type": "Type",
+    "key": "Key",
+    "code": "Error code",
+    "error": "Error text",
+    "payload": "Payload text",
+    "fingerprint": "Error like",
+    "since": "Since",
+    "until": "Until",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """What a person has asked for. `texts` has the fields that are given."""
+
+    state: State | None
+    texts: Mapping[str, str]
+    since: datetime | None
+    until: datetime | None
+    written: Mapping[str, str]
+    """The fields as they were written, for the form."""
+
+    @classmethod
+    def read(cls, params: Params, now: datetime) -> MessageFilter:
+        """The filter of a page's parameters. Raises `BadInput`."""
+        state = params.choice("state", State)
+        texts = {name: value for name in TEXTS if (value := params.text(name))}
+        since, until = params.moment("since", now), params.moment("until", now)
+        if since and until and since >= until:
+            raise BadInput(f"since = {since:%Y-%m-%d %H:%M} is not before until = {until:%Y-%m-%d %H:%M}: swap them")
+        if ("fingerprint" in texts or "code" in texts) and state not in (None, State.DEAD):
+            raise BadInput("code and fingerprint select dead letters: leave them out, or set state to dead")
+        if "fingerprint" in texts or "code" in texts:
+            state = State.DEAD
+        written = {name: value for name in FIELDS if (value := params.text(name))}
+        return cls(state, texts, since, until, written | ({"state": state.value} if state else {}))
+
+    @property
+    def query(self) -> str:
+        """The parameters that lead to this page again."""
+        return urlencode(self.written)
+
+    def without(self, name: str) -> str:
+        """The parameters without one field."""
+        return urlencode({key: value for key, value in self.written.items() if key != name})
+
+    def listing(self) -> dict[str, Any]:
+        """The arguments of `Admin.messages`."""
+        return {**self.texts, "status": self.state, "since": self.since, "until": self.until}
+
+    def selection(self, as_of: datetime | None = None) -> Filter:
+        """The filter of dead letters and of what is not sent. `as_of` leaves out what came later."""
+        texts: dict[str, Any] = dict(self.texts)
+        return Filter(**texts, since=self.since, until=self.until, as_of=as_of)
+
+    def fixed(self) -> dict[str, str]:
+        """The fields as a form sends them to act on what is shown: times ago have become moments."""
+        moments = {"since": self.since, "until": self.until}
+        return {**self.written, **{name: moment.isoformat() for name, moment in moments.items() if moment}}
+
+
+def of_group(wanted: Filter) -> MessageFilter:
+    """The filter bar that shows the dead letters of one group."""
+    texts = {name: str(value) for name in TEXTS if (value := getattr(wanted, name, None)) is not None}
+    return MessageFilter(State.DEAD, texts, None, None, {"state": State.DEAD.value, **texts})
+
+
+def searched(line: str) -> dict[str, str] | UUID:
+    """What a line in the search box means: fields such as ``topic:orders state:dead``, or a message's id.
+
+    Words without a field are text of an error. Raises `BadInput`.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        raise BadInput(f"q = {line!r} has a quotation mark without its partner: close it") from None
+    found: dict[str, str] = {}
+    loose: list[str] = []
+    for word in words:
+        name, colon, value = word.partition(":")
+        if colon and name in FIELDS:
+            found[name] = value
+        elif colon and name == "id":
+            return Params({"id": value}).uuid("id")
+        else:
+            loose.append(word)
+    if len(words) == 1 and loose:
+        try:
+            return UUID(loose[0])
+        except ValueError:
+            pass
+    if loose:
+        found["error"] = " ".join([*filter(None, [found.get("error")]), *loose])
+    return found
+
+
+def read_as_of(params: Params) -> datetime:
+    """When the page was made that a form belongs to. Raises `BadInput`."""
+    value = params.needed("as_of")
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise BadInput(f"as_of = {value!r} is not a time: load the page again") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def at(filter: Filter, as_of: datetime) -> Filter:
+    """The filter with a cut-off."""
+    return replace(filter, as_of=as_of)

@@ -1,0 +1,73 @@
+"""How a saga is shown: every step of its plan, with what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroom.admin import Direction, SagaState, SagaStep, StepOutcome
+
+if TYPE_CHECKING:
+    from postroom.admin import NextStep, SagaDetails
+
+_ENDED = (SagaState.COMPLETED, SagaState.COMPENSATED)
+
+
+class TimelineStep(NamedTuple):
+    """One step or compensation."""
+
+    name: str
+    kind: str
+    """done, failed, waiting, skipped, next, later, undone."""
+    text: str
+    record: SagaStep | None
+    next: NextStep | None
+
+
+def timeline(saga: SagaDetails) -> list[TimelineStep]:
+    """What is on record in its order, what comes next, and what the plan has after it."""
+    found = [TimelineStep(one.step, _kind(one), _text(one), one, None) for one in saga.steps]
+    waiting = {one.step for one in saga.steps if one.outcome is StepOutcome.WAITING}
+    found += [
+        TimelineStep(one.step, "next", "compensates next" if one.direction is Direction.BACK else "next", None, one)
+        for one in saga.next
+        if one.step not in waiting
+    ]
+    if saga.direction is not Direction.BACK and saga.state not in _ENDED:
+        seen = {one.step for one in saga.steps} | {one.step for one in saga.next}
+        later = [step.name for step in saga.plan if step.name not in seen]
+        found += [TimelineStep(name, "later", "not yet", None, None) for name in later]
+    return found
+
+
+def acts_on(state: SagaState, direction: Direction) -> tuple[str, ...]:
+    """What an operator may try."""
+    back = direction is Direction.BACK
+    return tuple(act for act in _acts_in(state) if act != "abort" or not back)
+
+
+def _acts_in(state: SagaState) -> tuple[str, ...]:
+    match state:
+        case SagaState.COMPLETED | SagaState.COMPENSATED:
+            return ()
+        case SagaState.PARKED:
+            return ("resume", "skip", "abort")
+        case SagaState.STRANDED | SagaState.RETRYING:
+            return ("skip", "abort")
+        case _:
+            return ("abort",)
+
+
+def _kind(step: SagaStep) -> str:
+    if step.outcome is StepOutcome.WAITING:
+        return "waiting"
+    name = step.outcome.name.lower()
+    if name == "skipped":
+        return "skipped"
+    if step.error_code and name != "done":
+        return "failed"
+    return "undone" if step.direction is Direction.BACK else "done"
+
+
+def _text(step: SagaStep) -> str:
+    word = step.outcome.name.lower().replace("_", " ")
+    return f"compensation {word}" if step.direction is Direction.BACK else word

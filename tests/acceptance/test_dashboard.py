@@ -1,0 +1,459 @@
+"""The dashboard without a browser: who comes in, what each page tells, and what wrong input does."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from postroom import Admin, Message, Relay
+from postroom.admin import Filter
+from postroom.errors import InvalidSetting, UnsupportedDatabase
+from postroom.web import Access, Dashboard
+from postroom.web.dashboard import database as behind
+from postroom.web.dashboard.access import Sessions
+from postroom.web.dashboard.guards import SECURITY_HEADERS
+from postroom.web.dashboard.routes import ROUTES
+from tests.acceptance.dashboard_shop import ERRORS, SECRET, TRACE, Shop
+from tests.acceptance.dashboard_visitor import OURS, TOKEN, Visitor
+from tests.acceptance.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from starlette.requests import Request
+
+    from postroom.admin import Overview
+    from tests.conftest import FreshDatabase
+
+PAGES = ("", "messages", "messages?state=dead", "dead", "sagas", "transactions", "lookup", "audit")
+XSS = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+
+
+on_every_database = pytest.mark.parametrize("shop", ["sqlite", "postgresql", "mariadb"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def shop(request: pytest.FixtureRequest, module_database: FreshDatabase) -> Shop:
+    return filled(module_database(getattr(request, "param", "sqlite")))
+
+
+def filled(url: str) -> Shop:
+    """A shop, made in a thread: it runs event loops of its own."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(Shop, url).result()
+
+
+@pytest.fixture(scope="module")
+def dashboard(shop: Shop) -> Iterator[Dashboard]:
+    app = Dashboard(shop.url, token=TOKEN, trace_link="https://traces.example/{trace_id}")
+    yield app
+    app._database.close()
+
+
+@pytest.fixture
+async def ada(dashboard: Dashboard) -> AsyncIterator[Visitor]:
+    async with Visitor(dashboard) as visitor:
+        assert (await visitor.log_in()).status_code == 200
+        yield visitor
+
+
+async def test_V_4_strangers_see_nothing(dashboard: Dashboard) -> None:
+    async with Visitor(dashboard) as visitor:
+        for page in (*PAGES, *(path.removeprefix("/") for path in ROUTES), "no/such/page"):
+            answer = await visitor.get(page)
+            assert answer.status_code == 401
+            assert 'name="token"' in answer.text
+            assert "payments" not in answer.text
+        assert (await visitor.post("act", {"do": "discard filter"})).status_code == 401
+        assert (await visitor.log_in(token="x" * 30)).status_code == 401
+        assert (await visitor.log_in(token="")).status_code == 401
+        assert not visitor.client.cookies
+        assert (await visitor.get("events", **{"hx-request": "true"})).headers["hx-refresh"] == "true"
+
+
+async def test_V_4_the_cookie_is_locked_up_and_cannot_be_made_elsewhere(dashboard: Dashboard) -> None:
+    async with Visitor(dashboard, "") as visitor:
+        visitor.client.follow_redirects = False
+        entered = await visitor.log_in("Eve \N{SNOWMAN}")
+        cookie = entered.headers["set-cookie"].lower()
+        assert entered.headers["location"] == "./"
+        assert all(word in cookie for word in ("httponly", "samesite=strict", "max-age=43200"))
+        assert "path=" not in cookie
+        assert "secure" not in cookie
+        visitor.client.base_url = httpx.URL("https://shop.example/")
+        assert "secure" in (await visitor.log_in()).headers["set-cookie"].lower()
+        for forged in (
+            Sessions("some other token, as long").cookie("ada", time.time() + 100),
+            Sessions(TOKEN).cookie("ada", time.time() - 1),
+            "9999999999.YWRh.0000",
+        ):
+            visitor.client.cookies.clear()
+            answer = await visitor.get("messages", cookie=f"postroom_dashboard={forged}")
+            assert answer.status_code == 401
+        valid = Sessions(TOKEN).cookie("ada", time.time() + 100)
+        assert (await visitor.get("messages", cookie=f"postroom_dashboard={valid}")).status_code == 200
+        # A link on another site leads to a page that comes again, this time with the cookie.
+        again = await visitor.get("messages", **{"sec-fetch-site": "cross-site"})
+        assert (again.status_code, 'http-equiv="refresh"' in again.text) == (200, True)
+
+
+async def test_V_4_other_sites_change_nothing(ada: Visitor, shop: Shop) -> None:
+    for headers in (
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site", "origin": "http://shop.example"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {},
+    ):
+        for path in ("act", "confirm", "login", "logout", "theme", "message"):
+            assert (await ada.post(path, {"id": shop.sent}, headers)).status_code == 403
+    assert (await ada.post("message", {"id": shop.sent}, {"origin": "http://shop.example"})).status_code == 200
+    for path, methods in ROUTES.items():
+        if "GET" not in methods:
+            assert (await ada.get(path)).status_code == 405
+
+
+async def test_V_4_every_response_is_locked_down(ada: Visitor, shop: Shop) -> None:
+    for page in (*PAGES, f"message?id={shop.sent}", "nowhere", "messages?state=x"):
+        answer = await ada.get(page)
+        for name, value in SECURITY_HEADERS.items():
+            assert answer.headers[name] == value
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+        assert not re.search(r"<script(?![^>]* src=)|\son\w+=|\sstyle=|javascript:|https?://(?!traces)", answer.text)
+    file = await ada.get("static/dashboard.css")
+    assert "immutable" in file.headers["cache-control"]
+    for wrong in ("static/../dashboard.py", "static/%2e%2e/access.py", "static/"):
+        assert (await ada.get(wrong)).status_code == 404
+    assert (await ada.client.put("messages")).status_code == 405
+
+
+@on_every_database
+async def test_V_4_payloads_and_headers_are_masked_shown_by_right_and_audited(
+    ada: Visitor, shop: Shop, dashboard: Dashboard
+) -> None:
+    for page in (*PAGES, f"message?id={shop.sent}", f"message?id={shop.dead[0]}", "saga?name=place_order&id=order-2"):
+        assert SECRET not in (await ada.get(page)).text
+    shown = await ada.post("message", {"id": shop.sent})
+    assert shown.text.count(SECRET) == 2
+    saga = await ada.post("saga", {"name": "place_order", "id": "order-2"})
+    assert SECRET in saga.text
+    assert SECRET not in (await ada.get("lookup?key=key-8")).text
+    assert (await ada.post("lookup", {"key": "key-8", "scope": ""})).text.count(SECRET) == 2
+    with Admin(shop.url) as admin:
+        entries = admin.audit(action="shown", actor="ada").items
+        assert entries[0].details["what"] == "ledger response of key 'key-8' in scope ''"
+    assert [entry.message_id for entry in entries][-1] == shop.sent
+    trace = f'href="https://traces.example/{TRACE}"'
+    assert trace in (await ada.get(f"message?id={shop.sent}")).text
+
+
+async def test_V_4_an_application_decides_who_may_do_what(shop: Shop) -> None:
+    seen: list[str] = []
+
+    async def authorize(request: Request) -> Access | None:
+        seen.append(request.headers.get("x-user", ""))
+        rights = {"reader": Access("reader"), "actor": Access("actor", actions=True)}
+        return rights.get(request.headers.get("x-user", ""))
+
+    app = Dashboard(shop.url, authorize=authorize)
+    async with Visitor(app) as visitor:
+        assert (await visitor.get("messages")).status_code == 403
+        page = await visitor.get("messages?state=dead", **{"x-user": "reader"})
+        assert "read only" in page.text
+        assert 'name="do"' not in page.text
+        for path, form in {
+            "confirm": {"do": "requeue filter", "as_of": "2026-01-01"},
+            "act": {"do": "discard selection", "id": shop.dead[0], "as_of": "2099-01-01"},
+            "edit": {"id": shop.dead[0]},
+            "replay": {"id": shop.dead[0]},
+            "message": {"id": shop.dead[0]},
+            "decide": {"id": shop.in_doubt, "action": "abort"},
+        }.items():
+            assert (await visitor.post(path, form, {**OURS, "x-user": "reader"})).status_code == 403
+        assert (await visitor.post("message", {"id": shop.dead[0]}, {**OURS, "x-user": "actor"})).status_code == 403
+        confirm = {"do": "requeue selection", "id": shop.dead[0], "as_of": "2099-01-01"}
+        assert (await visitor.post("confirm", confirm, {**OURS, "x-user": "actor"})).status_code == 200
+    await app.close()
+    only_reads = Dashboard(shop.url, authorize=lambda request: Access("ada", actions=True), read_only=True)
+    async with Visitor(only_reads) as visitor:
+        assert (await visitor.post("confirm", confirm)).status_code == 403
+    await only_reads.close()
+    wrong = Dashboard(shop.url, authorize=lambda request: True)  # type: ignore[arg-type, return-value]  # wrong on purpose
+    async with Visitor(wrong) as visitor:
+        assert (await visitor.get("")).status_code == 500
+    await wrong.close()
+
+
+@on_every_database
+async def test_V_4_every_page_tells_what_it_is_for(ada: Visitor, shop: Shop) -> None:
+    overview = (await ada.get("")).text
+    assert "Needs attention" in overview
+    assert "1 parked: saga place_order" in overview
+    assert "3 transactions not settled" in overview
+    groups = (await ada.get("dead")).text
+    for topic, (code, _) in ERRORS.items():
+        assert topic in groups
+        assert code in groups
+    assert groups.count("data-row") == 4  # the fourth is the parked saga
+    pending = (await ada.get(f"message?id={shop.held.id}")).text
+    assert "held behind message" in pending
+    assert f"message?id={shop.dead[0]}" in pending
+    assert "Timeline" in pending
+    saga = (await ada.get("saga?name=place_order&id=order-2")).text
+    assert "undoing reserve failed for good" in saga
+    assert "CARD_DECLINED" in saga
+    assert "bank" in (await ada.get(f"transaction?id={shop.in_doubt}")).text
+    assert "billing" in (await ada.get("lookup?message=message-7")).text
+    assert "in_progress" in (await ada.get("lookup?key=key-7")).text.replace("in progress", "in_progress")
+    found = await ada.get("search?q=topic%3Aorders.created+state%3Apending")
+    assert (found.status_code, found.text.count("data-row")) == (200, 1)
+    assert str(found.url).endswith("messages?topic=orders.created&state=pending")
+    assert str((await ada.get(f"search?q={shop.sent}")).url).endswith(f"message?id={shop.sent}")
+    assert (await ada.client.head("messages")).status_code == 200
+
+
+@on_every_database
+async def test_V_4_filters_and_pages(ada: Visitor) -> None:
+    async def rows(query: str) -> int:
+        answer = await ada.get(f"messages?{query}")
+        assert answer.status_code == 200, answer.text
+        return answer.text.count("data-row")
+
+    assert await rows("state=dead&topic=payments.captured") == 4
+    assert await rows("state=dead&error=EMAIL") == 4
+    assert await rows("state=dead&payload=4111") == 13  # a parked saga is one
+    assert await rows("type=OrderCreated") == 1
+    assert await rows("key=k-1&since=1h") == 1
+    assert await rows("key=k-1&until=1h") == 0
+    assert await rows("state=sent&topic=orders.created") == 20
+    first = await ada.get("messages")
+    following = re.search(r'rel="next" href="([^"]*)"', first.text)
+    if following:  # fewer messages than a page has
+        assert (await ada.get(following[1])).status_code == 200
+    assert (await ada.get("messages?before=1")).text.count("data-row") == 0
+
+
+BAD = {
+    "messages": ["state=gone", "since=soon", "until=x", "before=0", "before=-1", "before=x", "before=" + "9" * 20,
+                 "topic=" + "x" * 2000, "topic=%00", "key=%00", "error=%00", "payload=a%0Ab", "since=1h&until=2h",
+                 "code=X&state=sent", "fingerprint=x&state=pending", "queue=%00", "type=%00"],
+    "dead": ["state=sent", "since=x", "topic=%00", "look=0", "look=x"],
+    "": ["range=2y", "queue=%00"],
+    "search": ["q=%22", "q=id:7"],
+    "message": ["", "id=", "id=7", "id=%00"],
+    "sagas": ["state=gone", "before=x", "name=%00", "code=%00"],
+    "saga": ["", "name=x", "id=x", "name=%00&id=x"],
+    "transactions": ["state=gone", "before=%00"],
+    "transaction": ["", "id=%00"],
+    "lookup": ["message=%00", "key=%00", "scope=" + "x" * 300, "consumer=%00&message=x", "after=%00&scope=x"],
+    "audit": ["action=stole", "actor=%00", "message=7", "before=x"],
+}  # fmt: skip
+
+
+@on_every_database
+async def test_V_4_wrong_input_is_told_and_never_breaks_a_page(ada: Visitor, shop: Shop) -> None:
+    for page, queries in BAD.items():
+        for query in queries:
+            answer = await ada.get(f"{page}?{query}")
+            assert answer.status_code == 400, (page, query, answer.status_code)
+            assert "This cannot be asked" in answer.text
+    missing = ("message?id=01a1eb10-74c7-720d-8c25-80e68eaa5ad2", "saga?name=a&id=b", "transaction?id=x", "none", "a/b")
+    for page in missing:
+        assert (await ada.get(page)).status_code == 404
+    forms: dict[str, list[dict[str, Any]]] = {
+        "confirm": [
+            {},
+            {"do": "requeue"},
+            {"do": "explode filter", "as_of": "2026-01-01"},
+            {"do": "requeue filter"},
+            {"do": "requeue filter", "as_of": "now"},
+            {"do": "requeue selection", "as_of": "2026-01-01"},
+            {"do": "requeue selection", "as_of": "2026-01-01", "id": "7"},
+            {"do": "resume selection", "as_of": "2026-01-01", "id": "7"},
+            {"do": "resume selection", "as_of": "2026-01-01", "id": '["a\\u0000", "b"]'},
+            {"do": "requeue filter", "as_of": "2026-01-01", "state": "gone"},
+            {"do": "cancel filter", "as_of": "2026-01-01", "fingerprint": "x"},
+        ],
+        "act": [{}, {"do": "requeue filter", "as_of": "2026-01-01", "total": "x"}],
+        "decide": [{"id": shop.in_doubt, "action": "explode"}, {"action": "abort"}],
+        "replay": [{"id": "7"}, {"id": shop.dead[0], "headers": "no colon"}],
+        "theme": [{"theme": "pink"}],
+    }
+    for page, given in forms.items():
+        for form in given:
+            answer = await ada.post(page, form)
+            assert answer.status_code == 400, (page, form, answer.status_code, answer.text)
+    many = "&".join(f"a{n}=1" for n in range(6000))
+    assert (await ada.client.post("act", content=many, headers=OURS)).status_code == 400
+    assert (await ada.client.post("act", content=b"\xff=\xfe", headers=OURS)).status_code == 400
+
+
+async def test_V_4_nothing_that_somebody_wrote_becomes_html(fresh_database: FreshDatabase) -> None:
+    url = fresh_database("sqlite")
+
+    def refuse(message: Message) -> dict[str, str]:
+        return {"status": "error", "reason_code": "INVALID_TARGET", "message": XSS}
+
+    with closing(Service(url)) as service:
+        [made] = service.commit(
+            Message.new(XSS.replace(" ", "")[:60], {"x": XSS}, key=XSS, type="T<b>", headers={"x-a": XSS})
+        )
+        await Relay(url, refuse).run_once()
+    app = Dashboard(url, token=TOKEN)
+    async with Visitor(app) as visitor:
+        await visitor.log_in(XSS)
+        pages = [await visitor.get(page) for page in (*PAGES, f"message?id={made.id}", "messages?error=" + XSS[:30])]
+        pages.append(await visitor.post("message", {"id": str(made.id)}))
+        pages.append(await visitor.post("edit", {"id": str(made.id)}))
+        pages.append(await visitor.press("messages?state=dead", "discard filter"))
+        for page in pages:
+            assert page.status_code == 200
+            assert "<script>alert" not in page.text
+            assert "<img" not in page.text
+            assert "T<b>" not in page.text
+    await app.close()
+
+
+async def test_V_4_acts_ask_first_and_tell_each_result(fresh_database: FreshDatabase) -> None:
+    url = fresh_database("sqlite")
+    shop = filled(url)
+    app = Dashboard(url, token=TOKEN)
+    async with Visitor(app) as ada:
+        await ada.log_in()
+        with Admin(url) as admin:
+            as_of = admin.dead_letters().as_of.isoformat()
+            form = {"do": "requeue filter", "as_of": as_of, "state": "dead", "topic": "mails.welcome"}
+            asked = await ada.post("confirm", form)
+            assert "Requeue 4 dead letters?" in asked.text
+            done = await ada.post("act", {**form, "reason": "mended", "total": "4"})
+            assert "4 requeued" in done.text
+            assert admin.audit(action="requeue", actor="ada").items[0].reason == "mended"
+            assert "Nothing to requeue" in (await ada.post("confirm", form)).text
+            both = {"do": "discard selection", "as_of": as_of, "id": [shop.dead[0], shop.sent]}
+            done = await ada.post("act", both)
+            assert "1 discarded, 1 left alone" in done.text
+            assert "<td>sent</td>" in done.text
+            # What failed after the page was shown is not swept along.
+            earlier = {**form, "as_of": "2020-01-01T00:00:00+00:00", "topic": "invoices.issued"}
+            assert "0 requeued" in (await ada.post("act", earlier)).text
+            assert admin.count_dead_letters(Filter(topic="invoices.issued")).total == 4
+    await app.close()
+
+
+async def test_V_4_a_requeue_older_than_the_inboxes_remember_is_warned_of(fresh_database: FreshDatabase) -> None:
+    url = fresh_database("sqlite")
+
+    def refuse(message: Message) -> dict[str, str]:
+        return {"status": "error", "reason_code": "INVALID_TARGET", "message": "no"}
+
+    with closing(Service(url)) as service:
+        service.commit(Message.new("a", {}))
+        await Relay(url, refuse).run_once()
+        service.execute(f"UPDATE {service.table('outbox')} SET created_at = '2020-01-01 00:00:00'")
+    app = Dashboard(url, token=TOKEN)
+    async with Visitor(app) as ada:
+        await ada.log_in()
+        asked = await ada.post("confirm", {"do": "requeue filter", "as_of": "2099-01-01", "state": "dead"})
+        assert "1 letter is older than what inboxes remember" in asked.text
+    await app.close()
+
+
+async def test_V_4_it_works_under_any_prefix(shop: Shop) -> None:
+    from fastapi import FastAPI
+    from litestar import Litestar, asgi
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    inner = Dashboard(shop.url, token=TOKEN)
+    fast = FastAPI()
+    fast.mount("/ops/postroom", inner)
+    mounted: Any = asgi("/ops/postroom", is_mount=True, copy_scope=True)(inner)
+    for app in (fast, Starlette(routes=[Mount("/ops", routes=[Mount("/postroom", inner)])]), Litestar([mounted])):
+        async with Visitor(app, "/ops/postroom") as visitor:
+            assert (await visitor.log_in()).status_code == 200, app
+            [cookie] = list(visitor.client.cookies.jar)
+            assert cookie.path == "/ops/postroom"
+            page = await visitor.get("messages")
+            assert (page.status_code, "Messages" in page.text) == (200, True)
+            assert not re.search(r'(?:href|action|src)="/', page.text)
+            assert (await visitor.get("static/dashboard.css")).status_code == 200
+            # Without its slash, or with one too many, a page is sent to where its addresses are right.
+            first = await visitor.client.get("http://shop.example/ops/postroom")
+            assert str(first.url) == "http://shop.example/ops/postroom/"
+            assert (await visitor.get("messages/?state=dead")).url.path == "/ops/postroom/messages"
+    await inner.close()
+
+
+async def test_V_4_a_database_that_is_away_has_a_page_and_comes_back(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    app = Dashboard(url, token=TOKEN)  # before the tables are there
+    async with Visitor(app) as ada:
+        answer = await ada.log_in()
+        assert answer.status_code == 503
+        assert "run `postroom init`" in answer.text.replace("<code>", "`").replace("</code>", "`")
+        with closing(Service(url)):
+            assert (await ada.get("")).status_code == 200
+    await app.close()
+
+
+async def test_V_4_a_slow_database_costs_one_page_and_not_the_loop(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(behind, "PATIENCE", 0.05)
+    app = Dashboard(shop.url, token=TOKEN)
+    hanging = threading.Event()
+    blocked = [app._database._readers.submit(lambda admin: hanging.wait(20)) for _ in range(behind.READERS)]
+    async with Visitor(app) as ada:
+        answer = await ada.log_in()
+        assert (answer.status_code, "has not answered within" in answer.text) == (503, True)
+        hanging.set()
+        for one in blocked:
+            one.result()
+        monkeypatch.undo()
+        assert (await ada.get("")).status_code == 200
+    await app.close()
+
+
+async def test_V_4_ten_tabs_ask_the_database_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    overview = Admin.overview
+
+    def counted(admin: Admin) -> Overview:
+        asked.append("overview")
+        return overview(admin)
+
+    monkeypatch.setattr(Admin, "overview", counted)
+    app = Dashboard(shop.url, token=TOKEN)
+    async with Visitor(app) as ada:
+        await ada.log_in()
+        asked.clear()
+        app._database.forget_shared()
+        answers = await asyncio.gather(*(ada.get("lookup") for _ in range(10)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert len(asked) == 1
+    await app.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({}, InvalidSetting),
+        ({"token": "short"}, InvalidSetting),
+        ({"token": TOKEN, "session_hours": 0}, InvalidSetting),
+        ({"token": TOKEN, "trace_link": "javascript:{trace_id}"}, InvalidSetting),
+        ({"token": TOKEN, "database": "oracle://x"}, UnsupportedDatabase),
+        ({"token": TOKEN, "database": None}, InvalidSetting),
+    ],
+)
+def test_V_4_it_is_closed_by_default_and_refuses_wrong_settings(wrong: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Dashboard(**{"database": "sqlite:///nowhere.db", **wrong})
