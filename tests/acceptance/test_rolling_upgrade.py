@@ -68,17 +68,17 @@ class Room:
         return [line.split() for line in (self.folder / "sent").read_text().splitlines()]
 
     def all_sent(self) -> bool:
-        return len(self.sent()) >= len(self.added)
+        return {int(n) for _, _, n in self.sent()} >= set(self.added)
 
     def senders(self) -> set[str]:
         return {process for process, _, _ in self.sent()}
 
     def check(self) -> None:
-        """Everything was sent once, and in the order of its key."""
-        numbers = [int(n) for _, _, n in self.sent()]
-        assert sorted(numbers) == self.added
-        for key in {key for _, key, _ in self.sent()} - {"None"}:
-            of_key = [int(n) for _, other, n in self.sent() if other == key]
+        """Everything was sent, and each key's messages for the first time in their order."""
+        firsts = dict.fromkeys((key, int(n)) for _, key, n in self.sent())
+        assert sorted(n for _, n in firsts) == self.added
+        for key in {key for key, _ in firsts} - {"None"}:
+            of_key = [n for other, n in firsts if other == key]
             assert of_key == sorted(of_key)
 
 

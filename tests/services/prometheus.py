@@ -14,7 +14,7 @@ from tests.services.service import Service
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "postroom.rules.yml"
 SETTINGS = """
-global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}
+global: {scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 1s}
 rule_files: [postroom.rules.yml]
 scrape_configs:
   - job_name: postroom
@@ -25,7 +25,7 @@ scrape_configs:
 
 
 class Prometheus(Service):
-    """It scrapes what `watch` names, every second."""
+    """It scrapes what `watch` names, every two seconds."""
 
     title = "Prometheus"
 
