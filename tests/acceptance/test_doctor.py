@@ -423,6 +423,11 @@ def test_V_7_privileges_that_are_missing_are_named_and_nothing_breaks(kind: str,
             assert not examine(url, only=["FLOW_NO_WORKER", "FLOW_DEAD", "FLOW_LEASES"]).failed()
             [other] = examine(url, only=["SCHEMA_PRIVILEGES"], purposes=["operator"])
             assert (other.verdict, "--for operator" in other.remedy) == (FAIL, True)
+            grant(*grant_statements(clinic.names, role, [Purpose.DASHBOARD]))
+            reader = examine(url, purposes=["dashboard"])
+            assert {one.code for one in reader if one.verdict is FAIL} == {"DB_DURABILITY"}
+            hidden = set() if on_postgresql else {"DB_SNAPSHOTS", "DB_VACUUM"}
+            assert {one.code for one in reader if "may not look" in one.evidence} == hidden
             grant(f"REVOKE DELETE ON {clinic.names.table('outbox_delivery')} FROM {role}")
             [result] = examine(url, only=["SCHEMA_PRIVILEGES"])
             assert "DELETE on outbox_delivery" in result.evidence
