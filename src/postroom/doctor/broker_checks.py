@@ -24,7 +24,7 @@ def reachable(at: Surroundings) -> list[Finding]:
     def look(seat: BrokerSeat) -> Finding:
         try:
             return brokers.reachable(at.facts(seat))
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, TimeoutError) as error:
             return brokers.unreachable(str(error).removeprefix(f"{seat.name}: "))
 
     return _each(at, look)
@@ -101,7 +101,7 @@ def _each(at: Surroundings, look: Callable[[BrokerSeat], Finding]) -> list[Findi
             finding = look(seat)
         except NotChecked as reason:
             finding = skip(str(reason))
-        except BrokerUnavailable:
+        except (BrokerUnavailable, TimeoutError):
             finding = skip("the broker cannot be reached: see BROKER_REACHABLE")
         found.append(replace(finding, subject=seat.name))
     if not found:

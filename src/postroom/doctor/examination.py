@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from fnmatch import fnmatchcase
-from queue import Empty, SimpleQueue
-from threading import Thread
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
+from postroom.doctor.answers import answer_within
 from postroom.doctor.redaction import Redaction
 from postroom.doctor.registry import CHECKS, Check
 from postroom.doctor.results import Report, Result
@@ -24,9 +23,7 @@ from postroom.settings import Settings, SettingsOverrides
 from postroom.store.schema.purposes import Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-T = TypeVar("T")
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 LIMIT = 10.0
 """Seconds that a check may take."""
@@ -90,7 +87,7 @@ def _purpose(given: Purpose | str) -> Purpose:
 def _run(check: Check, at: Surroundings, redaction: Redaction) -> list[Result]:
     began = time.monotonic()
     try:
-        found = _within(at.limit, lambda: check.look(at))
+        found = answer_within(lambda: check.look(at), at.limit)
         findings = [found] if isinstance(found, Finding) else list(found)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks go on
         if isinstance(error, TimeoutError):
@@ -131,23 +128,3 @@ def _of_error(error: Exception, limit: float) -> Finding:
     if why is None:
         return fail(f"the check itself failed: {type(error).__name__}: {reason(error)}", "please report this")
     return skip(why)
-
-
-def _within(seconds: float, work: Callable[[], T]) -> T:
-    """The work's result. It is left behind when its time is up: no answer is waited for longer."""
-    answers: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((work(), None))
-        except Exception as error:  # noqa: BLE001 - raised below
-            answers.put((None, error))
-
-    Thread(target=run, name="postroom-doctor", daemon=True).start()
-    try:
-        result, error = answers.get(timeout=seconds)
-    except Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # there is one, if there is no error

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from postroom.brokers.schemes import CLIENTS, load
 from postroom.compose.databases import open_store
+from postroom.doctor.answers import answer_within, answers_within
 from postroom.errors import DatabaseUnreachable, DriverMissing, InvalidSetting, SchemaMissing
 from postroom.rules.ordering import Order
 from postroom.rules.routing import ANYTHING, best_pattern
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DATABASE = "database"
-BROKER_SHARE = 0.8
-"""The share of a check's time that a broker gets to answer."""
+TOPICS_SHARE, BROKER_SHARE, BROKERS_SHARE = 0.2, 0.6, 0.7
+"""The shares of a check's time for reading topics, that a broker gets to answer, and that all brokers get."""
 
 
 class NotChecked(Exception):
@@ -182,7 +184,7 @@ class Surroundings:
 
     def _facts(self, pattern: str, inspector: Inspector) -> Coroutine[Any, Any, BrokerFacts]:
         try:
-            topics = self._topics()
+            topics = answer_within(self._topics, self.limit * TOPICS_SHARE)
         except Exception:  # noqa: BLE001 - the database has checks of its own: look at what the settings name
             topics = []
         patterns = self._urls()
@@ -190,14 +192,12 @@ class Surroundings:
         mine = [topic for topic in routed if best_pattern(patterns, topic) == pattern]
         return inspector.facts(mine, self._answer_time)
 
-    def _ask_all(self, ask: Callable[[str, Inspector], Coroutine[Any, Any, T]]) -> dict[str, T | BaseException]:
-        """Ask all brokers at once: one that is silent takes no time from the others."""
+    def _ask_all(self, ask: Callable[[str, Inspector], Coroutine[Any, Any, T]]) -> dict[str, T | Exception]:
+        """Ask all brokers at once, each in a thread and a loop of its own: even a name server may be silent."""
         asked = {seat.pattern: ask(seat.pattern, seat.inspector) for seat in self.brokers() if seat.inspector}
-
-        async def answers() -> list[T | BaseException]:
-            return await asyncio.gather(*asked.values(), return_exceptions=True)
-
-        return dict(zip(asked, asyncio.run(answers()), strict=True))
+        return answers_within(
+            {name: partial(asyncio.run, one) for name, one in asked.items()}, self.limit * BROKERS_SHARE
+        )
 
     def _topics(self) -> list[str]:
         return self.once("topics", lambda: self.read(self.traffic.topics()))
@@ -227,13 +227,13 @@ class Surroundings:
         return Answer(version, time.monotonic() - began)
 
 
-def _answered(seat: BrokerSeat, answers: Mapping[str, T | BaseException]) -> T:
+def _answered(seat: BrokerSeat, found: Mapping[str, T | Exception]) -> T:
     if seat.inspector is None:
         raise NotChecked(seat.problem)
-    answer = answers[seat.pattern]
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    told = found[seat.pattern]
+    if isinstance(told, Exception):
+        raise told
+    return told
 
 
 def _seat(pattern: str, url: str) -> BrokerSeat:

@@ -61,8 +61,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def named(names: Iterable[str]) -> str:
-    """The first of them by name, and how many more there are."""
-    those = list(names)
+    """The first of them by name, each once, and how many more there are."""
+    those = list(dict.fromkeys(names))
     more = len(those) - MOST_NAMED
     return ", ".join(those[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 

@@ -21,6 +21,6 @@ def test_sizes_too(size: int, words: str) -> None:
 
 
 def test_long_lists_are_cut() -> None:
-    assert findings.named("abc") == "a, b, c"
+    assert findings.named("abcab") == "a, b, c"
     assert findings.named("abcde") == "a, b, c and 2 more"
     assert (findings.counted(1, "key"), findings.counted(2000, "key")) == ("1 key", "2,000 keys")
