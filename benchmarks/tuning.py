@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from benchmarks.retention import schedule
 from benchmarks.rounds import create_tables, per_second, show
 from postroom import Message, Outbox, Relay
 from tests.services.postgresql import PostgreSQL
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         server.create_database("shop")
         url = server.url("shop")
         create_tables(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            schedule(connection)
 
         def prepare(name: str) -> None:
             _, _, keys, lazily = VARIANTS[name]
