@@ -45,7 +45,6 @@ VARIANTS: dict[str, tuple[Callable[..., Any], dict[str, Any], int | None, bool]]
     "batch 100": (quick, {"batch": 100}, None, False),
     "batch 5000": (quick, {"batch": 5000}, None, False),
     "10,000 keys": (quick, {}, 10_000, False),
-    "one key": (quick, {}, 1, False),
     "synchronous_commit off": (quick, {}, None, True),
     SLOW_DEFAULT: (slow, {}, None, False),
     "5 ms, batch 100": (slow, {"batch": 100}, None, False),
