@@ -13,6 +13,7 @@ import gc
 import json
 import time
 from contextlib import asynccontextmanager, closing, nullcontext
+from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 BACKLOG = 20_000
 PAYLOAD = b"x" * 200
 CHUNK = 500_000
+SCHEDULED = 1000
 WARM = 2
 """Backlogs that are drained before the first round."""
 
@@ -122,9 +124,20 @@ def _fill(url: str, messages: int) -> float:
         connection.execute(
             "SELECT setval(pg_get_serial_sequence('postroom.outbox', 'position'), %s)", [max(1, messages)]
         )
-        connection.execute("VACUUM ANALYZE postroom.outbox, postroom.outbox_receipt")
+        schedule(connection)
+        connection.execute("VACUUM ANALYZE postroom.outbox, postroom.outbox_receipt, postroom.outbox_delivery")
         connection.execute("CHECKPOINT")
     return time.perf_counter() - begun
+
+
+def schedule(connection: psycopg.Connection) -> None:
+    """Add messages for later, as an outbox in use has some: autovacuum must not find it empty between two rounds.
+
+    Analysed while it is empty, it makes PostgreSQL look for each of a batch's deliveries among all of them.
+    """
+    later = datetime.now(UTC) + timedelta(days=1)
+    with connection.transaction():
+        Outbox().add_many(connection, [Message.new("orders", PAYLOAD, deliver_at=later) for _ in range(SCHEDULED)])
 
 
 async def _measured(url: str, messages: int, load: float, rounds: int) -> Report:

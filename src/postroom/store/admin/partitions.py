@@ -30,7 +30,11 @@ T = TypeVar("T")
 
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
 """Whoever wants the lock next waits behind us, so we do not wait for long; the next cleanup tries again."""
-_READ_WHOLE = "SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on"
+_READ_WHOLE = (
+    "SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on; "
+    "SET LOCAL max_parallel_workers_per_gather = 0"
+)
+"""A partition is read as a whole, unlike what our sessions are set up for, and by one process: there is no hurry."""
 _BOUNDS = re.compile(r"FROM \((MINVALUE|'?\d+'?)\) TO \('?(\d+)'?\)")
 
 
