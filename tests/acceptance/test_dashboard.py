@@ -253,7 +253,7 @@ async def test_V_4_filters_and_pages(ada: Visitor) -> None:
 
 BAD = {
     "messages": ["state=gone", "since=soon", "until=x", "before=0", "before=-1", "before=x", "before=" + "9" * 20,
-                 "topic=" + "x" * 2000, "topic=%00", "key=%00", "error=%00", "payload=a%0Ab", "since=1h&until=2h",
+                 "topic=" + "x" * 2000, "topic=%00", "key=%00", "error=%00", "payload=%00", "since=1h&until=2h",
                  "code=X&state=sent", "fingerprint=x&state=pending", "queue=%00", "type=%00"],
     "dead": ["state=sent", "since=x", "topic=%00", "look=0", "look=x"],
     "": ["range=2y", "queue=%00"],
