@@ -11,6 +11,7 @@
     ├── Refused                               raised by a user's function: the effect will never happen
     ├── SagaNotFound            (LookupError) there is no saga with this id
     ├── SagaSettled                           a saga can no longer be aborted
+    ├── ReplayRefused                         a message is not one that can be replayed
     ├── SagaActRefused                        what an operator wants does not fit the saga's state
     ├── RetryExhausted                        a function failed as often as its retry policy allows
     ├── OperationFailed                       an operation failed; those before it were compensated

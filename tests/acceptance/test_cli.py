@@ -131,7 +131,7 @@ def test_the_same_where_only_an_async_driver_is_installed(
     monkeypatch.setitem(urls._SYNC, "postgresql", ("psycopg_is_not_there",))
     monkeypatch.setitem(urls._SYNC, "mysql", ("pymysql_is_not_there",))
     postroom = Commands(socket_url(kind, url) if socket else url, capsys)
-    assert postroom("init").startswith("created version 4")
+    assert postroom("init").startswith("created version 5")
     assert postroom.json("status")["pending"] == 0
     assert postroom.json("messages", "list") == []
 

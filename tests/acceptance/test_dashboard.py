@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from starlette.responses import RedirectResponse
 
 from postroom import Admin, Message, Relay
 from postroom.admin import Filter
-from postroom.errors import InvalidSetting, UnsupportedDatabase
+from postroom.errors import DatabaseUnreachable, InvalidSetting, UnsupportedDatabase
 from postroom.web import Access, Dashboard
 from postroom.web.dashboard import database as behind
 from postroom.web.dashboard.access import Sessions
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
-    from postroom.admin import Overview
+    from postroom.admin import ActResult, Overview
     from tests.conftest import FreshDatabase
 
 PAGES = ("", "messages", "messages?state=dead", "dead", "sagas", "transactions", "lookup", "audit")
@@ -161,16 +163,21 @@ async def test_V_4_payloads_and_headers_are_masked_shown_by_right_and_audited(
 async def test_V_4_an_application_decides_who_may_do_what(shop: Shop) -> None:
     seen: list[str] = []
 
-    async def authorize(request: Request) -> Access | None:
+    async def authorize(request: Request) -> Access | Response | None:
         seen.append(request.headers.get("x-user", ""))
+        if "x-user" not in request.headers:
+            return RedirectResponse("/login-of-the-shop")
         rights = {"reader": Access("reader"), "actor": Access("actor", actions=True)}
         return rights.get(request.headers.get("x-user", ""))
 
     app = Dashboard(shop.url, authorize=authorize)
     async with Visitor(app) as visitor:
-        assert (await visitor.get("messages")).status_code == 403
+        visitor.client.follow_redirects = False
+        assert (await visitor.get("messages")).headers["location"] == "/login-of-the-shop"
+        assert (await visitor.get("messages", **{"x-user": "eve"})).status_code == 403
         page = await visitor.get("messages?state=dead", **{"x-user": "reader"})
         assert "read only" in page.text
+        assert "Log out" not in page.text
         assert 'name="do"' not in page.text
         for path, form in {
             "confirm": {"do": "requeue filter", "as_of": "2026-01-01"},
@@ -246,7 +253,7 @@ async def test_V_4_filters_and_pages(ada: Visitor) -> None:
 
 BAD = {
     "messages": ["state=gone", "since=soon", "until=x", "before=0", "before=-1", "before=x", "before=" + "9" * 20,
-                 "topic=" + "x" * 2000, "topic=%00", "key=%00", "error=%00", "payload=a%0Ab", "since=1h&until=2h",
+                 "topic=" + "x" * 2000, "topic=%00", "key=%00", "error=%00", "payload=%00", "since=1h&until=2h",
                  "code=X&state=sent", "fingerprint=x&state=pending", "queue=%00", "type=%00"],
     "dead": ["state=sent", "since=x", "topic=%00", "look=0", "look=x"],
     "": ["range=2y", "queue=%00"],
@@ -348,6 +355,28 @@ async def test_V_4_acts_ask_first_and_tell_each_result(fresh_database: FreshData
             earlier = {**form, "as_of": "2020-01-01T00:00:00+00:00", "topic": "invoices.issued"}
             assert "0 requeued" in (await ada.post("act", earlier)).text
             assert admin.count_dead_letters(Filter(topic="invoices.issued")).total == 4
+    await app.close()
+
+
+async def test_V_4_an_act_shows_progress_and_says_how_it_failed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postroom.web.dashboard.pages.acts.EVERY", 0.01)
+    seen = threading.Event()
+
+    def slow(admin: Admin, which: Filter, *, actor: str, reason: str, progress: Any) -> ActResult:
+        progress(1500)
+        seen.wait(0.2)
+        raise DatabaseUnreachable("the database shop cannot be reached: gone")
+
+    monkeypatch.setattr(Admin, "discard", slow)
+    app = Dashboard(shop.url, token=TOKEN)
+    async with Visitor(app) as ada:
+        await ada.log_in()
+        form = {"do": "discard filter", "as_of": "2099-01-01", "state": "dead", "total": "3000"}
+        done = await ada.post("act", form)
+        assert "1,500 of about 3,000 done" in done.text
+        assert "The database is away" in done.text
+        assert "Do it again for the rest" in done.text
+        assert done.text.rstrip().endswith("</html>")
     await app.close()
 
 

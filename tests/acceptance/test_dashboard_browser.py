@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 expect.set_options(timeout=20_000)
 PAGES = ("./", "messages", "messages?state=dead", "dead", "sagas", "transactions", "lookup", "audit")
+HIDING = """hidden => {
+    Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden === "true"});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
 LOUD = "window.violations = []; addEventListener('securitypolicyviolation', e => violations.push(e.violatedDirective))"
 
 
@@ -244,13 +248,25 @@ def test_V_4_mounted_under_wsgi_it_polls(mount: str, topic: str, browser: Browse
             expect(page.locator("[data-row]")).to_have_count(1)
 
 
-def test_V_4_pages_follow_what_happens_and_keys_move(browser: Browser, house: House) -> None:
+def test_V_4_pages_follow_what_happens_and_keys_move(
+    browser: Browser, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.web.dashboard.pages.live.EVERY", 0.2)
+    monkeypatch.setattr("postroom.web.dashboard.pages.live.LONGEST", 0.5)
     with desk(browser, house) as at:
         page = at.page
-        at.open("messages?state=dead&topic=late")
+        with page.expect_event("request", lambda request: request.url.endswith("/events")):
+            at.open("messages?state=dead&topic=late")
+        # A stream ends now and then, and the next one begins.
+        page.wait_for_event("request", lambda request: request.url.endswith("/events"))
         expect(page.locator("[data-row]")).to_have_count(0)
         _fail(at.shop, "late")
         expect(page.locator("[data-row]")).to_have_count(1)
+        page.evaluate(HIDING, "true")
+        _fail(at.shop, "late")
+        expect(page.locator("[data-row]")).to_have_count(1)
+        page.evaluate(HIDING, "false")
+        expect(page.locator("[data-row]")).to_have_count(2)
         at.open("messages?state=dead")
         page.keyboard.press("j")
         page.keyboard.press("j")

@@ -57,6 +57,8 @@ def test_V_6_keyed_requests_are_found_by_key_and_by_scope(room: Room) -> None:
     assert entry.finished_at is None
     [told] = admin.ledger_entries(key="k-3", body=True)
     assert (told.headers, told.response_body) == ({"Location": "/orders/7"}, b"secret")
+    assert as_json(told)["response_body"] == "secret"
+    assert "response_body" not in as_json(entry)
     for wrong in ({}, {"key": "k", "limit": 0}):
         with pytest.raises(InvalidSetting):
             admin.ledger_entries(**wrong)  # type: ignore[arg-type]  # that is the point

@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from postroom.admin.details import MessageDetails
+from postroom.admin.replay import Replayed
 from postroom.admin.results import ActResult, Page, Refusal
 from postroom.admin.saga_details import SagaDetails
 from postroom.admin.saga_json import acted_json, counts_json, saga_json
@@ -15,6 +16,7 @@ from postroom.admin.saga_results import SagaActResult
 from postroom.admin.transaction_json import transaction_counts_json, transaction_details_json, transaction_json
 from postroom.admin.transaction_steps import TransactionDetails
 from postroom.store.admin.dead_letters import DeadLetter
+from postroom.store.admin.inbox_ledger_lookup import LedgerEntry
 from postroom.store.admin.status import Status, Worker
 from postroom.store.admin.transactions import ListedTransaction
 
@@ -127,12 +129,28 @@ def _act(entry: AuditEntry) -> dict[str, Any]:
 
 
 def _payload(told: MessageDetails) -> dict[str, Any]:
-    if told.payload is None:
-        return {"payload": None}
+    return _bytes("payload", told.payload)
+
+
+def _bytes(name: str, value: bytes | None) -> dict[str, Any]:
+    """Bytes as text, or in base64 where they are not text."""
+    if value is None:
+        return {name: None}
     try:
-        return {"payload": told.payload.decode("utf-8")}
+        return {name: value.decode("utf-8")}
     except UnicodeDecodeError:
-        return {"payload_base64": base64.b64encode(told.payload).decode("ascii")}
+        return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
+
+
+def _replayed(done: Replayed) -> dict[str, Any]:
+    return {"id": str(done.id), "original": str(done.original), "discarded": done.discarded}
+
+
+def _ledger_entry(entry: LedgerEntry) -> dict[str, Any]:
+    told = {name: value for name, value in asdict(entry).items() if name not in ("headers", "response_body")}
+    if entry.headers is None:
+        return told
+    return {**told, "headers": dict(entry.headers), **_bytes("response_body", entry.response_body)}
 
 
 _FORMS: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -140,6 +158,8 @@ _FORMS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Worker: _worker,
     DeadLetter: _letter,
     ActResult: _acted,
+    Replayed: _replayed,
+    LedgerEntry: _ledger_entry,
     SagaActResult: acted_json,
     ListedTransaction: transaction_json,
     TransactionDetails: transaction_details_json,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ from uuid import UUID
 
 import typer
 
+from postroom.cli.filters import Containing, Error, Fingerprint, Queue, Since, Type, Until, moment
 from postroom.cli.options import Code, Database, Json, Key, MessageIds, Schema, TablePrefix, Topic
 from postroom.cli.output import can_answer, counted, print_json, print_text, progress, warn
 from postroom.errors import InvalidSetting, PostroomError
@@ -44,6 +45,8 @@ class Act:
     count: Callable[[Admin, Filter], Count]
     act: Callable[[Admin], Callable[..., ActResult]]
     warns_of_old: bool = False
+    of_dead: bool = False
+    """Whether it acts on dead letters, which have fingerprints."""
 
     def counted(self, count: int) -> str:
         """So many of them."""
@@ -61,18 +64,23 @@ class Request:
     older_than: int | None
     every: bool
     yes: bool
+    others: Mapping[str, Any]
+    """The other fields of the filter."""
 
     def selection(self, verb: str) -> Filter:
         """The filter. Raises `InvalidSetting` unless the request says in exactly one way what to act on."""
         from postroom.admin import Filter
 
-        filtered = any(one is not None for one in (self.topic, self.key, self.code, self.older_than))
+        fields = (self.topic, self.key, self.code, self.older_than, *self.others.values())
+        filtered = any(one is not None for one in fields)
         given = [bool(self.ids), filtered, self.every]
         if sum(given) != 1:
             problem = f"say what to {verb}" if not any(given) else f"say in one way only what to {verb}"
-            raise InvalidSetting(f"{problem}: give ids, or a filter (--topic, --key, --code, --older-than), or --all")
+            raise InvalidSetting(f"{problem}: give ids, or a filter (--topic, --key, --code, --older-than …), or --all")
         older_than = None if self.older_than is None else timedelta(days=self.older_than)
-        return Filter(self.ids or None, topic=self.topic, key=self.key, code=self.code, older_than=older_than)
+        return Filter(
+            self.ids or None, topic=self.topic, key=self.key, code=self.code, older_than=older_than, **self.others
+        )
 
 
 def actor_of(by: str | None) -> str:
@@ -96,6 +104,13 @@ def command(act: Act) -> Callable[..., None]:
         key: Key = None,
         code: Code = None,
         older_than: int | None = None,
+        queue: Queue = None,
+        type: Type = None,
+        since: Since = None,
+        until: Until = None,
+        error: Error = None,
+        containing: Containing = None,
+        fingerprint: str | None = None,
         every: bool = False,
         yes: Yes = False,
         by: By = None,
@@ -106,7 +121,16 @@ def command(act: Act) -> Callable[..., None]:
     ) -> None:
         from postroom.admin import Admin
 
-        request = Request(tuple(ids or ()), topic, key, code, older_than, every, yes)
+        others = {
+            "queue": queue,
+            "type": type,
+            "since": moment("--since", since),
+            "until": moment("--until", until),
+            "error": error,
+            "payload": containing,
+            "fingerprint": fingerprint,
+        }
+        request = Request(tuple(ids or ()), topic, key, code, older_than, every, yes, others)
         which, actor = request.selection(act.verb), actor_of(by)
         with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
             result = _perform(act, admin, which, request, actor)
@@ -115,6 +139,7 @@ def command(act: Act) -> Callable[..., None]:
     run.__doc__ = act.help
     run.__annotations__ |= {
         "older_than": act.older_than,
+        "fingerprint": Fingerprint if act.of_dead else Annotated[str | None, typer.Option(hidden=True)],
         "every": Annotated[bool, typer.Option("--all", help=act.all_help)],
     }
     return run

@@ -17,6 +17,7 @@ from postroom.cli import (
     init,
     messages,
     relay,
+    replay,
     sagas,
     schema,
     status,
@@ -47,10 +48,12 @@ app.command("dashboard")(dashboard.dashboard)
 app.add_typer(messages_app, name="messages")
 messages_app.command("list")(messages.list_messages)
 messages_app.command("show")(messages.show_message)
+messages_app.command("replay")(replay.replay)
 messages_app.command("cancel")(messages.cancel)
 messages_app.command("release")(messages.release)
 app.add_typer(dead_app, name="dead")
 dead_app.command("list")(dead.list_dead)
+dead_app.command("groups")(dead.groups)
 dead_app.command("show")(dead.show)
 dead_app.command("requeue")(dead.requeue)
 dead_app.command("discard")(dead.discard)

@@ -42,7 +42,7 @@ def cleanup(
     table_prefix: TablePrefix = None,
     as_json: Json = False,
 ) -> None:
-    """Remove old messages, transactions, marks, keys and audit entries.
+    """Remove what is old and settled.
 
     Messages and two-phase commits that are settled; marks of inboxes, keys of the idempotency ledger, and the log of
     what operators did. Never what is not sent, nor dead letters. In small batches, with pauses: it may run beside

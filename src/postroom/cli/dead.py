@@ -1,10 +1,14 @@
-"""``postroom dead``: list, show, requeue and discard dead letters."""
+"""``postroom dead``: list, group, show, requeue and discard dead letters."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Annotated
+
+import typer
 
 from postroom.cli.acting import Act, command
+from postroom.cli.filters import Containing, Error, Fingerprint, Queue, Since, Type, Until, moment
 from postroom.cli.messages import show_one
 from postroom.cli.options import (
     Before,
@@ -19,7 +23,7 @@ from postroom.cli.options import (
     TablePrefix,
     Topic,
 )
-from postroom.cli.output import print_text
+from postroom.cli.output import print_json, print_table, print_text
 from postroom.cli.pages import PagePrinter
 from postroom.rules.naming import SAGA_START, is_saga_queue
 
@@ -47,6 +51,13 @@ def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
     key: Key = None,
     code: Code = None,
     older_than: FailedDaysAgo = None,
+    queue: Queue = None,
+    type: Type = None,
+    since: Since = None,
+    until: Until = None,
+    error: Error = None,
+    containing: Containing = None,
+    fingerprint: Fingerprint = None,
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
@@ -55,12 +66,57 @@ def list_dead(  # noqa: PLR0913, PLR0917 - a command has that many options
     """List dead letters of all queues, newest first."""
     from postroom.admin import Admin, Filter
 
-    age = None if older_than is None else timedelta(days=older_than)
+    which = Filter(
+        queue=queue,
+        topic=topic,
+        key=key,
+        code=code,
+        older_than=None if older_than is None else timedelta(days=older_than),
+        type=type,
+        since=moment("--since", since),
+        until=moment("--until", until),
+        error=error,
+        payload=containing,
+        fingerprint=fingerprint,
+    )
     with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
-        page = admin.dead_letters(Filter(topic=topic, key=key, code=code, older_than=age), limit=limit, before=before)
+        page = admin.dead_letters(which, limit=limit, before=before)
     PAGES.print(page, as_json=as_json)
     if not as_json and any(is_saga_queue(letter.queue) and letter.type == SAGA_START for letter in page):
         print_text("Some of them are parked sagas: act on these with `postroom sagas`")
+
+
+def groups(
+    most: Annotated[
+        int, typer.Option("--most", metavar="N", min=1, help="How many dead letters to look at.")
+    ] = 100_000,
+    queue: Queue = None,
+    topic: Topic = None,
+    code: Code = None,
+    database: Database = None,
+    schema: Schema = None,
+    table_prefix: TablePrefix = None,
+    as_json: Json = False,
+) -> None:
+    """Group dead letters by their errors."""
+    from postroom.admin import Admin, Filter
+    from postroom.admin import as_json as jsonable
+
+    with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
+        found = admin.dead_letter_groups(Filter(queue=queue, topic=topic, code=code), most=most)
+    if as_json:
+        print_json(jsonable(found))
+        return
+    if not found:
+        print_text("no dead letters")
+        return
+    rows = [
+        (one.count, one.queue, one.topic, one.code, one.fingerprint, one.last_failed, one.newest_id) for one in found
+    ]
+    titles = ("letters", "queue", "topic", "error", "fingerprint", "last failed (UTC)", "newest id")
+    print_table(titles, rows, right=("letters",), spare=("queue", "last failed (UTC)", "newest id"))
+    if found.more:
+        print_text(f"There are more than the {found.looked_at:,} that were looked at: see --most")
 
 
 def show(
@@ -90,6 +146,7 @@ requeue = command(
         refusal=", because only dead ones can be",
         count=lambda admin, which: admin.count_dead_letters(which),
         act=lambda admin: admin.requeue,
+        of_dead=True,
         warns_of_old=True,
     )
 )
@@ -104,5 +161,6 @@ discard = command(
         refusal=" (only dead ones can be; for sagas: postroom sagas skip or abort)",
         count=lambda admin, which: admin.count_dead_letters(which),
         act=lambda admin: admin.discard,
+        of_dead=True,
     )
 )

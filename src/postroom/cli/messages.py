@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroom.cli.acting import Act, command
-from postroom.cli.options import AddedDaysAgo, Before, Database, Json, Limit, MessageId, Schema, TablePrefix
+from postroom.cli.filters import Containing, Error, Queue, Since, Type, Until, moment
+from postroom.cli.options import AddedDaysAgo, Before, Database, Json, Key, Limit, MessageId, Schema, TablePrefix, Topic
 from postroom.cli.output import counted, print_json, print_table, print_text, progress, shown
 from postroom.cli.pages import PagePrinter
 from postroom.errors import InvalidSetting
@@ -41,8 +42,16 @@ PAGES = PagePrinter(
 )
 
 
-def list_messages(
+def list_messages(  # noqa: PLR0913, PLR0917 - a command has that many options
     status: Annotated[State | None, typer.Option(help="Only messages in this state.")] = None,
+    queue: Queue = None,
+    topic: Topic = None,
+    key: Key = None,
+    type: Type = None,
+    since: Since = None,
+    until: Until = None,
+    error: Error = None,
+    containing: Containing = None,
     limit: Limit = 50,
     before: Before = None,
     database: Database = None,
@@ -54,7 +63,19 @@ def list_messages(
     from postroom.admin import Admin
 
     with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
-        page = admin.messages(status=status, limit=limit, before=before)
+        page = admin.messages(
+            status=status,
+            queue=queue,
+            topic=topic,
+            key=key,
+            type=type,
+            since=moment("--since", since),
+            until=moment("--until", until),
+            error=error,
+            payload=containing,
+            limit=limit,
+            before=before,
+        )
     PAGES.print(page, as_json=as_json)
 
 
@@ -85,11 +106,13 @@ def show_one(found: dict[str, Any], *, as_json: bool) -> None:
     print_text(f"{told}\n", style="bold")
     rows = [(name, ", ".join(value) if name == "headers" else value) for name, value in found.items()]
     payload = ("payload", "payload_base64")
-    hidden = ("status", "explanation", "blocker", "relays_down", "history", *payload)
+    hidden = ("status", "explanation", "blocker", "relays_down", "history", "timeline", *payload)
     print_table(("field", "value"), [row for row in rows if row[0] not in hidden and row[1] not in (None, "")])
-    if found["history"]:
+    if len(timeline := found.get("timeline", ())) > 1:  # more than that it was added
         print_text("")
-        print_table(("at (UTC)", "act", "by"), [tuple(act.values()) for act in found["history"]])
+        names = ("at", "text", "code", "worker", "actor", "detail")
+        events = [tuple("" if event[name] is None else event[name] for name in names) for event in timeline]
+        print_table(("at (UTC)", "what", "error", "worker", "by", "more"), events, spare=("worker", "more"))
     for name in payload:
         if name in found:
             print_text(f"\n{name}:")

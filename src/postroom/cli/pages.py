@@ -39,9 +39,15 @@ class PagePrinter:
             print_json(jsonable(page))
             return
         if not page:
-            print_text(f"no {self.nouns}")
+            print_text(f"no {self.nouns}{_looked_at(page)}")
             return
         rows = [[self.cell(row, column) for column in self.columns] for row in page]
         print_table(list(self.columns.values()), rows, right=("position", "tries"), spare=self.spare)
         if on_terminal() and page.next:
             print_text(f"Older ones: --before {page.next}")
+
+
+def _looked_at(page: Page[Any]) -> str:
+    if page.next is None or page.looked_at is None:
+        return ""
+    return f" among the {page.looked_at:,} that were looked at: go on with --before {page.next}"

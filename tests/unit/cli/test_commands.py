@@ -152,7 +152,7 @@ def test_schema_prints_what_to_grant(postroom: Command) -> None:
     assert delivery.endswith(" ON `postroom_outbox_delivery` TO 'o''shop'@'10.%'")
     assert saga == "GRANT INSERT (position, name, id, deadline) ON `postroom_saga` TO 'o''shop'@'10.%'"
     everything = json.loads(postroom(*command).out)
-    assert len(everything) == 15
+    assert len(everything) == 17
     function = postroom("schema", "--dialect", "postgresql", "--grants", 'a"b', "--for", "sql-producer").out
     assert function.splitlines()[0] == 'GRANT USAGE ON SCHEMA "postroom" TO "a""b";'
     assert [line for line in function.splitlines() if "TABLE" in line or "INSERT" in line] == []

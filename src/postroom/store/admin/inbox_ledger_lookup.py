@@ -124,7 +124,10 @@ class LedgerLookup(Operations):
             f"WITH RECURSIVE scopes (scope) AS (SELECT min(scope) FROM {table} UNION ALL "
             f"SELECT ({following}) FROM scopes s WHERE s.scope IS NOT NULL) "
         )
-        return scopes, f"scopes s CROSS JOIN {table} e"
+        if self.dialect.name == "sqlite":  # it keeps the order of a cross join
+            return scopes, f"scopes s CROSS JOIN {table} e"
+        one = f"SELECT * FROM {table} i WHERE i.scope = s.scope AND i.idempotency_key = :key LIMIT 1"
+        return scopes, f"scopes s CROSS JOIN LATERAL ({one}) e"
 
     def _entry(self, row: Row, *, body: bool) -> LedgerEntry:
         scope, key, status, digest, http_status, size, headers, *moments, response = row

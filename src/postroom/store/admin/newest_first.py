@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-LAST = 2**63 - 1
 SCAN = 10_000
 """Rows that one request looks at, where the condition is quick to check."""
 PAYLOAD_SCAN = 2_000
@@ -66,7 +65,9 @@ class NewestFirst(SkipScan):
         if not places:
             return Found([], None, None)
         each = max(scan // len(places), LEAST_SCAN, limit + 1)
-        params = {**params, "before": LAST if before is None else before, "after": after}
+        # What is not given is left out: PostgreSQL takes a range for a few rows, unless its statistics tell otherwise.
+        within = {"before": before, "after": after or None}
+        params = {**params, **{name: value for name, value in within.items() if value is not None}}
         found: list[int] = []
         for some in chunks(places, PARTS):
             found += yield from self._wanted(some, params, each, limit + 1)
@@ -87,7 +88,7 @@ class NewestFirst(SkipScan):
     def _wanted(self, places: Sequence[Place], params: dict[str, Any], scan: int, limit: int) -> Steps[list[int]]:
         each = " UNION ALL ".join(
             f"SELECT position FROM (SELECT position FROM ("
-            f"{self._rows(place, scan, f', CASE WHEN {place.wanted} THEN 1 ELSE 0 END AS wanted')}) r{n} "
+            f"{_rows(place, params, scan, f', CASE WHEN {place.wanted} THEN 1 ELSE 0 END AS wanted')}) r{n} "
             f"WHERE wanted = 1 ORDER BY position DESC LIMIT {limit}) p{n}"
             for n, place in enumerate(places)
         )
@@ -96,18 +97,11 @@ class NewestFirst(SkipScan):
 
     def _looked_at(self, places: Sequence[Place], params: dict[str, Any], scan: int) -> Steps[list[tuple[int, int]]]:
         each = " UNION ALL ".join(
-            f"SELECT count(*), coalesce(min(position), 0) FROM ({self._rows(place, scan)}) r{n}"
+            f"SELECT count(*), coalesce(min(position), 0) FROM ({_rows(place, params, scan)}) r{n}"
             for n, place in enumerate(places)
         )
         found = yield Query(each, params)
         return [(int(count), int(lowest)) for count, lowest in found.rows]
-
-    def _rows(self, place: Place, scan: int, wanted: str = "") -> str:
-        position = place.position
-        return (
-            f"SELECT {position} AS position{wanted} FROM {place.rows}AND {position} < :before "
-            f"AND {position} > :after ORDER BY {position} DESC LIMIT {scan}"
-        )
 
     def position_at(self, moment: datetime) -> Steps[int]:
         """A position before which messages were added before a moment, by a search in the primary key.
@@ -133,3 +127,10 @@ class NewestFirst(SkipScan):
             else:
                 high = middle
         return low
+
+
+def _rows(place: Place, params: dict[str, Any], scan: int, wanted: str = "") -> str:
+    position = place.position
+    within = {"before": f"AND {position} < :before ", "after": f"AND {position} > :after "}
+    given = "".join(condition for name, condition in within.items() if name in params)
+    return f"SELECT {position} AS position{wanted} FROM {place.rows}{given}ORDER BY {position} DESC LIMIT {scan}"

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
-    Authorize = Callable[[Request], "Access | Awaitable[Access | None] | None"]
+    Authorize = Callable[[Request], "Access | Response | Awaitable[Access | Response | None] | None"]
 
 SHORTEST_TOKEN = 16
 LONGEST_NAME = 100

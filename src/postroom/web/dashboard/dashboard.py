@@ -44,9 +44,9 @@ class Dashboard:
 
     ``database`` is a URL; it, and other settings, which may be given by name, default to the settings in force. It is
     closed to everyone who has neither the ``token`` nor the right that ``authorize`` gives: a function, sync or async,
-    that takes Starlette's request and returns an `Access`, or None for a stranger. ``read_only`` takes the right to
-    change anything from everyone. ``trace_link`` leads from a message to its trace: a URL with ``{trace_id}``.
-    ``session_hours`` is how long a login holds.
+    that takes Starlette's request and returns an `Access`, None for a stranger, or a response to give instead, such as
+    a redirect to your login. ``read_only`` takes the right to change anything from everyone. ``session_hours`` is how
+    long a login holds. The setting ``trace_link`` leads from a message to its trace: a URL with ``{trace_id}``.
 
     Raises `InvalidSetting` if there is neither a token nor ``authorize``, and what `Admin` raises for settings. The
     database is first asked when a page is.
@@ -134,7 +134,10 @@ class Dashboard:
         access = await self._access(request)
         if access is None:
             return self._stranger(request, path)
-        visit = Visit(request, path, access, self._database, self._templates, self._trace_link, form)
+        if isinstance(access, Response):
+            return access
+        has_login = self._sessions is not None
+        visit = Visit(request, path, access, self._database, self._templates, self._trace_link, has_login, form)
         return await self._visit(visit)
 
     async def _visit(self, visit: Visit) -> Response:
@@ -149,15 +152,15 @@ class Dashboard:
             return response
         return await handler(visit)
 
-    async def _access(self, request: Request) -> Access | None:
+    async def _access(self, request: Request) -> Access | Response | None:
         if self._sessions:
             name = self._sessions.name_in(request.cookies.get(COOKIE, ""), time.time())
-            access = None if name is None else Access(name, actions=True, payloads=True)
+            access: Access | Response | None = None if name is None else Access(name, actions=True, payloads=True)
         else:
             access = await self._authorized(request)
-        return access.reading() if access and self._read_only else access
+        return access.reading() if isinstance(access, Access) and self._read_only else access
 
-    async def _authorized(self, request: Request) -> Access | None:
+    async def _authorized(self, request: Request) -> Access | Response | None:
         assert self._authorize is not None  # noqa: S101 - the constructor sees to it
         if inspect.iscoroutinefunction(self._authorize):
             found = await self._authorize(request)
@@ -165,8 +168,8 @@ class Dashboard:
             found = await asyncio.to_thread(self._authorize, request)
             if inspect.isawaitable(found):
                 found = await found
-        if found is not None and not isinstance(found, Access):
-            raise TypeError(f"authorize returned a {type(found).__name__}: return an Access, or None")
+        if found is not None and not isinstance(found, Access | Response):
+            raise TypeError(f"authorize returned a {type(found).__name__}: return an Access, a Response, or None")
         return found
 
     def _stranger(self, request: Request, path: str) -> Response:

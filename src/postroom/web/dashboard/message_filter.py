@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import UUID
+
+import msgspec
 
 from postroom.admin import Filter, State
 from postroom.web.dashboard.params import BadInput, Params
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
 
 TEXTS = ("queue", "topic", "type", "key", "code", "error", "payload", "fingerprint")
 """Fields that are text, and are called the same in `Filter`."""
-FIELDS = ("state", *TEXTS, "since", "until")
+FIELDS = ("state", *TEXTS, "none", "since", "until")
+EMPTY = ("topic", "code", "fingerprint")
+"""Fields that a group of dead letters may have none of: the field `none` lists them."""
 LABELS = {
     "state": "State",
     "queue": "Queue",
@@ -28,6 +33,7 @@ LABELS = {
     "error": "Error text",
     "payload": "Payload text",
     "fingerprint": "Error like",
+    "none": "Without",
     "since": "Since",
     "until": "Until",
 }
@@ -48,7 +54,9 @@ class MessageFilter:
     def read(cls, params: Params, now: datetime) -> MessageFilter:
         """The filter of a page's parameters. Raises `BadInput`."""
         state = params.choice("state", State)
-        texts = {name: value for name in TEXTS if (value := params.text(name))}
+        texts = {name: value for name in TEXTS if (value := params.text(name))} | _empty(params)
+        if "fingerprint" in texts:
+            texts["fingerprint"] = unescaped(texts["fingerprint"])
         since, until = params.moment("since", now), params.moment("until", now)
         if since and until and since >= until:
             raise BadInput(f"since = {since:%Y-%m-%d %H:%M} is not before until = {until:%Y-%m-%d %H:%M}: swap them")
@@ -86,7 +94,32 @@ class MessageFilter:
 def of_group(wanted: Filter) -> MessageFilter:
     """The filter bar that shows the dead letters of one group."""
     texts = {name: str(value) for name in TEXTS if (value := getattr(wanted, name, None)) is not None}
-    return MessageFilter(State.DEAD, texts, None, None, {"state": State.DEAD.value, **texts})
+    none = ",".join(name for name in EMPTY if texts.get(name) == "")
+    written = {"state": State.DEAD.value, **texts, "fingerprint": escaped(texts.get("fingerprint", "")), "none": none}
+    return MessageFilter(State.DEAD, texts, None, None, {name: value for name, value in written.items() if value})
+
+
+def escaped(text: str) -> str:
+    """A text on one line that a form sends as it is: browsers change line ends, and spaces at the ends are dropped."""
+    inner = msgspec.json.encode(text).decode()[1:-1]
+    return re.sub(r"^\s+|\s+$", lambda ends: "".join(f"\\u{ord(space):04x}" for space in ends[0]), inner)
+
+
+def unescaped(text: str) -> str:
+    """The text again. Raises `BadInput`."""
+    try:
+        return msgspec.json.decode(f'"{text}"', type=str)
+    except msgspec.DecodeError:
+        raise BadInput(f"fingerprint = {text!r} is not valid: use the links of the dead letters' groups") from None
+
+
+def _empty(params: Params) -> dict[str, str]:
+    """Fields that must be empty, and not just left open."""
+    names = [name for name in (params.text("none") or "").split(",") if name]
+    for name in names:
+        if name not in EMPTY or params.text(name):
+            raise BadInput(f"none = {name!r} is not valid: use {', '.join(EMPTY)}, of those that are not given")
+    return dict.fromkeys(names, "")
 
 
 def searched(line: str) -> dict[str, str] | UUID:

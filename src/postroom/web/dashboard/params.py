@@ -17,7 +17,8 @@ LONGEST = 1000
 LAST = 2**63 - 1
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _AGO = re.compile(r"(\d{1,6})\s*([smhd])")
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+"""What databases do not take."""
 
 
 class BadInput(ValueError):
@@ -35,8 +36,8 @@ class Params:
         value = self._given.get(name, "").strip()
         if len(value) > most:
             raise BadInput(f"{name} has {len(value):,} characters: give at most {most:,}")
-        if found := _UNPRINTABLE.search(value):
-            raise BadInput(f"{name} contains the control character {found[0]!r}: leave it out")
+        if found := _UNSTORABLE.search(value):
+            raise BadInput(f"{name} contains the character {found[0]!r}: leave it out")
         return value or None
 
     def needed(self, name: str) -> str:

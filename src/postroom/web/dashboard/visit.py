@@ -42,6 +42,8 @@ class Visit:
     database: Database
     templates: Templates
     trace_link: str | None
+    has_login: bool
+    """The person came in with the token, and may log out."""
     form: Mapping[str, list[str]] = field(default_factory=dict)
     """The fields of a POST."""
 
@@ -86,7 +88,8 @@ class Visit:
             "live": live and self.request.method == "GET",
             "polls": self.is_wsgi,
             "self_url": _self_url(self.path, self.request),
-            "q": "",
+            "back": _self_url(self.path, self.request) if self.request.method == "GET" else "./",
+            "has_login": self.has_login,
         }
 
     def redirect(self, to: str) -> RedirectResponse:

@@ -42,6 +42,7 @@ async def _changes(visit: Visit) -> AsyncIterator[str]:
         else:
             yield ": nothing new\n\n"
         seen = now
+    yield "event: end\ndata: \n\n"
 
 
 async def _token(visit: Visit) -> str:

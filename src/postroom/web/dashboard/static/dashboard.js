@@ -41,7 +41,7 @@
       tell(event.detail.successful ? "live" : "lost", event.detail.successful ? "Live" : "Not reached");
     }
   });
-  // A stream ends now and then, and the browser opens the next one: only a longer silence is worth telling.
+  // Browsers open a stream again that breaks: only a longer silence is worth telling.
   let silence = 0;
   document.addEventListener("htmx:sseError", () => {
     clearTimeout(silence);
@@ -55,24 +55,30 @@
 
   // A hidden tab holds no connection: browsers allow six to a server, and the database need not be asked.
   let stream = null;
-  if (window.htmx) {
-    window.htmx.createEventSource = (url) => {
-      stream = new EventSource(url);
-      if (document.hidden) stream.close();
-      return stream;
-    };
-  }
-  document.addEventListener("visibilitychange", () => {
-    if (!live || !window.htmx) return;
-    if (document.hidden) {
-      if (stream) stream.close();
-      return;
-    }
+  const wake = () => {
     const awake = live.cloneNode(true);
     live.replaceWith(awake);
     live = awake;
     window.htmx.process(live);
     refresh();
+  };
+  if (window.htmx) {
+    window.htmx.createEventSource = (url) => {
+      const source = new EventSource(url);
+      // The server ends each stream after a while, so that it can stop.
+      source.addEventListener("end", () => {
+        source.close();
+        if (stream === source && !document.hidden) wake();
+      });
+      if (document.hidden) source.close();
+      stream = source;
+      return source;
+    };
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (!live || !window.htmx) return;
+    if (!document.hidden) wake();
+    else if (stream) stream.close();
   });
 
   const count = () => {
