@@ -32,8 +32,6 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 MANIFESTS = [path for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")) if path.stem != "kustomization"]
 CHART = DEPLOY / "helm" / "postroom"
-NOT_YET = {"dashboard"}
-"""Commands that may be missing: `postroom dashboard` comes with the dashboard. Remove it from here with that."""
 DRAIN = 30
 """Seconds that a process may need to finish what is in flight; what stops it by force must wait longer."""
 EVERYTHING = {
@@ -65,8 +63,6 @@ def check_command(words: list[str]) -> None:
     """Parse the command line as `postroom` would; unknown commands and options, and wrong values, raise."""
     command: Any = typer.main.get_group(app)
     [name, *arguments] = words
-    if name in NOT_YET and name not in command.commands:
-        return
     command.commands[name].make_context(name, list(arguments))
 
 
