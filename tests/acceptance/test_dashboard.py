@@ -25,6 +25,8 @@ from postroom.web.dashboard.routes import ROUTES
 from tests.acceptance.dashboard_shop import ERRORS, SECRET, TRACE, Shop
 from tests.acceptance.dashboard_visitor import OURS, TOKEN, Visitor
 from tests.acceptance.service import Service
+from tests.services.databases import need
+from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -434,6 +436,21 @@ async def test_V_4_a_database_that_is_away_has_a_page_and_comes_back(tmp_path: P
         with closing(Service(url)):
             assert (await ada.get("")).status_code == 200
     await app.close()
+
+
+async def test_V_4_a_server_that_dies_is_used_again_when_it_is_back() -> None:
+    server = need(PostgreSQL, PostgreSQL())
+    with closing(server), closing(Service(server.url("postgres"))) as service:
+        app = Dashboard(service.url, token=TOKEN)
+        async with Visitor(app) as ada:
+            await ada.log_in()
+            assert {page.status_code for page in await asyncio.gather(*(ada.get("audit") for _ in range(6)))} == {200}
+            await asyncio.to_thread(server.stop, kill=True)
+            away = await ada.get("messages")
+            assert (away.status_code, "The database is away" in away.text) == (503, True)
+            await asyncio.to_thread(server.start)
+            assert {page.status_code for page in await asyncio.gather(*(ada.get("audit") for _ in range(6)))} == {200}
+        await app.close()
 
 
 async def test_V_4_a_slow_database_costs_one_page_and_not_the_loop(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ class Observing:
         """Dead letters by queue, topic and error, where errors that differ only in ids and numbers are one.
 
         The newest ``most`` of them are grouped; `more` says whether there are others. A group's `filter` selects it,
-        for lists and acts. Each letter that is grouped is looked at, and its message: for 100,000, that takes a second.
+        for lists and acts. Each letter that is grouped is looked at, and its message: for 100,000, that takes seconds.
         """
         return self._run(self._observing.dead_letter_groups(which, most))
 

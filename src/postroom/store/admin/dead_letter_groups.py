@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from postroom.store.admin.newest_first import Place
 
-MOST = 10_000
+MOST = 5_000
 """Dead letters that are grouped, unless more are asked for."""
 MOST_GROUPS = 200
 """Groups that are told, those with the most letters first."""

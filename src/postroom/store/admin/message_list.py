@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from postroom.message import Key
     from postroom.store.sql.names import Names
 
-SENDING_SCAN = 30_000
+SENDING_SCAN = 20_000
 """What is being sent is among the oldest of what is ready, so more is looked at."""
 OUT_OF_STEP = timedelta(minutes=5)
 """Messages added within this time of each other may have positions in another order than their times."""

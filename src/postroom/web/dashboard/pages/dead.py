@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from postroom.web.dashboard.visit import Visit
 
 GROUPS_CACHED = 3.0
-LOOKED_AT = 5_000
+LOOKED_AT = 3_000
 """Letters that are grouped at first, in about a tenth of a second. More on request, and then for longer."""
-FURTHER = 20
+FURTHER = 40
 FURTHER_CACHED = 30.0
 MOST = 1_000_000
 
