@@ -22,7 +22,15 @@ from postroom.store.outbox.writers import WRITERS
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Query, Steps, run
-from tests.contract.plan_support import DUE_ROWS, analyse, explain, forget_statistics, load, statistics_of
+from tests.contract.plan_support import (
+    DUE_ROWS,
+    analyse,
+    explain,
+    forget_statistics,
+    load,
+    statistics_of,
+    statistics_of_nothing,
+)
 from tests.contract.store_drivers import lost_by
 
 if TYPE_CHECKING:
@@ -81,6 +89,7 @@ BUSY = "SELECT 0, n % 17 - 1, n, n % 500, '-infinity' FROM generate_series(1, 20
 STATISTICS: dict[str, Callable[[Execute], None]] = {
     "never analysed": forget_statistics,
     "analysed": analyse,
+    "of a moment when all was settled": statistics_of_nothing,
     "of an outage, when all had failed": lambda execute: statistics_of(execute, OUTAGE),
     "of a quiet time, when all was scheduled": lambda execute: statistics_of(execute, QUIET),
     "of a busy time, when all was pending": lambda execute: statistics_of(execute, BUSY),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from postroom.rules.ordering import Order, key_hash, waves
 from postroom.store.admin.retention import swept
 from postroom.store.admin.settled_messages import SettledMessages
 from postroom.store.connections.stores import Store
-from postroom.store.outbox.leases import Claimed, Dead, Retry, Sent
+from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Retry, Sent, Settlement
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.writers import WRITERS
 from postroom.store.schema.migrations import upgrade
@@ -22,6 +23,8 @@ from tests.contract.store_drivers import Room, key_of_lane, keys_of_lane, only_o
 from tests.contract.trap_support import add_with, uncommitted_settle, wait_until_blocked
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conftest import FreshDatabase
 
 
@@ -63,6 +66,28 @@ def test_taken_and_read_in_one_statement_a_lane_shows_what_its_last_owner_has_de
         execute(Query("COMMIT"))
         assert read.result() == [(settled,), (unsettled,)]
     assert room.positions() == [unsettled]
+
+
+# A lease that is renewed or taken between the look and the write
+
+
+@only_on("psycopg")
+@pytest.mark.parametrize("settlement", [Sent, GivenBack, partial(Retry, delay=5, code="X", message="no")])
+def test_a_settlement_that_meets_a_renewal_is_written_and_one_that_meets_a_new_claim_is_not(
+    room: Room, neighbour: Store, settlement: Callable[[Claimed], Settlement]
+) -> None:
+    room.add(2)
+    renewed, taken = room.claim("slow")
+    table = room.names.mapping()["delivery"]
+    with neighbour.session() as execute, ThreadPoolExecutor(1) as thread:
+        execute(Query("BEGIN"))
+        later = f"UPDATE {table} SET leased_until = leased_until + interval '9 s'"
+        execute(Query(f"{later} WHERE position = {renewed.position}"))
+        execute(Query(f"{later}, token = token + 1 WHERE position = {taken.position}"))
+        settled = thread.submit(room.settle, settlement(renewed), settlement(taken))
+        wait_until_blocked(execute)
+        execute(Query("COMMIT"))
+        assert settled.result() == [taken]
 
 
 # Who loses the lease of a keyed message drops everything of its lane

@@ -30,6 +30,24 @@ def given_deliveries(**extra: str) -> str:
     )"""
 
 
+def found_deliveries(sql: Operations, condition: str, lock: str = "") -> str:
+    """Those of the given deliveries that are there and meet the condition, with their places.
+
+    Each is looked up by itself: however the planner is mistaken about the size of the table, it cannot go through all
+    deliveries and look for each among the given ones.
+    """
+    return f"""
+        SELECT given.*, d.* FROM given CROSS JOIN LATERAL (
+            SELECT d.ctid AS place FROM {sql.delivery} d WHERE {IS_GIVEN} AND {condition} OFFSET 0{lock}
+        ) d"""
+
+
+IS_FOUND = """d.ctid = found.place
+    AND d.state IS NOT DISTINCT FROM found.state AND d.queue IS NOT DISTINCT FROM found.queue"""
+"""Delivery `d` is one of those of `found_deliveries`, and has not moved since. Without an equality that an index knows,
+there is only one way to it: by its place."""
+
+
 def held_lanes(sql: Operations) -> str:
     """Those of the given lanes whose lease holds by its token, locked in their order."""
     return f"""

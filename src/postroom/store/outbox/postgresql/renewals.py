@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.store.outbox.postgresql.given import (
-    IS_GIVEN,
     deliveries_given,
+    found_deliveries,
     given_deliveries,
     held_lanes,
     lanes_given,
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from postroom.store.sql.steps import Steps
 
 
+_FREE = " FOR UPDATE SKIP LOCKED"
+
+
 class PostgreSQLRenewals(Renewals):
     def _renew(
         self, claimed: Sequence[Claimed], lanes: Sequence[Lane], seconds: float, lane_seconds: float
@@ -27,12 +30,10 @@ class PostgreSQLRenewals(Renewals):
         sql = self.sql
         statement = f"""
             WITH {given_deliveries()}, mine AS (
-                SELECT d.ctid FROM {sql.delivery} d JOIN given ON {IS_GIVEN}
-                WHERE d.token = given.token AND d.leased_until > {sql.now}
-                ORDER BY d.position FOR UPDATE OF d SKIP LOCKED
+                {found_deliveries(sql, f"d.token = given.token AND d.leased_until > {sql.now}", _FREE)}
             ), renewed AS (
                 UPDATE {sql.delivery} d SET leased_until = {sql.dialect.later(":seconds")}
-                WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM mine))
+                WHERE d.ctid = ANY (ARRAY(SELECT place FROM mine))
                 RETURNING d.position, d.token
             ), free AS ({held_lanes(sql)} SKIP LOCKED), renewed_lanes AS (
                 UPDATE {sql.lane} l SET leased_until = {sql.dialect.later(":lane_seconds")} FROM free

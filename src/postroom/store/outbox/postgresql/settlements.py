@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from postroom.rules.ordering import NO_LANE
 from postroom.store.ledger.message_outcomes import is_final
 from postroom.store.outbox.attempts import COLUMNS, worker_of
 from postroom.store.outbox.leases import Claimed, Failure, GivenBack, Lease, Receipt, Rerouted, Settlement
 from postroom.store.outbox.postgresql.given import (
-    IS_GIVEN,
+    IS_FOUND,
     deliveries_given,
+    found_deliveries,
     given_deliveries,
     held_lanes,
     lanes_given,
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 RECEIPT_ARRAYS = {"answer": "text", "dedup": "bigint"}
 
 
+class _Unwritten(NamedTuple):
+    """What a statement did not write."""
+
+    leases: set[Lease]
+    changed: bool
+    """Whether some of them changed between the look and the write, as by a renewal, and may still hold."""
+
+
 class PostgreSQLSettlementWriter(SettlementWriter):
     def in_transaction(self, settlements: Sequence[Settlement]) -> Steps[Written]:
         """Settle in the caller's transaction, in one statement for each kind unless the ledger must be told too."""
@@ -48,20 +57,23 @@ class PostgreSQLSettlementWriter(SettlementWriter):
         kinds: dict[type[Settlement], list[Any]] = {}
         for one in settlements:
             kinds.setdefault(type(one), []).append(one)
-        lost: set[Lease] = set()
-        for kind in get_args(Receipt):
-            if kind in kinds:
-                lost |= yield from self._settle_receipts(kinds[kind])
+        unwritten: list[_Unwritten] = []
+        for receipts in filter(None, (kinds.get(kind) for kind in get_args(Receipt))):
+            unwritten.append((yield from self._settle_receipts(receipts)))  # noqa: PERF401 - it yields
         failures = [one for kind in get_args(Failure) for one in kinds.get(kind, ())]
         if failures:
-            lost |= yield from self._settle_failures(failures)
+            unwritten.append((yield from self._settle_failures(failures)))
         if GivenBack in kinds:
-            lost |= yield from self._settle_given_back([one.claimed for one in kinds[GivenBack]], self.sql.queue)
+            given_back = [one.claimed for one in kinds[GivenBack]]
+            unwritten.append((yield from self._settle_given_back(given_back, self.sql.queue)))
         for queue, claimed in rerouted_by_queue(kinds.get(Rerouted, ())).items():
-            lost |= yield from self._settle_given_back(claimed, queue)
+            unwritten.append((yield from self._settle_given_back(claimed, queue)))
+        lost = set[Lease]().union(*(some.leases for some in unwritten))
+        if any(some.changed for some in unwritten):
+            return (yield from self._settle([one for one in settlements if one.claimed.lease in lost]))
         return lost
 
-    def _settle_receipts(self, receipts: Sequence[Any]) -> Steps[set[Lease]]:
+    def _settle_receipts(self, receipts: Sequence[Any]) -> Steps[_Unwritten]:
         """Write receipts of one kind. Replace one that exists, which only a repair by hand can explain.
 
         Only at the second try, because looking for a conflict costs every receipt.
@@ -83,27 +95,27 @@ class PostgreSQLSettlementWriter(SettlementWriter):
     def _receipts(self, on_conflict: str) -> str:
         sql = self.sql
         return f"""
-                DELETE FROM {sql.delivery} d USING given WHERE {self._mine()}
-                RETURNING d.position, given.token, d.attempts, given.answer, given.dedup
+                DELETE FROM {sql.delivery} d USING found WHERE {self._still_mine()}
+                RETURNING d.position, found.token, d.attempts, found.answer, found.dedup
             ), receipts AS (
                 INSERT INTO {sql.receipt} (position, attempts, outcome, answer, dedup)
                 SELECT position, attempts, :outcome::text, answer, dedup FROM written
                 {on_conflict}"""
 
-    def _settle_failures(self, failures: Sequence[Failure]) -> Steps[set[Lease]]:
+    def _settle_failures(self, failures: Sequence[Failure]) -> Steps[_Unwritten]:
         sql = self.sql
         types = {"becomes": "smallint", "delay": "float8", "attempts": "integer", "code": "text", "message": "text"}
         written = f"""
                 UPDATE {sql.delivery} d
-                SET state = given.becomes, due = {sql.dialect.later("given.delay")},
-                    attempts = d.attempts + given.attempts,
-                    claims = {claims_after("given.attempts", "given.becomes", "d")},
-                    failed_at = {self.failed_at("given.attempts", "given.becomes", "given.code")},
-                    error_code = given.code, error_message = given.message,
+                SET state = found.becomes, due = {sql.dialect.later("found.delay")},
+                    attempts = d.attempts + found.attempts,
+                    claims = {claims_after("found.attempts", "found.becomes", "d")},
+                    failed_at = {self.failed_at("found.attempts", "found.becomes", "found.code")},
+                    error_code = found.code, error_message = found.message,
                     token = 0, owner = '', leased_until = {sql.dialect.never}
-                FROM given WHERE {self._mine()}
-                RETURNING d.position, given.token, given.state, given.queue, given.lane, given.attempts AS counted,
-                    d.attempts, given.code, given.message
+                FROM found WHERE {self._still_mine()}
+                RETURNING d.position, found.token, found.state, found.queue, found.lane, found.attempts AS counted,
+                    d.attempts, found.code, found.message
             ), attempts AS (
                 INSERT INTO {sql.tables["attempt"]} ({COLUMNS})
                 SELECT w.position, {sql.now}, w.attempts, coalesce((
@@ -121,27 +133,30 @@ class PostgreSQLSettlementWriter(SettlementWriter):
         }
         return (yield from self._write(written, types, [one.claimed for one in failures], params))
 
-    def _settle_given_back(self, claimed: Sequence[Claimed], to: str) -> Steps[set[Lease]]:
+    def _settle_given_back(self, claimed: Sequence[Claimed], to: str) -> Steps[_Unwritten]:
         sql = self.sql
         moved = "queue = :to, " if to != sql.queue else ""  # else the row stays where it is: a HOT update
         written = f"""
                 UPDATE {sql.delivery} d
                 SET {moved}token = 0, owner = '', leased_until = {sql.dialect.never},
                     claims = CASE WHEN d.lane = {NO_LANE} THEN d.claims - 1 ELSE d.claims END
-                FROM given WHERE {self._mine()}
-                RETURNING d.position, given.token"""
+                FROM found WHERE {self._still_mine()}
+                RETURNING d.position, found.token"""
         return (yield from self._write(written, {}, claimed, {"to": to} if moved else {}))
 
     def _write(
         self, written: str, types: Mapping[str, str], claimed: Sequence[Claimed], params: Mapping[str, Any]
-    ) -> Steps[set[Lease]]:
+    ) -> Steps[_Unwritten]:
         """Write what is still held; returns the leases that are not. Which were, comes back only if some were not."""
         sql = self.sql
         statement = f"""
-            WITH {given_deliveries(**types)}, held AS ({held_lanes(sql)}), written AS ({written}
+            WITH {given_deliveries(**types)}, held AS ({held_lanes(sql)}), found AS MATERIALIZED (
+                {found_deliveries(sql, self._mine())}
+            ), written AS ({written}
             )
-            SELECT count(*), CASE WHEN count(*) < :expected THEN array_agg(ARRAY[position, token]) END FROM written"""
-        [[count, kept]] = yield from self._run(
+            SELECT count(*), (SELECT count(*) FROM found),
+                CASE WHEN count(*) < :expected THEN array_agg(ARRAY[position, token]) END FROM written"""
+        [[count, found, kept]] = yield from self._run(
             statement,
             {
                 "queue": sql.queue,
@@ -152,17 +167,22 @@ class PostgreSQLSettlementWriter(SettlementWriter):
             },
         )
         if count == len(claimed):
-            return set()
-        return {one.lease for one in claimed} - {(position, token) for position, token in kept or ()}
+            return _Unwritten(set(), changed=False)
+        leases = {one.lease for one in claimed} - {(position, token) for position, token in kept or ()}
+        return _Unwritten(leases, changed=count < found)
 
     def _run(self, statement: str, params: Mapping[str, Any]) -> Steps[Sequence[Row]]:
         return self.sql.statement(statement, params)
 
     def _mine(self) -> str:
-        """The delivery is the one given, and its lease, or its lane's, still holds."""
-        return f"""{IS_GIVEN}
-            AND CASE WHEN d.lane = {NO_LANE} THEN d.token = given.token AND d.leased_until > {self.sql.now}
+        """The lease of a given delivery, or its lane's, holds."""
+        return f"""CASE WHEN d.lane = {NO_LANE} THEN d.token = given.token AND d.leased_until > {self.sql.now}
                 ELSE (given.lane, given.token) IN (SELECT held.lane, held.token FROM held) END"""
+
+    def _still_mine(self) -> str:
+        """It is one that was found, and its lease still holds; a lane's does, because it is locked."""
+        lease = f"d.token = found.token AND d.leased_until > {self.sql.now}"
+        return f"""{IS_FOUND} AND (d.lane <> {NO_LANE} OR {lease})"""
 
 
 class _InOpenTransaction(PostgreSQLSettlementWriter):
