@@ -253,7 +253,7 @@ def test_V_5_leases_that_have_ended_are_freed(desk: Desk) -> None:
     assert desk.json("status")["sending"] == 1
 
 
-NOTHING_REMOVED = {"messages": 0, "marks": 0, "entries": 0, "transactions": 0, "audit": 0}
+NOTHING_REMOVED = {"messages": 0, "marks": 0, "entries": 0, "transactions": 0, "audit": 0, "counters": 0}
 
 
 def test_L_15_clean_up_removes_what_was_settled_long_ago(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
