@@ -19,6 +19,7 @@ MOMENTS = {
     "inbox": ("received_at",),
     "idempotency": ("leased_until", "created_at", "finished_at", "expires_at"),
     "audit": ("at",),
+    "attempt": ("at",),
     "worker": ("seen_at",),
     "saga": ("deadline", "started", "ended"),
     "saga_step": ("started", "finished"),
