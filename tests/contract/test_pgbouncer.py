@@ -92,8 +92,9 @@ def test_nothing_stays_behind_on_the_shared_sessions(room: Room, urls: tuple[str
         room.settle(*map(Sent, room.claim()))
         room.run(single("SELECT count(*) FROM pg_class WHERE relname = :name", {"name": "outbox"}))
     looked_at = f"{SHOWN}, (SELECT count(*) FROM pg_prepared_statements), pg_backend_pid()"
-    with psycopg.connect(urls[0], autocommit=True, prepare_threshold=None) as stranger:
-        rows = [stranger.execute(looked_at.encode()).fetchone() for _ in range(3 * pgbouncer.sessions)]
+    with ExitStack() as stack:  # each stranger has a session of its own while its transaction is open
+        strangers = [psycopg.connect(urls[0], prepare_threshold=None) for _ in range(pgbouncer.sessions)]
+        rows = [stack.enter_context(stranger).execute(looked_at.encode()).fetchone() for stranger in strangers]
     assert {row[:-1] for row in rows if row} == {(*THE_DATABASES, 0)}
     assert len({row[-1] for row in rows if row}) == pgbouncer.sessions
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import asyncmy.errors
+import asyncpg
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
@@ -34,6 +36,12 @@ LONGEST_LIFE = 250
 """Statements."""
 TIMEOUT = 2.0
 """Seconds until recovery may roll back what nobody has decided."""
+FAILURES = (
+    *(TransactionAborted, TransactionInDoubt, DatabaseUnreachable, DBAPIError, OSError),
+    # A server closes what was idle for too long, as while this process was stopped.
+    *(asyncmy.errors.MySQLError, asyncpg.PostgresError, asyncpg.InterfaceError),
+)
+"""What may become of a transfer."""
 TAKE = text("UPDATE account SET balance = balance - 1 WHERE id = :id")
 GIVE = text("UPDATE account SET balance = balance + 1 WHERE id = :id")
 
@@ -248,7 +256,7 @@ async def _move_often(bank: Bank, fate: Fate, choices: random.Random, said: Path
                 async with two_phase_commit.begin() as transaction:
                     await _move_in(transaction, bank, choices.randrange(ACCOUNTS))
                 letters.write("c")
-            except (TransactionAborted, TransactionInDoubt, DBAPIError, DatabaseUnreachable, OSError):
+            except FAILURES:
                 letters.write("a")
             letters.flush()
         await two_phase_commit.aclose()

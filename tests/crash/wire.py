@@ -64,14 +64,17 @@ class Wire:
                 else:
                     _Line(near, far, self)
 
-    def forward(self, data: bytes, target: socket.socket) -> bool:
-        """Send it on; returns whether the answer is to be lost."""
-        self._flows.wait()
+    def is_fatal(self, data: bytes) -> bool:
+        """Say whether the answer to this is to be lost."""
         is_fatal = bool(self._fatal) and self._fatal in data
         if is_fatal:
             self._fatal = b""
-        target.sendall(data)
         return is_fatal
+
+    def forward(self, data: bytes, target: socket.socket) -> None:
+        """Send it on."""
+        self._flows.wait()
+        target.sendall(data)
 
 
 class _Line:
@@ -88,7 +91,9 @@ class _Line:
             back.start()
             with suppress(OSError):
                 while data := self._near.recv(CHUNK):
-                    self._is_doomed = self._wire.forward(data, self._far) or self._is_doomed
+                    if self._wire.is_fatal(data):  # known before it is sent on: the answer may come at once
+                        self._is_doomed = True
+                    self._wire.forward(data, self._far)
             self._hang_up()
             back.join()
 

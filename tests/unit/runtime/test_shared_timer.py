@@ -34,8 +34,10 @@ async def test_each_wait_ends_when_its_own_time_is_up() -> None:
         order.append(seconds)
 
     async with asyncio.timeout(LONG / 2):
+        longest = asyncio.create_task(timer.wait(waiter(), LONG))
         await asyncio.gather(*(wait(seconds) for seconds in (2 * SHORT, 0.0, 3 * SHORT, SHORT, SHORT)))
-    assert order == sorted(order)
+        longest.cancel()
+    assert sorted(order) == [0.0, SHORT, SHORT, 2 * SHORT, 3 * SHORT]
 
 
 async def test_a_time_that_is_up_after_others_have_ended_is_noticed() -> None:
