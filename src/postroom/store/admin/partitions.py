@@ -62,7 +62,7 @@ class Partitions(Operations):
         )
         parts: list[Existing] = []
         for name, bounds in found.rows:
-            between = _BOUNDS.search(bounds)
+            between = _BOUNDS.search(bounds or "")  # none if another cleanup has just dropped it
             if between is not None:
                 start = 0 if between[1] == "MINVALUE" else int(between[1].strip("'"))
                 parts.append(Existing(name.removeprefix(self.names.prefix), Range(start, int(between[2]))))
