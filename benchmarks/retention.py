@@ -3,6 +3,10 @@
 ``python -m benchmarks retention [--messages N] [--load SHARE] [--rounds N] [--json]``. In each round the same relay
 drains a backlog twice: alone, and while a cleanup removes old messages. Then half of what is left is removed without a
 pause, the outbox is partitioned, and the other half goes with its partition, again beside the relay.
+
+With ``--until-gone``, the cleanup removes all of the messages beside the relay, or as many as it can in ``--minutes``,
+and nothing else is measured. A round is then `BESIDE` backlogs beside the cleanup, between two that the relay drains
+alone.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ import asyncio
 import gc
 import json
 import time
-from contextlib import asynccontextmanager, closing, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
-from statistics import median
+from statistics import mean, median, quantiles
 from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
@@ -37,6 +41,8 @@ BACKLOG = 20_000
 PAYLOAD = b"x" * 200
 CHUNK = 500_000
 SCHEDULED = 1000
+BESIDE = 8
+"""Backlogs beside the cleanup for each one alone, with `--until-gone`."""
 WARM = 2
 """Backlogs that are drained before the first round."""
 
@@ -81,12 +87,34 @@ class Report(NamedTuple):
     """The share of its throughput that the relay kept meanwhile."""
 
 
+class Whole(NamedTuple):
+    """What was measured with ``--until-gone``."""
+
+    messages: int
+    removed: int
+    load: float
+    rounds: int
+    alone: float
+    """Messages a second that the relay drained alone: the median."""
+    beside: float
+    """The same while the cleanup ran."""
+    kept: float
+    """The share of its throughput that the relay kept: the median of the rounds' own ratios."""
+    kept_quartiles: tuple[float, float]
+    """Half of the rounds are between these."""
+    seconds: float
+    """How long the cleanup ran, pauses included."""
+    longest_batch: float
+
+
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks retention")
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--load", type=float, default=DEFAULT_LOAD)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--until-gone", action="store_true")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with closing(PostgreSQL(durable=True)) as server:
@@ -95,22 +123,49 @@ def main(arguments: Sequence[str] = ()) -> None:
         url = server.url("shop")
         create_tables(url)
         seconds = _fill(url, options.messages)
-        found = asyncio.run(_measured(url, options.messages, options.load, options.rounds))
-    if options.json:
+        if options.until_gone:
+            whole = asyncio.run(_until_gone(url, options.messages, options.load, options.minutes * 60))
+            _tell(whole, _whole_lines(whole), seconds, as_json=options.json)
+        else:
+            report = asyncio.run(_measured(url, options.messages, options.load, options.rounds))
+            _tell(report, _report_lines(report), seconds, as_json=options.json)
+
+
+def _tell(found: Report | Whole, lines: Sequence[tuple[str, str]], seconds: float, *, as_json: bool) -> None:
+    if as_json:
         print(json.dumps(found._asdict(), indent=2))
         return
     print(f"\nremove {found.messages:,} settled messages (written in {seconds:.0f} s) at a load of {found.load:g}")
-    print(f"  {'relay alone':<44} {found.alone:>10,.0f} messages/s")
-    print(f"  {'relay beside the cleanup':<44} {found.beside:>10,.0f} messages/s   {found.kept:.2f} of alone")
-    print(f"  {'cleanup beside the relay':<44} {found.removal:>10,.0f} messages/s   {found.removed_beside:,} removed")
-    print(f"  {'slowest batch beside the relay':<44} {found.longest_batch * 1000:>10,.0f} ms")
-    print(f"  {'cleanup without pauses, no relay':<44} {found.removal_without_pauses:>10,.0f} messages/s")
-    print(f"  {'to partition the outbox':<44} {found.partitioning:>10,.1f} s")
-    print(f"  {'relay alone, with partitions':<44} {found.alone_partitioned:>10,.0f} messages/s")
-    print(
-        f"  {'to empty a partition beside the relay':<44} {found.emptying:>10,.1f} s   {found.emptied:,} removed, "
-        f"{found.kept_partitioned:.2f} of alone"
-    )
+    for what, figure in lines:
+        print(f"  {what:<44} {figure}")
+
+
+def _report_lines(found: Report) -> list[tuple[str, str]]:
+    return [
+        ("relay alone", f"{found.alone:>10,.0f} messages/s"),
+        ("relay beside the cleanup", f"{found.beside:>10,.0f} messages/s   {found.kept:.2f} of alone"),
+        ("cleanup beside the relay", f"{found.removal:>10,.0f} messages/s   {found.removed_beside:,} removed"),
+        ("slowest batch beside the relay", f"{found.longest_batch * 1000:>10,.0f} ms"),
+        ("cleanup without pauses, no relay", f"{found.removal_without_pauses:>10,.0f} messages/s"),
+        ("to partition the outbox", f"{found.partitioning:>10,.1f} s"),
+        ("relay alone, with partitions", f"{found.alone_partitioned:>10,.0f} messages/s"),
+        (
+            "to empty a partition beside the relay",
+            f"{found.emptying:>10,.1f} s   {found.emptied:,} removed, {found.kept_partitioned:.2f} of alone",
+        ),
+    ]
+
+
+def _whole_lines(found: Whole) -> list[tuple[str, str]]:
+    low, high = found.kept_quartiles
+    return [
+        ("relay alone", f"{found.alone:>10,.0f} messages/s"),
+        ("relay beside the cleanup", f"{found.beside:>10,.0f} messages/s   {found.kept:.2f} of alone"),
+        ("half of the rounds", f"{low:>10.2f} to {high:.2f} of alone, of {found.rounds} rounds"),
+        ("cleanup beside the relay", f"{found.removed / found.seconds:>10,.0f} messages/s   {found.removed:,} removed"),
+        ("how long it ran", f"{found.seconds:>10,.0f} s"),
+        ("slowest batch beside the relay", f"{found.longest_batch * 1000:>10,.0f} ms"),
+    ]
 
 
 def _fill(url: str, messages: int) -> float:
@@ -189,6 +244,44 @@ async def _measured(url: str, messages: int, load: float, rounds: int) -> Report
     )
 
 
+async def _until_gone(url: str, messages: int, load: float, limit: float) -> Whole:
+    """Remove all beside the relay, within so many seconds. The round in which it comes to its end does not count."""
+    store = AsyncStore(url)
+    work = _Work(Cleanup(store.names, Kept(), load=load), store)
+    drain = _Drain(url)
+    alone: list[float] = []
+    beside: list[float] = []
+    kept: list[float] = []
+    async with Relay(url, _discard, hook=drain.listen):
+        for _ in range(WARM):
+            await drain.rate()
+        alone.append(await drain.rate())
+        while not work.cleanup.done and work.seconds < limit:
+            async with work.at_work():
+                rates = [await drain.rate() for _ in range(BESIDE)]
+            alone.append(await drain.rate())
+            if work.cleanup.cleaned.messages < messages or not kept:
+                beside += rates
+                kept.append(mean(rates) / mean(alone[-2:]))
+    await store.close()
+    removed = work.cleanup.cleaned.messages
+    if work.cleanup.done and removed != messages:
+        raise AssertionError(f"{removed:,} messages were removed, and not {messages:,}")
+    low, _, high = quantiles(kept, n=4) if len(kept) > 1 else kept * 3
+    return Whole(
+        messages=messages,
+        removed=removed,
+        load=load,
+        rounds=len(kept),
+        alone=median(alone),
+        beside=median(beside),
+        kept=median(kept),
+        kept_quartiles=(low, high),
+        seconds=sum(work.batches) + work.paused,
+        longest_batch=max(work.batches),
+    )
+
+
 async def _in_turn(drain: _Drain, work: _Work, rounds: int) -> tuple[list[float], list[float]]:
     """The rates of the relay alone, and beside the work. Each is first in every other round."""
     rates: dict[bool, list[float]] = {False: [], True: []}
@@ -207,6 +300,7 @@ class _Work:
     def __init__(self, cleanup: Cleanup, store: AsyncStore) -> None:
         self.cleanup = cleanup
         self.seconds = 0.0
+        self.paused = 0.0
         self.batches: list[float] = []
         self._store = store
 
@@ -226,11 +320,11 @@ class _Work:
         while not stop.is_set() and not self.cleanup.done:
             begun = time.perf_counter()
             pause = await self._store.run(self.cleanup.batch())
-            self.batches.append(time.perf_counter() - begun)
-            try:
+            now = time.perf_counter()
+            self.batches.append(now - begun)
+            with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause)
-            except TimeoutError:
-                continue
+            self.paused += time.perf_counter() - now
 
 
 class _Drain:
