@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -28,37 +27,16 @@ from postroom.store.twophase.log import TwoPhaseLog
 from tests.acceptance.clinic import FAIL, OK, SKIP, WARN, Clinic
 from tests.contract import clock
 from tests.contract.stored_sagas import start_message
-from tests.services.databases import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from sqlalchemy import Connection
 
     from tests.conftest import FreshDatabase
 
 DAY = 86_400
-PASSWORD = "hidden-7f3a"  # noqa: S105 - of nobody
-SECRET = "aGlkZGVuLTdmM2EtaGlkZGVuLTdmM2E="  # noqa: S105 - as above
 
 
-@pytest.fixture(autouse=True)
-def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in os.environ:
-        if name.startswith(("POSTROOM_", "OUTBOX_", "INBOX_")):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(params=KINDS)
-def clinic(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Clinic]:
-    with Clinic(fresh_database(request.param)) as opened:
-        yield opened
-
-
-def of(kind: str, fresh_database: FreshDatabase) -> Clinic:
-    return Clinic(fresh_database(kind))
+pytestmark = pytest.mark.usefixtures("no_settings")
 
 
 def test_V_7_a_healthy_system_passes_every_check(clinic: Clinic) -> None:
@@ -127,6 +105,8 @@ def test_V_7_tables_of_another_version_or_of_none(clinic: Clinic) -> None:
     assert verdicts.pop("SCHEMA_VERSION") is FAIL
     assert verdicts.pop("TX_PREPARED") in (OK, SKIP)
     assert set(verdicts.values()) == {SKIP}
+    server = examine(clinic.url, only=["DB_*"], table_prefix="none_")
+    assert {one.code for one in server if one.verdict is FAIL} <= {"DB_DURABILITY"}, "no check breaks"
 
 
 def test_V_7_tables_that_alembic_made_are_incomplete_until_they_are_adopted(
@@ -257,7 +237,7 @@ def test_V_7_sagas_and_two_phase_commits_that_wait_for_somebody(clinic: Clinic) 
 
 
 def test_V_7_options_and_exit_codes(fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]) -> None:
-    with of("sqlite", fresh_database) as clinic:
+    with Clinic(fresh_database("sqlite")) as clinic:
         clinic.add("orders")
         clinic.settle(*(Dead(one, "REJECTED", "no") for one in clinic.claim()))
 
@@ -280,6 +260,7 @@ def test_V_7_options_and_exit_codes(fresh_database: FreshDatabase, capsys: pytes
         for arguments in (
             ["--only", "NOTHING"],
             ["--skip", "X"],
+            ["--only", "FLOW_*", "--skip", "FLOW_*"],
             ["--broker", "ftp://x"],
             ["--broker-for", "x"],
             ["--timeout", "0"],
@@ -294,7 +275,7 @@ def test_V_7_options_and_exit_codes(fresh_database: FreshDatabase, capsys: pytes
 
 
 def test_V_7_settings_that_contradict(fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    with of("sqlite", fresh_database) as clinic:
+    with Clinic(fresh_database("sqlite")) as clinic:
         assert clinic.verdict("SETTINGS_LEASE", lock_lease_sec=2) is FAIL
         assert clinic.verdict("SETTINGS_LEASE", lane_lease_sec=4) is WARN
         monkeypatch.setenv("POSTROOM_BATCHSIZE", "5")

@@ -14,6 +14,8 @@ import pytest
 
 from postroom.message import Message
 from postroom.rules.ordering import Order
+from postroom.store.admin.backlog import BacklogReader
+from postroom.store.admin.inspection.traffic import Traffic
 from postroom.store.connections.kinds import driver_kind
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Lane, Retry, Sent
@@ -274,6 +276,23 @@ def test_mariadb_locks_of_what_is_due_only_what_it_takes(fresh_database: FreshDa
             before = rows_read(execute)
             run(operation, execute)
             assert rows_read(execute) - before < 5000
+    store.close()
+
+
+def test_V_1_mariadb_does_not_read_a_busy_key_once_for_each_of_its_messages(fresh_database: FreshDatabase) -> None:
+    store = new_store(fresh_database("mariadb"))
+    with store.session() as execute:
+        for rows in (
+            "SELECT CASE WHEN seq = 1 THEN 3 ELSE 0 END, 3, seq, 77 FROM seq_1_to_5000",
+            "SELECT 3, -1, seq, NULL FROM seq_5001_to_10000",
+        ):
+            execute(Query(f"INSERT INTO postroom_outbox_delivery (state, lane, position, key_hash) {rows}"))
+        execute(Query("ANALYZE TABLE postroom_outbox_delivery"))
+        [[plain]] = execute(Query("SELECT count(*) FROM postroom_outbox_delivery")).rows
+        for read in (BacklogReader(store.names).backlog(), Traffic(store.names).held_keys()):
+            before = rows_read(execute)
+            run(read, execute)
+            assert rows_read(execute) - before < 10 * plain
     store.close()
 
 

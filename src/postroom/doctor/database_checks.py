@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import time as now
 from typing import TYPE_CHECKING
 
-from postroom.errors import DatabaseUnreachable, DriverMissing
+from postroom.errors import DatabaseUnreachable, DriverMissing, SchemaMissing
 from postroom.rules.checks import database
 
 if TYPE_CHECKING:
@@ -17,8 +17,11 @@ def reachable(at: Surroundings) -> Finding:
     """Whether it answers."""
     try:
         answer = at.answer()
-    except (DatabaseUnreachable, DriverMissing) as error:
-        return database.unreachable(str(error))
+    except DriverMissing as error:
+        return database.no_driver(str(error))
+    except DatabaseUnreachable as error:
+        is_no_file = isinstance(error.__cause__, SchemaMissing)
+        return (database.no_file if is_no_file else database.unreachable)(str(error))
     return database.reachable(answer.seconds, answer.version)
 
 

@@ -66,11 +66,14 @@ def examine(
 
 
 def select(only: Collection[str] = (), skip: Collection[str] = ()) -> list[Check]:
-    """The checks with these codes, in their order. Raises `InvalidSetting` for a code that no check has."""
+    """The checks with these codes, in their order. Raises `InvalidSetting` for an unknown code, or if none is left."""
     for code in (*only, *skip):
         if not any(_matches(check, [code]) for check in CHECKS):
             raise InvalidSetting(f"there is no check {code!r}: `postroom doctor --list` lists them")
-    return [check for check in CHECKS if (not only or _matches(check, only)) and not _matches(check, skip)]
+    chosen = [check for check in CHECKS if (not only or _matches(check, only)) and not _matches(check, skip)]
+    if not chosen:
+        raise InvalidSetting("no check is left to run: --skip leaves out all that --only names")
+    return chosen
 
 
 def _matches(check: Check, codes: Iterable[str]) -> bool:

@@ -44,7 +44,7 @@ class Redaction:
 
 def _secrets(url: str) -> set[str]:
     found: set[str] = set()
-    if login := _LOGIN.search(url):
+    for login in _LOGIN.finditer(url):
         user, colon, password = login[1].partition(":")
         found |= {password, unquote(password)} if colon else {user, unquote(user)} if url.startswith("nats") else set()
     for name, value in parse_qsl(url.partition("?")[2]):

@@ -93,6 +93,8 @@ def _found(at: Surroundings) -> Version:
 
 def privileges(at: Surroundings) -> Finding:
     """What the database's user lacks for what it is for."""
+    from sqlalchemy import make_url
+
     from postroom.store.schema.grants import missing_rights
 
     if at.dialect == "sqlite":
@@ -100,4 +102,4 @@ def privileges(at: Surroundings) -> Finding:
     lacking = {purpose.value: at.call(partial(missing_rights, purpose=purpose)) for purpose in at.purposes}
     if not any(lacking.values()) and not _found(at).has_tables:
         return skip("there are no tables: see SCHEMA_VERSION")
-    return schema.privileges(lacking)
+    return schema.privileges(lacking, make_url(at.settings.database or "").username or "")

@@ -8,6 +8,7 @@ from postroom.rules.checks.findings import DAY, Finding, counted, fail, lasting,
 SOON, VERY_SOON = 30 * DAY, 7 * DAY
 """How long before its end a certificate should be renewed."""
 SAFE_REPLICAS = 2
+_NO_PLACE = "no place of a topic in use is known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Certificate:
 
 def reachable(known: BrokerFacts) -> Finding:
     """It has answered."""
-    told = f"{known.version} answered" if known.version else "it answered"
+    told = f"{known.version} answered" if known.version else "it took a connection"
     return ok(f"{told} within {known.seconds * 1000:.0f} ms", seconds=round(known.seconds, 4), version=known.version)
 
 
@@ -98,7 +99,7 @@ def durability(known: BrokerFacts) -> Finding:
     if unknown:
         return skip(named(f"{place.name or place.topic}: {place.unknown}" for place in unknown))
     if not there and not known.figures:
-        return skip("no place of a topic in use is known")
+        return skip(_NO_PLACE)
     return ok("what it has taken is on disk", **known.figures)
 
 
@@ -106,7 +107,7 @@ def replication(known: BrokerFacts) -> Finding:
     """Whether messages survive the loss of a server."""
     told = [place for place in known.places if place.replicas is not None]
     if not told:
-        return skip("it does not tell how many replicas there are")
+        return skip("it does not tell how many replicas there are" if known.places else _NO_PLACE)
     alone = [place for place in told if (place.replicas or 0) < SAFE_REPLICAS]
     if alone:
         evidence = named(
@@ -128,7 +129,7 @@ def dedup_window(known: BrokerFacts, needed: float) -> Finding:
     """Whether the broker recognises a message that is sent again after a lost lease."""
     windows = {p.name or p.topic: p.dedup_seconds for p in known.places if p.dedup_seconds is not None}
     if not windows:
-        return skip("it drops no repeated messages by itself: receivers do")
+        return skip(_NO_PLACE if known.deduplicates else "it drops no repeated messages by itself: receivers do")
     name, shortest = min(windows.items(), key=lambda one: one[1])
     figures = {"window": shortest, "needed": needed}
     if shortest < needed:

@@ -40,6 +40,16 @@ def unreachable(reason: str) -> Finding:
     return fail(reason, "start the database, or mend its URL in `database`")
 
 
+def no_driver(reason: str) -> Finding:
+    """Its library is not installed."""
+    return fail(reason, "install the library: see SETTINGS_EXTRAS")
+
+
+def no_file(reason: str) -> Finding:
+    """SQLite's file does not exist."""
+    return fail(reason, "run `postroom init`, or mend the URL in `database`")
+
+
 def writable(refusal: str | None) -> Finding:
     """Whether this is a server that takes writes."""
     if refusal is None:

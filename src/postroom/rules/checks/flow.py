@@ -58,6 +58,8 @@ class Overdue:
     marks: float = 0.0
     entries: float = 0.0
     """Seconds since it expired."""
+    left_to_partitions: float = 0.0
+    """Seconds for which a cleanup leaves settled messages to their partition."""
 
 
 def workers(queues: Sequence[Waiting], served: Collection[str]) -> Finding:
@@ -151,11 +153,11 @@ def retention(overdue: Overdue, keep: float, keep_marks: float, *, by_relay: boo
     """Whether somebody removes what is old. Times in seconds."""
     late = [
         f"{name} of {lasting(age)} ago, kept for {lasting(limit)}"
-        for name, age, limit in (
-            ("messages settled", overdue.settled, keep),
-            ("inbox marks", overdue.marks, keep_marks),
+        for name, age, limit, slack in (
+            ("messages settled", overdue.settled, keep, SLACK + overdue.left_to_partitions),
+            ("inbox marks", overdue.marks, keep_marks, SLACK),
         )
-        if age > limit + SLACK
+        if age > limit + slack
     ]
     if overdue.entries > SLACK:
         late.append(f"idempotency keys that expired {lasting(overdue.entries)} ago")

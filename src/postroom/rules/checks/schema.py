@@ -23,10 +23,13 @@ def version(found: int | None, needed: int, *, has_tables: bool) -> Finding:
     return fail(evidence, INIT if found < needed else "upgrade postroom", found=found, needed=needed)
 
 
-def tables(missing: Sequence[str], expected: int) -> Finding:
-    """Whether every table, column and index is there."""
+def tables(missing: Sequence[str], expected: int, hidden: int = 0) -> Finding:
+    """Whether every table, column and index is there. `hidden`: tables that the database's user may not see."""
     if not missing:
-        return ok(f"{counted(expected, 'table')}, with all columns and indexes", tables=expected)
+        evidence = f"{counted(expected - hidden, 'table')}, with all columns and indexes"
+        if hidden:
+            evidence += f" ({hidden} more are hidden from this user)"
+        return ok(evidence, tables=expected, hidden=hidden)
     remedy = "create what is missing as `postroom schema --sql` prints it"
     return fail(f"missing: {named(missing)}", remedy, missing=list(missing))
 
@@ -75,13 +78,14 @@ def guards(missing: Sequence[str]) -> Finding:
     return warn(f"guards are missing: {named(missing)}", remedy, missing=list(missing))
 
 
-def privileges(purposes: Mapping[str, Sequence[str]]) -> Finding:
+def privileges(purposes: Mapping[str, Sequence[str]], user: str) -> Finding:
     """Whether the database's user may do what it is for. `purposes`: what each lacks."""
     lacking = {purpose: list(missing) for purpose, missing in purposes.items() if missing}
     if not lacking:
         return ok(f"the user has the privileges of: {', '.join(purposes)}")
     evidence = "; ".join(f"for {purpose}: {named(missing)}" for purpose, missing in lacking.items())
-    remedy = f"have the owner run what `postroom schema --grants ROLE --for {next(iter(lacking))}` prints"
+    wanted = " ".join(f"--for {purpose}" for purpose in lacking)
+    remedy = f"have the owner run what `postroom schema --grants {user or 'ROLE'} {wanted}` prints"
     return fail(f"the user lacks privileges {evidence}", remedy, missing=lacking)
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from postroom.rules.lifecycle import Stored
 from postroom.rules.naming import SAGA_QUEUE
 from postroom.rules.ordering import LANES, NO_LANE, Order
-from postroom.store.admin.status import BEHIND
+from postroom.store.sql.behind import is_behind
 from postroom.store.sql.operations import Operations
-from postroom.store.sql.states import comes_due, holds_key, in_state, ready
+from postroom.store.sql.states import comes_due, in_state, ready
 from postroom.store.sql.steps import Query, Steps
 from postroom.telemetry.events import Backlog
 
@@ -41,7 +41,7 @@ class BacklogReader(Operations):
         self._most = most
         self._order = order
         self._rows = first
-        self._behind = BEHIND.format(**self.tables, holds_key=holds_key(order, "b"))
+        self._behind = is_behind(names, order)
 
     def backlog(self) -> Steps[dict[str, Backlog]]:
         """The unsent messages of each queue. A delayed message counts as waiting until a relay takes it up."""

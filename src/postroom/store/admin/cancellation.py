@@ -10,13 +10,13 @@ from postroom.rules.ordering import NO_LANE, Order
 from postroom.rules.why_not_sent import Facts, WhyNotSent, why_not_sent
 from postroom.store.admin.audit import UNSIGNED, Note, audit
 from postroom.store.admin.selection import ALL, Acted, Batch, Filter, KeyRange, Progress, SelectedDeliveries, named_ids
-from postroom.store.admin.status import BEHIND
 from postroom.store.ledger.confirmations import Confirmations
 from postroom.store.ledger.message_outcomes import cancellation_of
+from postroom.store.sql.behind import is_behind
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import CHUNK, Place, chunks, read_up_to
 from postroom.store.sql.rows import headers_of, shown, uuid_of
-from postroom.store.sql.states import holds_key, in_state
+from postroom.store.sql.states import in_state
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Cancellation(SelectedDeliveries):
 
     def __init__(self, names: Names, order: Order = Order.HOLD) -> None:
         super().__init__(names)
-        self._blocked = BEHIND.format(**self.tables, holds_key=holds_key(order, "b"))
+        self._blocked = is_behind(names, order)
 
     def cancel(self, which: Filter = ALL, note: Note = UNSIGNED, progress: Progress | None = None) -> Steps[Acted]:
         """Remove messages for good, and let those behind them on their keys go in their order.

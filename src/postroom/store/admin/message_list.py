@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from postroom.rules.lifecycle import State, Stored
 from postroom.rules.ordering import Order
 from postroom.store.admin.newest_first import PAYLOAD_SCAN, SCAN, Found, NewestFirst, Place
-from postroom.store.admin.status import BEHIND, SENDING_LANE, STATUS
+from postroom.store.admin.status import SENDING_LANE, STATUS
 from postroom.store.admin.text_search import ERROR_TEXT, containing
+from postroom.store.sql.behind import is_behind
 from postroom.store.sql.dialect import ALL_LANES, text, whole_numbers
 from postroom.store.sql.rows import shown
-from postroom.store.sql.states import holds_key, in_state, unsettled
+from postroom.store.sql.states import in_state, unsettled
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ class MessageList(NewestFirst):
 
     def __init__(self, names: Names) -> None:
         super().__init__(names)
-        words = {**self.tables, "now": self.now, "holds_key": holds_key(Order.HOLD, "b")}
+        behind = is_behind(names, Order.HOLD)
+        words = {**self.tables, "now": self.now, "behind": behind}
         self._status, self._sending_lane = STATUS.format(**words), SENDING_LANE.format(**words)
-        behind = BEHIND.format(**words)
         self._sending = (
             f"(d.leased_until > {self.now} OR EXISTS (SELECT 1 FROM {self.lane} l WHERE l.queue = d.queue "
             f"AND l.lane = d.lane AND l.leased_until > {self.now} AND d.position <= l.read_to AND NOT {behind}))"

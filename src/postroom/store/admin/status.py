@@ -11,8 +11,9 @@ from postroom.store.admin.sagas import SagaCount, Sagas
 from postroom.store.admin.transactions import TransactionCount, Transactions
 from postroom.store.outbox.held_targets import HeldTarget, HeldTargets
 from postroom.store.outbox.workers import ALIVE_SECONDS
+from postroom.store.sql.behind import is_behind
 from postroom.store.sql.operations import Operations
-from postroom.store.sql.states import comes_due, dead, holds_key, ready
+from postroom.store.sql.states import comes_due, dead, ready
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -29,16 +30,9 @@ CASE
     END"""
 """The state of a delivery `d` in the words that people see, where `l` is the lane that it is being sent in."""
 
-BEHIND = """\
-EXISTS (
-        SELECT 1 FROM {delivery} b
-        WHERE b.queue = d.queue AND b.key_hash = d.key_hash AND b.position < d.position AND {holds_key}
-    )"""
-"""A failed or dead message stands before delivery `d` on its key."""
-
 SENDING_LANE = f"""\
 LEFT JOIN {{lane}} l ON {ready("d")} AND l.queue = d.queue AND l.lane = d.lane
-    AND l.leased_until > {{now}} AND d.position <= l.read_to AND NOT {BEHIND}"""
+    AND l.leased_until > {{now}} AND d.position <= l.read_to AND NOT {{behind}}"""
 """The lane that a delivery is being sent in: read by the lane's holder, and nothing stands before it."""
 
 
@@ -102,10 +96,9 @@ class StatusReader(Operations):
 
     def __init__(self, names: Names, order: Order = Order.HOLD) -> None:
         super().__init__(names)
-        words = {**self.tables, "now": self.now, "holds_key": holds_key(order, "b")}
-        self._status, self._behind, self._sending_lane = (
-            template.format(**words) for template in (STATUS, BEHIND, SENDING_LANE)
-        )
+        words = {**self.tables, "now": self.now, "behind": is_behind(names, order)}
+        self._status, self._sending_lane = (template.format(**words) for template in (STATUS, SENDING_LANE))
+        self._behind = words["behind"]
 
     def status(self) -> Steps[Status]:
         """The whole picture."""

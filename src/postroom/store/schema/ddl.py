@@ -15,10 +15,10 @@ from postroom.rules.ordering import LANES, NO_LANE, Order
 from postroom.store.admin.status import SENDING_LANE, STATUS
 from postroom.store.schema.guards import triggers
 from postroom.store.schema.tables import COMPATIBLE_FROM, STORAGE, VERSION, metadata
+from postroom.store.sql.behind import is_behind
 from postroom.store.sql.dialect import DIALECTS, EARLIEST, LATEST
 from postroom.store.sql.names import Names, dialect_of
 from postroom.store.sql.operations import DEFAULT_QUEUE
-from postroom.store.sql.states import holds_key
 
 if TYPE_CHECKING:
     from sqlalchemy import Index, Table
@@ -101,7 +101,7 @@ def status_view(names: Names) -> list[str]:
     view = names.table("outbox_status")
     dialect = DIALECTS[names.dialect]
     words = {**names.mapping(), "key": names.quoted("key"), "now": dialect.now, "never": dialect.never}
-    words["holds_key"] = holds_key(Order.HOLD, "b")
+    words["behind"] = is_behind(names, Order.HOLD)
     select = _STATUS.format(**words, status=STATUS.format(**words), sending_lane=SENDING_LANE.format(**words))
     if names.dialect == "sqlite":
         return [f"DROP VIEW IF EXISTS {view}", f"CREATE VIEW {view} AS\n{select}"]

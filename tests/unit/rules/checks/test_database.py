@@ -12,6 +12,8 @@ OK, WARN, FAIL, SKIP = Verdict.OK, Verdict.WARN, Verdict.FAIL, Verdict.SKIP
 def test_reaching_it() -> None:
     assert database.reachable(0.01, "SQLite 3").evidence == "SQLite 3 answered within 10 ms"
     assert database.unreachable("refused").verdict is FAIL
+    assert "postroom init" in database.no_file("there is no file").remedy
+    assert "SETTINGS_EXTRAS" in database.no_driver("psycopg is missing").remedy
     assert database.writable(None).verdict is OK
     assert database.writable("it is a standby").verdict is FAIL
 

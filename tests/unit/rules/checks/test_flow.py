@@ -71,6 +71,8 @@ def test_retention() -> None:
     late = flow.retention(Overdue(9 * DAY, 9 * DAY, 2 * DAY), week, week, by_relay=False)
     assert [words in late.evidence for words in ("messages settled", "inbox marks", "idempotency keys")] == [True] * 3
     assert "cleanup_every_sec" in late.remedy
+    with_partitions = Overdue(9.5 * DAY, left_to_partitions=2 * DAY)
+    assert flow.retention(with_partitions, week, week, by_relay=True).verdict is OK
     assert "no relay does" in flow.retention(Overdue(9 * DAY), week, week, by_relay=True).remedy
 
 

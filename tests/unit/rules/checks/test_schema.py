@@ -26,6 +26,7 @@ def test_the_version(found: int | None, has_tables: bool, verdict: Verdict, reme
 
 def test_what_belongs_to_the_tables() -> None:
     assert schema.tables([], 14).verdict is OK
+    assert "12 tables" in schema.tables([], 14, hidden=2).evidence
     assert schema.tables(["table outbox"], 14).evidence == "missing: table outbox"
     assert schema.view(None).verdict is OK
     assert schema.view("no such view").verdict is FAIL
@@ -50,8 +51,10 @@ def test_the_function(there: bool, is_ours: bool, is_public: bool, verdict: Verd
 
 
 def test_privileges_are_named_for_what_they_are_missing_for() -> None:
-    assert schema.privileges({"relay": []}).verdict is OK
-    lacking = schema.privileges({"relay": [], "operator": ["DELETE on outbox"]})
-    assert lacking.evidence == "the user lacks privileges for operator: DELETE on outbox"
-    assert "--for operator" in lacking.remedy
+    assert schema.privileges({"relay": []}, "ada").verdict is OK
+    lacks = {"relay": [], "operator": ["DELETE on outbox"], "ledger": ["INSERT on idempotency"]}
+    lacking = schema.privileges(lacks, "ada")
+    assert lacking.evidence.startswith("the user lacks privileges for operator: DELETE on outbox; for ledger")
+    assert "`postroom schema --grants ada --for operator --for ledger`" in lacking.remedy
+    assert "--grants ROLE" in schema.privileges(lacks, "").remedy
     assert schema.no_privileges().verdict is Verdict.SKIP

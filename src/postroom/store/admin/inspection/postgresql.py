@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.checks import database, unfinished
 from postroom.rules.checks.database import Holder
-from postroom.rules.checks.findings import Finding, Verdict
+from postroom.rules.checks.findings import Finding, Verdict, skip
 from postroom.rules.checks.unfinished import Prepared
 from postroom.rules.twophase_ids import read_gid
 from postroom.store.admin.inspection.server import Server
@@ -92,6 +92,8 @@ class PostgreSQLServer(Server):
             "FROM pg_stat_all_tables s JOIN pg_class c ON c.oid = s.relid WHERE s.relid = to_regclass(:table)",
             {"table": self.delivery},
         )
+        if not found.rows:
+            return skip("a table is missing: see SCHEMA_VERSION and SCHEMA_TABLES")
         values = yield from self._settings("autovacuum")
         [[dead, live, seconds, is_off]] = found.rows
         last = None if seconds is None else float(seconds)

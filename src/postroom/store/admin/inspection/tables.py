@@ -10,7 +10,7 @@ from postroom.store.schema.ddl import add_function
 from postroom.store.schema.guards import checks, triggers
 from postroom.store.schema.migrations import current_version
 from postroom.store.schema.tables import STORAGE, metadata
-from postroom.store.sql.db_errors import reason
+from postroom.store.sql.db_errors import is_denied, is_missing_table, reason
 from postroom.store.sql.operations import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
@@ -28,6 +28,14 @@ class Version(NamedTuple):
     has_tables: bool
 
 
+class MissingParts(NamedTuple):
+    """What is not there, how many tables there should be, and how many of them the database's user may not see."""
+
+    missing: list[str]
+    expected: int
+    hidden: int
+
+
 class AddFunction(NamedTuple):
     """PostgreSQL's function `add`."""
 
@@ -41,13 +49,17 @@ def version(connection: Connection, names: Names) -> Version:
     return Version(found, inspect(connection).has_table(names.bare("outbox"), schema=names.schema))
 
 
-def missing_parts(connection: Connection, names: Names) -> tuple[list[str], int]:
-    """The tables, columns and indexes that are not there; and how many tables there should be."""
+def missing_parts(connection: Connection, names: Names) -> MissingParts:
+    """The tables, columns and indexes that are not there."""
     inspector = inspect(connection)
     there = set(inspector.get_table_names(schema=names.schema))
     expected = metadata(names).tables.values()
     missing: list[str] = []
+    hidden = 0
     for table in expected:
+        if names.dialect == "mysql" and _created_as(connection, names, table.name) is None:
+            hidden += 1
+            continue
         if table.name not in there:
             missing.append(f"table {table.name}")
             continue
@@ -55,14 +67,16 @@ def missing_parts(connection: Connection, names: Names) -> tuple[list[str], int]
         missing += [f"column {table.name}.{name}" for name in table.columns.keys() if name not in columns]  # noqa: SIM118 - iterating gives columns
         indexes = {index["name"] for index in inspector.get_indexes(table.name, schema=names.schema)}
         missing += sorted(f"index {index.name}" for index in table.indexes if index.name not in indexes)
-    return missing, len(expected)
+    return MissingParts(missing, len(expected), hidden)
 
 
 def view_problem(connection: Connection, names: Names) -> str | None:
     """Why the view cannot be read."""
     try:
         connection.execute(text(f"SELECT * FROM {names.table('outbox_status')} WHERE 1 = 0"))
-    except Exception as error:  # noqa: BLE001 - whatever it is, this is what was asked for
+    except Exception as error:
+        if is_denied(error):
+            raise
         connection.rollback()
         return reason(error)
     return None
@@ -117,14 +131,34 @@ def missing_guards(connection: Connection, names: Names) -> list[str]:
     if names.dialect == "sqlite":
         wanted = {statement.split('"')[1] for statement in triggers(names) if statement.startswith("CREATE")}
         found = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"))
-    else:
-        wanted = {name for table in _GUARDED for name in checks(names, table)}
-        here = "database()" if names.dialect == "mysql" else "'public'"
-        found = connection.execute(
-            text(
-                "SELECT constraint_name FROM information_schema.table_constraints "
-                f"WHERE constraint_type = 'CHECK' AND table_schema = coalesce(:schema, {here})"
-            ),
-            {"schema": names.schema},
+        return sorted(wanted - {name for [name] in found})
+    if names.dialect == "mysql":
+        created = {table: _created_as(connection, names, names.bare(table)) or "" for table in _GUARDED}
+        return sorted(
+            name
+            for table, text_ in created.items()
+            for name in checks(names, table)
+            if text_ and names.quoted(name) not in text_
         )
-    return sorted(wanted - {name for [name] in found})
+    # Not information_schema, which hides the constraints of tables that belong to another role.
+    found = connection.execute(
+        text(
+            "SELECT c.conname FROM pg_constraint c JOIN pg_namespace n ON n.oid = c.connamespace "
+            "WHERE c.contype = 'c' AND n.nspname = coalesce(:schema, 'public')"
+        ),
+        {"schema": names.schema},
+    )
+    return sorted({name for table in _GUARDED for name in checks(names, table)} - {name for [name] in found})
+
+
+def _created_as(connection: Connection, names: Names, table: str) -> str | None:
+    """MySQL's statement for a table, empty if there is none; None if the database's user may not see it."""
+    schema = "" if names.schema is None else f"{names.quoted(names.schema)}."
+    try:
+        return str(connection.exec_driver_sql(f"SHOW CREATE TABLE {schema}{names.quoted(table)}").one()[1])
+    except Exception as error:
+        if is_denied(error):
+            return None
+        if is_missing_table(error):
+            return ""
+        raise

@@ -13,11 +13,13 @@ from postroom.rules.replay import Status
 from postroom.rules.routing import HANDLERS
 from postroom.rules.twophase_state import TransactionState
 from postroom.store.admin.backlog import BacklogReader
+from postroom.store.admin.partitions import LEFT_TO_PARTITIONS, Partitions
 from postroom.store.admin.transactions import Transactions
+from postroom.store.sql.behind import first_before
 from postroom.store.sql.dialect import ALL_LANES, text, whole_numbers
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.rows import uuid_of
-from postroom.store.sql.states import dead, holds_key, ready, unsettled
+from postroom.store.sql.states import dead, ready, unsettled
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.twophase.branches import WITNESS
 
@@ -75,13 +77,10 @@ class Traffic(Operations):
             f"SELECT queue, key_hash, position FROM {self.delivery} WHERE {ready()} AND key_hash IS NOT NULL "
             f"LIMIT {MANY}"
         )
-        blocker = (
-            f"SELECT min(b.position) FROM {self.delivery} b WHERE b.queue = d.queue AND b.key_hash = d.key_hash "
-            f"AND b.position < d.position AND {holds_key(self._order, 'b')}"
-        )
+        blocked = f"SELECT d.queue, d.key_hash, {first_before(self.names, self._order)} AS blocker FROM ({some}) d"
         found = yield Query(
-            f"SELECT queue, key_hash, count(*), min(blocker) FROM (SELECT d.queue, d.key_hash, ({blocker}) AS blocker "
-            f"FROM ({some}) d) h WHERE blocker IS NOT NULL GROUP BY queue, key_hash ORDER BY 3 DESC LIMIT {SAMPLE}"
+            f"SELECT queue, key_hash, count(*), min(blocker) FROM ({blocked}) h WHERE blocker IS NOT NULL "
+            f"GROUP BY queue, key_hash ORDER BY 3 DESC LIMIT {SAMPLE}"
         )
         if not found.rows:
             return []
@@ -134,7 +133,8 @@ class Traffic(Operations):
             f"SELECT expires_at FROM (SELECT expires_at, leased_until FROM {ledger} ORDER BY scope, idempotency_key "
             f"LIMIT {SAMPLE}) first_rows WHERE {expired}",
         )
-        return Overdue(settled, marks, entries)
+        parts = (yield from Partitions(self.names).existing()) if self.dialect.name == "postgresql" else []
+        return Overdue(settled, marks, entries, LEFT_TO_PARTITIONS if parts else 0.0)
 
     def _oldest(self, moment: str, select: str) -> Steps[float]:
         found = yield Query(
