@@ -31,7 +31,7 @@ TABLES = ("outbox", "outbox_delivery", "outbox_receipt")
 _EVERYTHING = DELIVERED + SCHEDULED + PENDING + FAILED + DUE_ROWS
 
 # Statistics change only when the tests say so.
-_NO_AUTOVACUUM = [f"ALTER TABLE postroom.{table} SET (autovacuum_enabled = off)" for table in TABLES]
+_NO_AUTOVACUUM = [f"ALTER TABLE postroom.{table} SET (autovacuum_enabled = off)" for table in (*TABLES, "outbox_lane")]
 _MESSAGES = f"""
     INSERT INTO postroom.outbox (position, id, topic, payload, content_type)
     SELECT n, lpad(to_hex(n), 32, '0')::uuid, 'orders', '{{}}', 'application/json'
