@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from postroom import Message, Outbox
+from postroom.doctor import Verdict, examine
 from postroom.errors import DuplicateMessage, InvalidIdentifier, SchemaError
 from postroom.rules import partitions as rules
 from postroom.store.admin import ages
@@ -245,7 +246,11 @@ def test_an_outbox_in_use_is_partitioned_with_all_that_is_in_it() -> None:
             rights += "'partition_reader', 'postroom.outbox', 'topic', 'INSERT')"
             assert connection.execute(f"SELECT {rights}").fetchall() == [(True, True)]
             connection.execute("DROP OWNED BY partition_reader; DROP ROLE partition_reader")
+            Outbox().add(connection, "orders", 3)
+            assert connection.execute("SELECT count(*) FROM postroom.outbox_default").fetchall() == [(0,)]
             connection.commit()
+        judged = {one.code: one.evidence for one in examine(url, only=["SCHEMA_*"]) if one.verdict is not Verdict.OK}
+        assert judged == {}, "the doctor knows partitions"
         store.call(lambda connection: upgrade(connection, store.names))
 
 

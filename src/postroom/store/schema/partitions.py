@@ -65,7 +65,7 @@ def partition(connection: Connection, names: Names) -> bool:
         statements = [
             *_keys(names),
             *partition_statements(names, None),
-            *(one for part in to_add(last + 1, last + 1, LEAST) for one in partition_statements(names, part)),
+            *(one for part in to_add(last, last + 1, LEAST) for one in partition_statements(names, part)),
             *completing_statements(names),
             *grants,
         ]
