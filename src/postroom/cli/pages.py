@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from postroom.cli.output import on_terminal, print_json, print_table, print_text, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from postroom.admin import Page
 
@@ -41,10 +41,14 @@ class PagePrinter:
         if not page:
             print_text(f"no {self.nouns}{_looked_at(page)}")
             return
-        rows = [[self.cell(row, column) for column in self.columns] for row in page]
-        print_table(list(self.columns.values()), rows, right=("position", "tries"), spare=self.spare)
-        if on_terminal() and page.next:
-            print_text(f"Older ones: --before {page.next}")
+        self.print_rows(page, page.next)
+
+    def print_rows(self, rows: Iterable[Any], following: object) -> None:
+        """Print rows for people; `following` is where the next page begins, if there is one."""
+        cells = [[self.cell(row, column) for column in self.columns] for row in rows]
+        print_table(list(self.columns.values()), cells, right=("position", "tries", "age"), spare=self.spare)
+        if on_terminal() and following:
+            print_text(f"Older ones: --before {following}")
 
 
 def _looked_at(page: Page[Any]) -> str:

@@ -10,17 +10,16 @@ import typer
 
 from postroom.cli.acting import MOST_NAMED, By, Yes, actor_of, ask
 from postroom.cli.options import Database, Json, Limit, Schema, TablePrefix
-from postroom.cli.output import counted, duration, on_terminal, print_json, print_table, print_text, shown, warn
-from postroom.cli.pages import LONGEST_CELL
+from postroom.cli.output import counted, duration, print_json, print_table, print_text, shown, warn
+from postroom.cli.pages import LONGEST_CELL, PagePrinter, short
 from postroom.cli.saga_acting import Reason
 from postroom.errors import InvalidSetting, PostroomError, TransactionActRefused, TransactionNotFound
 from postroom.rules.twophase_state import TransactionState
 from postroom.runtime.functions import load_object
 
 if TYPE_CHECKING:
+    from postroom.admin import ListedTransaction
     from postroom.twophase import TwoPhaseCommit
-
-TITLES = ("id", "state", "age", "participants", "problem")
 
 App = Annotated[
     list[str],
@@ -69,17 +68,25 @@ def list_transactions(
     if not found:
         print_text("no two-phase commits" if states else "no two-phase commits that are not settled")
         return
-    rows = [
-        (
-            *(one.id, one.state.value, duration(one.age_seconds)),
-            shown(", ".join(one.participants))[:LONGEST_CELL],
-            shown(one.problem)[:LONGEST_CELL],
-        )
-        for one in found
-    ]
-    print_table(TITLES, rows, right=("age",), spare=("participants", "problem"))
-    if on_terminal() and len(found) == limit:
-        print_text(f"Older ones: --before {found[-1].id}")
+    PAGES.print_rows(found, found[-1].id if len(found) == limit else None)
+
+
+def _cell(one: ListedTransaction, column: str) -> str:
+    match column:
+        case "age_seconds":
+            return duration(one.age_seconds)
+        case "participants":
+            return shown(", ".join(one.participants))[:LONGEST_CELL]
+        case _:
+            return short(one, column)
+
+
+PAGES = PagePrinter(
+    "two-phase commits",
+    {"id": "id", "state": "state", "age_seconds": "age", "participants": "participants", "problem": "problem"},
+    spare=("participants", "problem"),
+    cell=_cell,
+)
 
 
 def show_transaction(
