@@ -81,11 +81,14 @@ class Surroundings:
         """What `find_out` returned, or raised, when it was called for the first time."""
         if name not in self._known:
             self._finding_out.append(name)
+            found: object
             try:
-                self._known[name] = find_out()
+                found = find_out()
             except Exception as error:  # noqa: BLE001 - raised below, now and for whoever asks later
-                self._known[name] = error
-            self._finding_out.remove(name)
+                found = error
+            self._known.setdefault(name, found)  # what was given up meanwhile stays so
+            if name in self._finding_out:
+                self._finding_out.remove(name)
         known = self._known[name]
         if isinstance(known, Exception):
             raise known

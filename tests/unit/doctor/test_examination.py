@@ -69,6 +69,18 @@ def test_codes_are_stable_names_and_select_checks() -> None:
         select(skip=["NONE"])
 
 
+def test_what_was_given_up_stays_so_when_its_connection_breaks_later() -> None:
+    at = Surroundings(Settings(database="sqlite://"), [], 1)
+
+    def broken_off() -> int:
+        at.give_up()
+        raise ConnectionError("the server closed the connection")
+
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="no answer within 1 s"):
+            at.once("backlog", broken_off)
+
+
 def test_facts_are_found_out_once_and_so_are_errors() -> None:
     at = Surroundings(Settings(database="sqlite://"), [], 1)
     calls: list[int] = []

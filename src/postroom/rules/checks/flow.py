@@ -175,7 +175,7 @@ def incomplete(ids: Sequence[str], looked_at: int) -> Finding:
     evidence = (
         f"{counted(len(ids), 'message')} of the newest {looked_at:,} without a delivery, never sent: {named(ids)}"
     )
-    remedy = "have the producer insert both rows in one transaction, and remove these: `postroom messages cancel ID`"
+    remedy = f"have the producer insert both rows at once, and remove the half: `postroom messages cancel {ids[0]}`"
     return fail(evidence, remedy, incomplete=len(ids))
 
 
