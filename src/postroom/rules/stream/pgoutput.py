@@ -1,0 +1,183 @@
+"""PostgreSQL's logical replication, decoded: what comes in a copy, and the rows of messages in it (protocol 1, binary).
+
+Only what the stream asks for is understood: inserts into one table, in whole transactions.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from postroom.rules.ordering import NO_LANE, key_hash, lane_of
+
+_XLOG, _KEEPALIVE = b"wk"
+_BEGIN, _COMMIT, _RELATION, _INSERT = b"BCRI"
+_NULL, _BINARY, _TEXT = b"nbt"
+_START = 25
+"""Where the change begins, behind what every piece of the log has."""
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_MICROSECONDS_SINCE_1970 = 946_684_800_000_000
+_LATEST = 2**63 - 1
+"""How PostgreSQL writes infinity."""
+_two_places = struct.Struct(">QQ")
+_place_and_clock = struct.Struct(">Qq")
+_length = struct.Struct(">i")
+_whole = struct.Struct(">q")
+
+
+class NotUnderstood(Exception):
+    """The server sent what was not asked for."""
+
+
+class Begin(NamedTuple):
+    """A transaction begins whose commit is at this place."""
+
+    commit: int
+
+
+class Commit(NamedTuple):
+    """It ends: everything before this place was read."""
+
+    end: int
+    at: float
+    """When it was committed, in seconds since 1970, by the server's clock."""
+
+
+class Keepalive(NamedTuple):
+    """Nothing for us up to this place."""
+
+    end: int
+    reply: bool
+    """The server wants to hear from us, or it ends the connection."""
+
+
+class StreamRow(NamedTuple):
+    """A message as the stream shows it."""
+
+    position: int
+    lane: int
+    key_hash: int | None
+    size: int
+    queue: str
+    columns: tuple[Any, ...]
+    """As a statement returns a delivery with its message: see `postroom.store.sql.rows.Reader`."""
+
+
+class Relation(NamedTuple):
+    """The table's columns, in the order in which rows have them."""
+
+    columns: tuple[str, ...]
+
+
+Change = Begin | Commit | Keepalive | StreamRow | Relation
+_NAMES = (
+    *("position", "id", "queue", "topic", "type", "aggregate_type", "aggregate_id", "ordering_key", "payload"),
+    *("content_type", "headers", "idempotency_key", "digest", "created_at", "expires_at"),
+)
+
+
+class Decoder:
+    """Decodes what one connection receives. A table's columns come before its first row."""
+
+    def __init__(self) -> None:
+        self._order: tuple[int, ...] | None = None
+
+    def decode(self, data: bytes) -> Change | None:
+        """One piece of the copy; None for what says nothing to us. Raises `NotUnderstood`."""
+        if data[0] == _XLOG:
+            kind = data[_START]
+            if kind == _INSERT:
+                return self._row(data)
+            if kind == _BEGIN:
+                return Begin(_two_places.unpack_from(data, _START + 1)[0])
+            if kind == _COMMIT:
+                end, clock = _place_and_clock.unpack_from(data, _START + 10)
+                return Commit(end, (clock + _MICROSECONDS_SINCE_1970) / 1e6)
+            if kind == _RELATION:
+                return self._relation(data)
+            return None
+        if data[0] == _KEEPALIVE:
+            return Keepalive(int.from_bytes(data[1:9], "big"), data[17] == 1)
+        raise NotUnderstood(f"a piece of kind {data[0]}")
+
+    def _relation(self, data: bytes) -> Relation:
+        at = _START + 5
+        at = data.index(0, data.index(0, at) + 1) + 2  # behind schema, table, and replica identity
+        count = int.from_bytes(data[at : at + 2], "big")
+        at += 2
+        columns: list[str] = []
+        for _ in range(count):
+            end = data.index(0, at + 1)
+            columns.append(data[at + 1 : end].decode())
+            at = end + 9
+        missing = {*_NAMES} - {*columns}
+        if missing:
+            raise NotUnderstood(f"the publication lacks {', '.join(sorted(missing))}")
+        self._order = tuple(columns.index(name) for name in _NAMES)
+        return Relation(tuple(columns))
+
+    def _row(self, data: bytes) -> StreamRow:
+        order = self._order
+        if order is None:
+            raise NotUnderstood("a row before its table")
+        values = _values(data, _START + 6)
+        # fmt: off
+        (
+            position_, id_, queue, topic, kind, aggregate_type, aggregate_id, key_, payload, content_type, headers_,
+            idempotency_key, digest, created_at, expires_at,
+        ) = [values[n] for n in order]
+        # fmt: on
+        position = int.from_bytes(position_ or b"", "big")
+        key = _text(key_)
+        hashed = None if key is None else key_hash(key)
+        headers = None if headers_ is None else headers_[1:].decode()
+        return StreamRow(
+            position,
+            NO_LANE if hashed is None else lane_of(hashed),
+            hashed,
+            (0 if payload is None else len(payload)) + (0 if headers_ is None else len(headers_) - 1),
+            _text(queue) or "",
+            (
+                *(position, 0, 0, 0, 0, False, UUID(bytes=id_), _text(topic), payload, _text(content_type)),
+                *(_text(kind), key, _text(aggregate_type), _text(aggregate_id), headers, _text(idempotency_key)),
+                *(_text(digest), _moment(expires_at), _moment(created_at)),
+            ),
+        )
+
+
+def _values(data: bytes, at: int) -> list[bytes | None]:
+    """The values of a row that begins with its count of columns."""
+    values: list[bytes | None] = []
+    unpack = _length.unpack_from
+    for _ in range(int.from_bytes(data[at : at + 2], "big")):
+        if data[at + 2] == _NULL:
+            values.append(None)
+            at += 1
+            continue
+        start = at + 7
+        end = start + unpack(data, at + 3)[0]
+        values.append(data[start:end])
+        at = end - 2
+    return values
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _moment(value: bytes | None) -> datetime | None:
+    """A moment; None for one that Python cannot represent, which never comes."""
+    if value is None:
+        return None
+    since = _whole.unpack(value)[0]
+    try:
+        return None if since in {_LATEST, -_LATEST - 1} else _EPOCH + timedelta(microseconds=since)
+    except OverflowError:
+        return None
+
+
+def acknowledgement(place: int, clock: float, *, reply: bool = False) -> bytes:
+    """What tells the server that nothing before this place is needed any more; it may be asked to reply at once."""
+    return struct.pack(">cQQQqB", b"r", place, place, place, int(clock * 1e6) - _MICROSECONDS_SINCE_1970, reply)
