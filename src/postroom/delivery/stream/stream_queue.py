@@ -97,8 +97,8 @@ class StreamQueue:
         return (
             message.expires_at is not None
             or self._queue.dedup
-            or isinstance(message, Unreadable)
-            or is_ledgered(message)
+            or type(message) is Unreadable
+            or (bool(message.headers) and is_ledgered(message))
         )
 
     async def wait_for_room(self, messages: int, *, alone: bool) -> bool:

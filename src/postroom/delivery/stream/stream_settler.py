@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postroom.delivery.settler import MOST, Settler
+from postroom.rules.failures import cut
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE, key_hash
 from postroom.rules.stream.taking_along import together
 from postroom.store.outbox.leases import Dead, Duplicate, Expired, GivenBack, Postponed, Rerouted, Retry, Sent
-from postroom.store.outbox.settlements import failure_fields, receipt_fields
+from postroom.store.outbox.settlements import ANSWER_LENGTH, failure_fields, receipt_fields
 from postroom.store.stream.records import NewDelivery, NewReceipt
 from postroom.telemetry.events import Phase
 
@@ -47,15 +48,7 @@ class StreamSettler(Settler):
         if not settlements:
             await asyncio.sleep(A_LITTLE)
             return
-        receipts: list[NewReceipt] = []
-        deliveries: list[NewDelivery] = []
-        for one in settlements:
-            match one:
-                case Sent() | Duplicate() | Expired():
-                    outcome, answer, _ = receipt_fields(one)
-                    receipts.append(NewReceipt(one.claimed.position, outcome, _plain(answer)))
-                case _:
-                    deliveries.append(self._delivery(one))
+        receipts, deliveries = self._records_of(settlements)
         batches = Counter([one.claimed.token for one in settlements])
         await self.recording.write(receipts, deliveries, batches)
         unsent = {one.claimed.message.key for one in settlements if not isinstance(one, Sent)} - {None}
@@ -66,6 +59,19 @@ class StreamSettler(Settler):
         self.in_flight.land([one.claimed for one in settlements])
         self.queue.hook(Phase("commit", len(settlements), time.monotonic() - started, queue=self.queue.name))
         self.report(settlements)
+
+    def _records_of(self, settlements: Sequence[Settlement]) -> tuple[list[NewReceipt], list[NewDelivery]]:
+        sent = [one for one in settlements if type(one) is Sent]
+        receipts = [NewReceipt(one.claimed.position, "sent", one.answer and _cut(one.answer)) for one in sent]
+        deliveries: list[NewDelivery] = []
+        if len(sent) < len(settlements):
+            for one in settlements:
+                if isinstance(one, Duplicate | Expired):
+                    outcome, answer, _ = receipt_fields(one)
+                    receipts.append(NewReceipt(one.claimed.position, outcome, answer and _plain(answer)))
+                elif type(one) is not Sent:
+                    deliveries.append(self._delivery(one))
+        return receipts, deliveries
 
     def _with_those_behind(self, settlements: Sequence[Settlement], rest: Sequence[Settlement]) -> Sequence[Settlement]:
         """What to record now: with all that was read behind what was not sent, and without what is too early."""
@@ -101,10 +107,14 @@ class StreamSettler(Settler):
                 pass
         hashed = None if one.lane == NO_LANE else key_hash(one.message.key or "")
         return NewDelivery(
-            one.position, queue, state, one.lane, hashed, one.size, delay, attempts, claims, code, _plain(message) or ""
+            one.position, queue, state, one.lane, hashed, one.size, delay, attempts, claims, code, _plain(message)
         )
 
 
-def _plain(text: str | None) -> str | None:
+def _cut(answer: str) -> str:
+    return _plain(cut(answer, ANSWER_LENGTH))
+
+
+def _plain(text: str) -> str:
     """A text without what PostgreSQL cannot store."""
-    return text.replace("\0", " ") if text and "\0" in text else text
+    return text.replace("\0", " ") if "\0" in text else text

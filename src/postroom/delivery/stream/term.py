@@ -12,6 +12,7 @@ from postroom.delivery.stream.stream_queue import StreamQueue
 from postroom.rules.stream.modes import Mode
 from postroom.rules.stream.pgoutput import Begin, Commit, Decoder, Keepalive, StreamRow, acknowledgement
 from postroom.rules.stream.progress import Progress
+from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.connections.replication import ReplicationConnection
 from postroom.store.outbox.leases import Claimed
@@ -37,6 +38,8 @@ T = TypeVar("T")
 
 MOST_BYTES = 8 * 1024 * 1024
 """Of what is read at once."""
+GATHERING = 0.004
+"""Seconds for which messages gather while others are in flight: many together cost less, and one alone is not held."""
 CONFIRMED_EVERY = 0.1
 """Seconds between two acknowledgements, at least."""
 ASKED_EVERY = 0.02
@@ -83,6 +86,8 @@ class Term:
     _queues: dict[str, StreamQueue] = field(init=False)
     _decoder: Decoder = field(default_factory=Decoder, init=False)
     _advanced: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _quiet: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set when nothing is in flight any more."""
     _leaving: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _batch: int = field(default=0, init=False)
     _read_to: int = field(default=0, init=False)
@@ -99,7 +104,7 @@ class Term:
     def __post_init__(self) -> None:
         self.progress = Progress(self.beginning.done)
         self._read_to = self.beginning.done
-        self._recording = Recording(self.records, self.settlements, self.lease.token, self.progress, self._advanced.set)
+        self._recording = Recording(self.records, self.settlements, self.lease.token, self.progress, self._settled)
         self._queues = {
             name: StreamQueue(worker, self._recording, self.options.worker, self.stopping)
             for name, worker in self.workers.items()
@@ -186,6 +191,8 @@ class Term:
     async def _read(self, connection: ReplicationConnection) -> None:
         most = max((worker.queue.batch for worker in self.workers.values()), default=1)
         while True:
+            if not self.progress.is_idle:
+                await wait_for(self._quiet, GATHERING)
             await self._take_in(await connection.receive(most, MOST_BYTES))
 
     async def _take_in(self, pieces: Sequence[bytes]) -> None:
@@ -215,9 +222,15 @@ class Term:
             self.progress.pass_by(passed)
             self._advanced.set()
 
+    def _settled(self) -> None:
+        self._advanced.set()
+        if self.progress.is_idle:
+            self._quiet.set()
+
     def _begin_batch(self, messages: int) -> int:
         self._batch += 1
         self.progress.begin(self._batch, messages, self._read_to)
+        self._quiet.clear()
         return self._batch
 
     async def _hand_over(self, rows: Sequence[StreamRow]) -> None:

@@ -14,17 +14,15 @@ from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 
 _XLOG, _KEEPALIVE = b"wk"
 _BEGIN, _COMMIT, _RELATION, _INSERT = b"BCRI"
-_NULL, _BINARY, _TEXT = b"nbt"
+_NULL = ord("n")
 _START = 25
 """Where the change begins, behind what every piece of the log has."""
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECONDS_SINCE_1970 = 946_684_800_000_000
-_LATEST = 2**63 - 1
-"""How PostgreSQL writes infinity."""
 _two_places = struct.Struct(">QQ")
 _place_and_clock = struct.Struct(">Qq")
-_length = struct.Struct(">i")
-_whole = struct.Struct(">q")
+_length = struct.Struct(">i").unpack_from
+_whole = struct.Struct(">q").unpack
 
 
 class NotUnderstood(Exception):
@@ -78,6 +76,10 @@ _NAMES = (
 )
 
 
+_AS_CREATED = tuple(range(len(_NAMES)))
+"""The order of columns in tables that were not made by hand."""
+
+
 class Decoder:
     """Decodes what one connection receives. A table's columns come before its first row."""
 
@@ -119,61 +121,63 @@ class Decoder:
         return Relation(tuple(columns))
 
     def _row(self, data: bytes) -> StreamRow:
+        values = _values(data)
         order = self._order
         if order is None:
             raise NotUnderstood("a row before its table")
-        values = _values(data, _START + 6)
+        if order != _AS_CREATED:
+            values = [values[n] for n in order]
         # fmt: off
         (
             position_, id_, queue, topic, kind, aggregate_type, aggregate_id, key_, payload, content_type, headers_,
             idempotency_key, digest, created_at, expires_at,
-        ) = [values[n] for n in order]
+        ) = values
         # fmt: on
-        position = int.from_bytes(position_ or b"", "big")
-        key = _text(key_)
-        hashed = None if key is None else key_hash(key)
-        headers = None if headers_ is None else headers_[1:].decode()
+        position = _whole(position_ or b"")[0]
+        size = 0 if payload is None else len(payload)
+        headers = key = hashed = None
+        lane = NO_LANE
+        if key_ is not None:
+            key = key_.decode()
+            hashed = key_hash(key)
+            lane = lane_of(hashed)
+        if headers_ is not None:
+            headers = headers_[1:].decode()  # behind the version of the format
+            size += len(headers_) - 1
+        # fmt: off
         return StreamRow(
-            position,
-            NO_LANE if hashed is None else lane_of(hashed),
-            hashed,
-            (0 if payload is None else len(payload)) + (0 if headers_ is None else len(headers_) - 1),
-            _text(queue) or "",
+            position, lane, hashed, size, (queue and queue.decode()) or "",
             (
-                *(position, 0, 0, 0, 0, False, UUID(bytes=id_), _text(topic), payload, _text(content_type)),
-                *(_text(kind), key, _text(aggregate_type), _text(aggregate_id), headers, _text(idempotency_key)),
-                *(_text(digest), _moment(expires_at), _moment(created_at)),
+                position, 0, 0, 0, 0, False, UUID(int=int.from_bytes(id_ or b"", "big")), topic and topic.decode(),
+                payload, content_type and content_type.decode(), kind and kind.decode(), key,
+                aggregate_type and aggregate_type.decode(), aggregate_id and aggregate_id.decode(), headers,
+                idempotency_key and idempotency_key.decode(), digest and digest.decode(),
+                expires_at and _moment(expires_at), created_at and _moment(created_at),
             ),
         )
+        # fmt: on
 
 
-def _values(data: bytes, at: int) -> list[bytes | None]:
-    """The values of a row that begins with its count of columns."""
+def _values(data: bytes) -> list[bytes | None]:
+    """The values of a row, in the order of its table's columns."""
     values: list[bytes | None] = []
-    unpack = _length.unpack_from
-    for _ in range(int.from_bytes(data[at : at + 2], "big")):
-        if data[at + 2] == _NULL:
-            values.append(None)
+    add, length = values.append, _length
+    at = _START + 8
+    for _ in range(data[at - 1]):
+        if data[at] == _NULL:
+            add(None)
             at += 1
-            continue
-        start = at + 7
-        end = start + unpack(data, at + 3)[0]
-        values.append(data[start:end])
-        at = end - 2
+        else:
+            start = at + 5
+            at = start + length(data, at + 1)[0]
+            add(data[start:at])
     return values
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
-
-
-def _moment(value: bytes | None) -> datetime | None:
+def _moment(value: bytes) -> datetime | None:
     """A moment; None for one that Python cannot represent, which never comes."""
-    if value is None:
-        return None
-    since = _whole.unpack(value)[0]
     try:
-        return None if since in {_LATEST, -_LATEST - 1} else _EPOCH + timedelta(microseconds=since)
+        return _EPOCH + timedelta(microseconds=_whole(value)[0])
     except OverflowError:
         return None
 

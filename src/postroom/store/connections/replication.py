@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import DriverMissing, InvalidSetting
@@ -30,8 +29,6 @@ class ReplicationConnection:
     def __init__(self, connection: PGconn) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._readable = asyncio.Event()
-        self._loop.add_reader(connection.socket, self._readable.set)
         self._closed = False
 
     @classmethod
@@ -78,12 +75,19 @@ class ReplicationConnection:
             raise StreamBroken("" if result is None else _message(result.error_message))
 
     async def receive(self, most: int, most_bytes: int) -> Sequence[bytes]:
-        """What has come, at least one piece. Raises `StreamBroken`."""
-        while True:
-            pieces = self._received(most, most_bytes)
-            if pieces:
-                return pieces
+        """All that has come, up to a limit: at least one piece. Raises `StreamBroken`."""
+        pieces = self._received(most, most_bytes)
+        while not pieces:
             await self._more()
+            pieces = self._received(most, most_bytes)
+        # What is still in the socket comes along: libpq takes little at a time.
+        while len(pieces) < most and (more := self._at_once(most - len(pieces), most_bytes)):
+            pieces += more
+        return pieces
+
+    def _at_once(self, most: int, most_bytes: int) -> list[bytes]:
+        self._consume()
+        return self._received(most, most_bytes)
 
     def _received(self, most: int, most_bytes: int) -> list[bytes]:
         pieces: list[bytes] = []
@@ -126,8 +130,12 @@ class ReplicationConnection:
 
     async def _more(self) -> None:
         """Wait until something has come."""
-        self._readable.clear()
-        await self._readable.wait()
+        readable = asyncio.Event()
+        self._loop.add_reader(self._connection.socket, readable.set)
+        try:
+            await readable.wait()
+        finally:  # else the loop would turn as long as nobody reads
+            self._loop.remove_reader(self._connection.socket)
         self._consume()
 
     def _consume(self) -> None:
@@ -140,8 +148,6 @@ class ReplicationConnection:
         """Close it at once: an orderly end could wait for a server that is gone."""
         if not self._closed:
             self._closed = True
-            with suppress(Exception):
-                self._loop.remove_reader(self._connection.socket)
             self._connection.finish()
 
 
