@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from postroom.rules.stream.progress import Progress
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.stream.records import NewDelivery, NewReceipt, StreamRecords
+    from postroom.store.stream.records import NewDelivery, NewReceipts, StreamRecords
 
 
 TAKEN = "another relay reads the stream"
@@ -45,7 +45,7 @@ class Recording:
         self.ended = False
 
     async def write(
-        self, receipts: Sequence[NewReceipt], deliveries: Sequence[NewDelivery], of_batches: Mapping[int, int]
+        self, receipts: NewReceipts, deliveries: Sequence[NewDelivery], of_batches: Mapping[int, int]
     ) -> None:
         """Record what became of messages, and note it. Raises `TermEnded`."""
         if self.ended:

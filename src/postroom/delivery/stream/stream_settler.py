@@ -15,7 +15,7 @@ from postroom.rules.ordering import NO_LANE, key_hash
 from postroom.rules.stream.taking_along import together
 from postroom.store.outbox.leases import Dead, Duplicate, Expired, GivenBack, Postponed, Rerouted, Retry, Sent
 from postroom.store.outbox.settlements import ANSWER_LENGTH, failure_fields, receipt_fields
-from postroom.store.stream.records import NewDelivery, NewReceipt
+from postroom.store.stream.records import NewDelivery, NewReceipts
 from postroom.telemetry.events import Phase
 
 if TYPE_CHECKING:
@@ -60,18 +60,22 @@ class StreamSettler(Settler):
         self.queue.hook(Phase("commit", len(settlements), time.monotonic() - started, queue=self.queue.name))
         self.report(settlements)
 
-    def _records_of(self, settlements: Sequence[Settlement]) -> tuple[list[NewReceipt], list[NewDelivery]]:
+    def _records_of(self, settlements: Sequence[Settlement]) -> tuple[NewReceipts, list[NewDelivery]]:
         sent = [one for one in settlements if type(one) is Sent]
-        receipts = [NewReceipt(one.claimed.position, "sent", one.answer and _cut(one.answer)) for one in sent]
+        positions = [one.claimed.position for one in sent]
+        answers = [one.answer and _cut(one.answer) for one in sent]
+        outcomes = ["sent"] * len(sent)
         deliveries: list[NewDelivery] = []
         if len(sent) < len(settlements):
             for one in settlements:
                 if isinstance(one, Duplicate | Expired):
                     outcome, answer, _ = receipt_fields(one)
-                    receipts.append(NewReceipt(one.claimed.position, outcome, answer and _plain(answer)))
+                    positions.append(one.claimed.position)
+                    outcomes.append(outcome)
+                    answers.append(answer and _plain(answer))
                 elif type(one) is not Sent:
                     deliveries.append(self._delivery(one))
-        return receipts, deliveries
+        return NewReceipts(positions, outcomes, answers), deliveries
 
     def _with_those_behind(self, settlements: Sequence[Settlement], rest: Sequence[Settlement]) -> Sequence[Settlement]:
         """What to record now: with all that was read behind what was not sent, and without what is too early."""

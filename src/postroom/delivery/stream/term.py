@@ -18,7 +18,7 @@ from postroom.store.connections.replication import ReplicationConnection
 from postroom.store.outbox.leases import Claimed
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query
-from postroom.store.stream.records import NewDelivery
+from postroom.store.stream.records import NewDelivery, NewReceipts
 from postroom.telemetry.events import StreamRead
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class Term:
         deliveries = [
             NewDelivery(row.position, queue, 0, row.lane, row.key_hash, row.size, 0.0, 0, 0, "", "") for row in rows
         ]
-        await self._recording.write((), deliveries, {batch: len(deliveries)})
+        await self._recording.write(NewReceipts(), deliveries, {batch: len(deliveries)})
 
     async def _ask(self, steps: Steps[T]) -> T:
         try:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 
 _XLOG, _KEEPALIVE = b"wk"
@@ -51,7 +53,7 @@ class Keepalive(NamedTuple):
     """The server wants to hear from us, or it ends the connection."""
 
 
-class StreamRow(NamedTuple):
+class StreamRow(msgspec.Struct, frozen=True, gc=False):
     """A message as the stream shows it."""
 
     position: int

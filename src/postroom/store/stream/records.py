@@ -23,12 +23,12 @@ LOOKED_AT = 1000
 """Ready deliveries of a lane that are looked at, to tell which keys they have. Beyond that, every key waits."""
 
 
-class NewReceipt(NamedTuple):
-    """A message of the stream that was sent, or need not be."""
+class NewReceipts(NamedTuple):
+    """Messages of the stream that were sent, or need not be, by columns."""
 
-    position: int
-    outcome: str
-    answer: str | None
+    positions: Sequence[int] = ()
+    outcomes: Sequence[str] = ()
+    answers: Sequence[str | None] = ()
 
 
 class NewDelivery(NamedTuple):
@@ -70,7 +70,7 @@ class StreamRecords(Operations):
             f"WHERE name = '{STREAM}' AND token = :token AND leased_until > {self.now} FOR SHARE"
         )
 
-    def record(self, token: int, receipts: Sequence[NewReceipt], deliveries: Sequence[NewDelivery]) -> Steps[bool]:
+    def record(self, token: int, receipts: NewReceipts, deliveries: Sequence[NewDelivery]) -> Steps[bool]:
         """Write receipts and deliveries together. Returns False if the lease was lost: then nothing is written."""
         if deliveries:
             return (yield from self.transaction(self._record, token, receipts, deliveries))
@@ -86,11 +86,11 @@ class StreamRecords(Operations):
         rows = yield from self.statement(query.text, query.params)
         return bool(rows[0][0])
 
-    def _record(self, token: int, receipts: Sequence[NewReceipt], deliveries: Sequence[NewDelivery]) -> Steps[bool]:
+    def _record(self, token: int, receipts: NewReceipts, deliveries: Sequence[NewDelivery]) -> Steps[bool]:
         held = yield Query(self._lead, {"token": token})
         if not held.rows:
             return False
-        if receipts:
+        if receipts.positions:
             yield self._receipts("ON CONFLICT DO NOTHING", receipts, token)
         lanes: dict[str, set[int]] = {}
         for one in deliveries:
@@ -104,8 +104,8 @@ class StreamRecords(Operations):
             yield self._failed_attempts(failed)
         return True
 
-    def _receipts(self, on_conflict: str, receipts: Sequence[NewReceipt], token: int) -> Query:
-        positions, outcomes, answers = zip(*receipts, strict=True)
+    def _receipts(self, on_conflict: str, receipts: NewReceipts, token: int) -> Query:
+        positions, outcomes, answers = receipts
         alike = len(set(outcomes)) == 1
         return Query(
             f"""
