@@ -109,6 +109,8 @@ class Stream:
             await self._term.reached(place)
             return True
         state = await self._heartbeats.attempt(self._leadership.state())
+        if state.mode is Mode.TABLE and not self._may_begin:
+            return True  # it was taken out of the stream: all is in the table
         return state.done >= place and state.owner != ""
 
     async def end_of_wal(self) -> int:

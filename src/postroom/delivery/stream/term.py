@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from postroom.delivery.destination import LongRunning
 from postroom.delivery.stream.recording import TAKEN, Recording, TermEnded
 from postroom.delivery.stream.stream_queue import StreamQueue
 from postroom.rules.stream.modes import Mode
@@ -108,7 +109,7 @@ class Term:
         self._queues = {
             name: StreamQueue(worker, self._recording, self.options.worker, self.stopping)
             for name, worker in self.workers.items()
-            if worker.queue.has_destination
+            if worker.queue.has_destination and not isinstance(worker.queue.destination, LongRunning)
         }
         self._on = self.heartbeats.connections, self.questions.connections
         self._extend(self.deadline)

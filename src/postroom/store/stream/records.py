@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import LANES, NO_LANE, Order
+from postroom.rules.routing import is_routed
 from postroom.rules.stream.modes import STREAM
 from postroom.store.outbox.attempts import COLUMNS as ATTEMPT
 from postroom.store.outbox.postgresql.given import numbers, texts
 from postroom.store.sql.db_errors import is_duplicate_entry
-from postroom.store.sql.operations import Operations
+from postroom.store.sql.operations import DEFAULT_QUEUE, Operations
 from postroom.store.sql.states import holds_key, ready
 from postroom.store.sql.steps import Query, Steps
 
@@ -181,22 +182,40 @@ class StreamRecords(Operations):
 
         `hashes` are those of the keys, each with its lane.
         """
+        # What was not routed yet may have the same key. OFFSET and ORDER BY keep each look a probe of its index,
+        # whatever the statistics say: see `PostgreSQLSelections.unblocked`.
+        queues = [queue, DEFAULT_QUEUE] if is_routed(queue) else [queue]
         found = yield Query(
             f"""
-            SELECT {NO_LANE}, 0, array_agg(d.key_hash) FROM {self.delivery} d
-            WHERE d.queue = :queue AND d.key_hash = ANY(:hashes::text::bigint[]) AND {holds_key(self._order, "d")}
+            SELECT {NO_LANE}, 0::bigint, ARRAY[h.key_hash]
+            FROM unnest(:hashes::text::bigint[]) AS h (key_hash) CROSS JOIN unnest(:queues::text::text[]) AS q (queue)
+            WHERE (
+                EXISTS (
+                    SELECT 1 FROM {self.delivery} f
+                    WHERE {holds_key(Order.HOLD, "f")} AND f.queue = q.queue COLLATE "C" AND f.key_hash IS NOT NULL
+                    ORDER BY f.key_hash LIMIT 1 OFFSET 0
+                )
+            ) AND EXISTS (
+                SELECT 1 FROM {self.delivery} b WHERE b.queue = q.queue COLLATE "C" AND b.key_hash = h.key_hash
+                    AND {holds_key(self._order, "b")} ORDER BY b.position OFFSET 0
+            )
             UNION ALL
-            SELECT l.lane, d.looked_at, d.hashes FROM unnest(:lanes::text::smallint[]) AS l (lane)
+            SELECT l.lane, d.looked_at, d.hashes
+            FROM unnest(:lanes::text::smallint[]) AS l (lane) CROSS JOIN unnest(:queues::text::text[]) AS q (queue)
             CROSS JOIN LATERAL (
                 SELECT count(*) AS looked_at,
                     array_agg(first.key_hash) FILTER (WHERE first.key_hash = ANY(:hashes::text::bigint[])) AS hashes
                 FROM (
                     SELECT d.key_hash FROM {self.delivery} d
-                    WHERE {ready("d")} AND d.queue = :queue AND d.lane = l.lane
+                    WHERE {ready("d")} AND d.queue = q.queue COLLATE "C" AND d.lane = l.lane
                     ORDER BY d.position LIMIT {LOOKED_AT + 1}
                 ) first
             ) d""",
-            {"queue": queue, "hashes": numbers(list(hashes)), "lanes": numbers(sorted(set(hashes.values())))},
+            {
+                "queues": texts(queues),
+                "hashes": numbers(list(hashes)),
+                "lanes": numbers(sorted(set(hashes.values()))),
+            },
         )
         held = HeldKeys(set(), set())
         for lane, looked_at, some in found.rows:

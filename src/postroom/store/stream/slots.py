@@ -121,12 +121,14 @@ class Slots(Operations):
         return bool(found.rows and found.rows[0][0])
 
     def publish(self) -> Steps[None]:
-        """Make the publication anew."""
+        """Make the publication anew, unless another relay just did."""
         yield from self.transaction(self._publish)
 
     def _publish(self) -> Steps[None]:
-        for statement in self.publication_statements():
-            yield Query(statement)
+        yield Query("SELECT pg_advisory_xact_lock(hashtextextended('postroom publication', 0))")
+        if not (yield from self.is_published()):
+            for statement in self.publication_statements():
+                yield Query(statement)
 
     def publication_statements(self) -> list[str]:
         """The SQL that makes the publication. It needs the tables' owner, and CREATE on the database."""
