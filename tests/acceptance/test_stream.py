@@ -14,8 +14,9 @@ import pytest
 from postroom import Message, Outbox, Relay
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, Refused, Unreached
-from postroom.errors import IdempotencyConflict, InvalidSetting
+from postroom.errors import IdempotencyConflict, InvalidMessage, InvalidSetting, UnusableConnection
 from postroom.idempotency import Ledger, Run
+from postroom.log_outbox import LogOutbox
 from postroom.telemetry.events import Event, StreamChanged
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
@@ -359,3 +360,34 @@ async def test_R_7_only_postgresql_has_a_log_to_read(kind: str, fresh_database: 
         with service.engine.begin() as connection:
             Outbox(cdc=True).add(connection, "t", 1)
         assert (await Relay(service.url, MemoryBroker()).run_once()).sent == 1
+
+
+async def test_R_7_an_outbox_without_a_table(service: Streaming) -> None:
+    """Its messages leave no trace, unless they were not sent at once."""
+    sent: list[Message] = []
+    broken = {3}
+
+    def publish(message: Message) -> None:
+        if message.json() in broken:
+            raise ValueError("not now")
+        sent.append(message)
+
+    outbox = LogOutbox()
+    with service.engine.begin() as connection, pytest.raises(UnusableConnection, match="relay --cdc"):
+        outbox.add(connection, "t", 0)
+    async with running(service, publish, max_attempts=1000):
+        with service.engine.connect() as connection:
+            outbox.add(connection, "t", 99)
+            connection.rollback()
+        for n in range(6):
+            with service.engine.begin() as connection:
+                outbox.add(connection, "t", n, key="k" if n % 2 else None, headers={"n": str(n)}, type="T")
+        await wait_for(lambda: len(sent) == 4 and service.count("delivery") == 2)
+        broken.clear()
+        await wait_for(lambda: len(sent) == 6 and service.is_settled(2))
+        with service.engine.begin() as connection, pytest.raises(InvalidMessage, match="idempotency_key is given"):
+            outbox.add(connection, "t", idempotency_key="once")
+    assert by_key(sent) == {"k": [1, 3, 5]}
+    assert sorted(one.json() for one in sent) == list(range(6))
+    assert {(one.headers["n"], one.type) for one in sent} == {(str(n), "T") for n in range(6)}
+    assert service.count("outbox") == 2

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from postroom.rules.stream.progress import Progress
     from postroom.store.connections.reconnecting import ReconnectingConnection
-    from postroom.store.stream.records import NewDelivery, NewReceipts, StreamRecords
+    from postroom.store.sql.steps import Steps
+    from postroom.store.stream.records import NewDelivery, NewReceipts, StreamRecords, UnsentOfLog
 
 
 TAKEN = "another relay reads the stream"
@@ -45,12 +46,21 @@ class Recording:
         self.ended = False
 
     async def write(
-        self, receipts: NewReceipts, deliveries: Sequence[NewDelivery], of_batches: Mapping[int, int]
+        self,
+        receipts: NewReceipts,
+        deliveries: Sequence[NewDelivery],
+        of_batches: Mapping[int, int],
+        unsent: Sequence[UnsentOfLog] = (),
     ) -> None:
         """Record what became of messages, and note it. Raises `TermEnded`."""
         if self.ended:
             raise TermEnded("the lease on the stream was given up")
-        steps = self._records.record(self._token, receipts, deliveries)
+        if receipts.positions or deliveries or unsent:  # else they were in the log alone, and nothing is to be written
+            await self._write(self._records.record(self._token, receipts, deliveries, unsent))
+        self.progress.settle(of_batches)
+        self._advanced()
+
+    async def _write(self, steps: Steps[bool]) -> None:
         try:
             is_ours = await self.connection.attempt(steps, self._number)
         except Outage as outage:
@@ -59,5 +69,3 @@ class Recording:
         if not is_ours:
             self.ended = True
             raise TermEnded(TAKEN)
-        self.progress.settle(of_batches)
-        self._advanced()

@@ -8,14 +8,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from postroom.delivery.settler import MOST, Settler
 from postroom.rules.failures import cut
 from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE, key_hash
 from postroom.rules.stream.taking_along import together
 from postroom.store.outbox.leases import Dead, Duplicate, Expired, GivenBack, Postponed, Rerouted, Retry, Sent
+from postroom.store.outbox.parking import Failed
 from postroom.store.outbox.settlements import ANSWER_LENGTH, failure_fields, receipt_fields
-from postroom.store.stream.records import NewDelivery, NewReceipts
+from postroom.store.stream.records import NewDelivery, NewReceipts, UnsentOfLog
 from postroom.telemetry.events import Phase
 
 if TYPE_CHECKING:
@@ -48,9 +51,11 @@ class StreamSettler(Settler):
         if not settlements:
             await asyncio.sleep(A_LITTLE)
             return
-        receipts, deliveries = self._records_of(settlements)
+        in_table = [one for one in settlements if one.claimed.position > 0]
+        receipts, deliveries = self._records_of(in_table)
+        of_log = [] if len(in_table) == len(settlements) else self._unsent_of_log(settlements)
         batches = Counter([one.claimed.token for one in settlements])
-        await self.recording.write(receipts, deliveries, batches)
+        await self.recording.write(receipts, deliveries, batches, of_log)
         unsent = {one.claimed.message.key for one in settlements if not isinstance(one, Sent)} - {None}
         if unsent and self.failed_keys:
             later = {one.claimed.message.key for one in rest if not isinstance(one, Sent)}
@@ -76,6 +81,20 @@ class StreamSettler(Settler):
                 elif type(one) is not Sent:
                     deliveries.append(self._delivery(one))
         return NewReceipts(positions, outcomes, answers), deliveries
+
+    def _unsent_of_log(self, settlements: Sequence[Settlement]) -> list[UnsentOfLog]:
+        """Messages without a row that must get one, because they were not sent."""
+        unsent: list[UnsentOfLog] = []
+        for one in settlements:
+            if one.claimed.position < 0 and not isinstance(one, Sent | Duplicate):
+                queue, failed = self.queue.name, None
+                if isinstance(one, Retry | Dead):
+                    delay = one.delay if isinstance(one, Retry) else None
+                    failed = Failed(one.code, _plain(one.message), delay)
+                elif isinstance(one, Rerouted):
+                    queue = one.queue
+                unsent.append(UnsentOfLog(queue, replace(one.claimed.message, position=None), failed))
+        return unsent
 
     def _with_those_behind(self, settlements: Sequence[Settlement], rest: Sequence[Settlement]) -> Sequence[Settlement]:
         """What to record now: with all that was read behind what was not sent, and without what is too early."""

@@ -7,11 +7,21 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import msgspec
+
 from postroom.delivery.destination import LongRunning
 from postroom.delivery.stream.recording import TAKEN, Recording, TermEnded
 from postroom.delivery.stream.stream_queue import StreamQueue
 from postroom.rules.stream.modes import Mode
-from postroom.rules.stream.pgoutput import Begin, Commit, Decoder, Keepalive, StreamRow, acknowledgement
+from postroom.rules.stream.pgoutput import (
+    Begin,
+    Commit,
+    Decoder,
+    Keepalive,
+    LogMessage,
+    StreamRow,
+    acknowledgement,
+)
 from postroom.rules.stream.progress import Progress
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import Outage
@@ -19,8 +29,9 @@ from postroom.store.connections.replication import ReplicationConnection
 from postroom.store.outbox.leases import Claimed
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query
-from postroom.store.stream.records import NewDelivery, NewReceipts
-from postroom.telemetry.events import StreamRead
+from postroom.store.stream.log_messages import LogRecords, prefix_of, row_of
+from postroom.store.stream.records import NewDelivery, NewReceipts, UnsentOfLog
+from postroom.telemetry.events import StreamChanged, StreamRead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,6 +92,8 @@ class Term:
     hook: Hook
     stopping: asyncio.Event
     progress: Progress = field(init=False)
+    log: LogRecords = field(init=False)
+    _prefix: str = field(init=False)
     gives_up: bool = field(default=False, init=False)
     """The server keeps more write-ahead log than the settings allow: the slot must go."""
     _recording: Recording = field(init=False)
@@ -105,6 +118,7 @@ class Term:
     def __post_init__(self) -> None:
         self.progress = Progress(self.beginning.done)
         self._read_to = self.beginning.done
+        self.log, self._prefix = LogRecords(self.records.names), prefix_of(self.records.names)
         self._recording = Recording(self.records, self.settlements, self.lease.token, self.progress, self._settled)
         self._queues = {
             name: StreamQueue(worker, self._recording, self.options.worker, self.stopping)
@@ -196,7 +210,7 @@ class Term:
                 await wait_for(self._quiet, GATHERING)
             await self._take_in(await connection.receive(most, MOST_BYTES))
 
-    async def _take_in(self, pieces: Sequence[bytes]) -> None:
+    async def _take_in(self, pieces: Sequence[bytes]) -> None:  # noqa: C901 - one case for each change
         rows: list[StreamRow] = []
         passed = 0
         decode, known_until = self._decoder.decode, self.beginning.known_until
@@ -204,6 +218,8 @@ class Term:
             change = decode(data)
             if type(change) is StreamRow:
                 rows.append(change)
+            elif type(change) is LogMessage:
+                rows += self._of_log(change)
             elif type(change) is Begin:
                 if rows and self._commit < known_until <= change.commit:
                     await self._hand_over(rows)
@@ -223,6 +239,16 @@ class Term:
             self.progress.pass_by(passed)
             self._advanced.set()
 
+    def _of_log(self, change: LogMessage) -> list[StreamRow]:
+        """A message that is in the log alone; none if somebody else wrote it."""
+        if change.prefix != self._prefix:
+            return []
+        try:
+            return [row_of(change.place, change.content)]
+        except msgspec.MsgspecError as error:
+            self.hook(StreamChanged(self.options.worker, "skipped", f"a message that cannot be read: {error}"))
+            return []
+
     def _settled(self) -> None:
         self._advanced.set()
         if self.progress.is_idle:
@@ -239,8 +265,10 @@ class Term:
         is_known = self._commit < self.beginning.known_until
         if is_known:
             queues = self.beginning.queues | {row.queue for row in rows} | self._queues.keys()
-            left = await self._ask(self.records.unrecorded([(row.position, row.lane) for row in rows], queues))
-            rows = [row for row in rows if row.position in left]
+            in_table = [(row.position, row.lane) for row in rows if row.position > 0]
+            left = await self._ask(self.records.unrecorded(in_table, queues))
+            there = await self._ask(self.log.there([row.columns[ID] for row in rows if row.position < 0]))
+            rows = [row for row in rows if (row.position in left if row.position > 0 else row.columns[ID] not in there)]
         if self.beginning.waits_for_standby:
             await self._ask(_agreement())
         batch = self._begin_batch(len(rows))
@@ -290,9 +318,13 @@ class Term:
     async def _elsewhere(self, queue: str, rows: Sequence[StreamRow], batch: int) -> None:
         """Record messages of a queue that this relay does not serve, for whoever does."""
         deliveries = [
-            NewDelivery(row.position, queue, 0, row.lane, row.key_hash, row.size, 0.0, 0, 0, "", "") for row in rows
+            NewDelivery(row.position, queue, 0, row.lane, row.key_hash, row.size, 0.0, 0, 0, "", "")
+            for row in rows
+            if row.position > 0
         ]
-        await self._recording.write(NewReceipts(), deliveries, {batch: len(deliveries)})
+        of_log = self.records.reader.messages([row.columns for row in rows if row.position < 0])
+        unsent = [UnsentOfLog(queue, msgspec.structs.replace(message, position=None), None) for message in of_log]
+        await self._recording.write(NewReceipts(), deliveries, {batch: len(rows)}, unsent)
 
     async def _ask(self, steps: Steps[T]) -> T:
         try:
@@ -301,8 +333,9 @@ class Term:
             raise TermEnded(str(outage)) from outage
 
 
+ID = 6
 TOPIC = 7
-"""Where the topic is among a row's columns."""
+"""Where they are among a row's columns."""
 
 
 def _agreement() -> Steps[None]:

@@ -6,16 +6,15 @@ Only what the stream asks for is understood: inserts into one table, in whole tr
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import msgspec
-
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 
 _XLOG, _KEEPALIVE = b"wk"
-_BEGIN, _COMMIT, _RELATION, _INSERT = b"BCRI"
+_BEGIN, _COMMIT, _RELATION, _INSERT, _MESSAGE = b"BCRIM"
 _NULL = ord("n")
 _START = 25
 """Where the change begins, behind what every piece of the log has."""
@@ -53,7 +52,8 @@ class Keepalive(NamedTuple):
     """The server wants to hear from us, or it ends the connection."""
 
 
-class StreamRow(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True)
+class StreamRow:
     """A message as the stream shows it."""
 
     position: int
@@ -71,7 +71,15 @@ class Relation(NamedTuple):
     columns: tuple[str, ...]
 
 
-Change = Begin | Commit | Keepalive | StreamRow | Relation
+class LogMessage(NamedTuple):
+    """What a transaction wrote into the log alone, for whoever reads it."""
+
+    place: int
+    prefix: str
+    content: bytes
+
+
+Change = Begin | Commit | Keepalive | StreamRow | Relation | LogMessage
 _NAMES = (
     *("position", "id", "queue", "topic", "type", "aggregate_type", "aggregate_id", "ordering_key", "payload"),
     *("content_type", "headers", "idempotency_key", "digest", "created_at", "expires_at"),
@@ -101,7 +109,7 @@ class Decoder:
                 return Commit(end, (clock + _MICROSECONDS_SINCE_1970) / 1e6)
             if kind == _RELATION:
                 return self._relation(data)
-            return None
+            return _message(data) if kind == _MESSAGE else None
         if data[0] == _KEEPALIVE:
             return Keepalive(int.from_bytes(data[1:9], "big"), data[17] == 1)
         raise NotUnderstood(f"a piece of kind {data[0]}")
@@ -158,6 +166,15 @@ class Decoder:
             ),
         )
         # fmt: on
+
+
+def _message(data: bytes) -> LogMessage | None:
+    """A message of the log; None if it does not belong to a transaction, and so may not have happened."""
+    at = _START + 10
+    end = data.index(0, at)
+    if not data[_START + 1] & 1:
+        return None
+    return LogMessage(int.from_bytes(data[_START + 2 : at], "big"), data[at:end].decode(), data[end + 5 :])
 
 
 def _values(data: bytes) -> list[bytes | None]:

@@ -60,7 +60,7 @@ class ReplicationConnection:
 
         command = (
             f'START_REPLICATION SLOT "{slot}" LOGICAL {as_text(place)} '
-            f"(proto_version '1', publication_names '\"{publication}\"', binary 'true')"
+            f"(proto_version '1', publication_names '\"{publication}\"', binary 'true', messages 'true')"
         )
         self._connection.send_query(command.encode())
         await self._flush()

@@ -14,10 +14,13 @@ from postroom.store.sql.db_errors import is_duplicate_entry
 from postroom.store.sql.operations import DEFAULT_QUEUE, Operations
 from postroom.store.sql.states import holds_key, ready
 from postroom.store.sql.steps import Query, Steps
+from postroom.store.stream.log_messages import LogRecords
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from postroom.message import Message
+    from postroom.store.outbox.parking import Failed
     from postroom.store.sql.names import Names
 
 LOOKED_AT = 1000
@@ -48,6 +51,14 @@ class NewDelivery(NamedTuple):
     message: str
 
 
+class UnsentOfLog(NamedTuple):
+    """A message that is in the log alone, and was not sent."""
+
+    queue: str
+    message: Message
+    failure: Failed | None
+
+
 class HeldKeys(NamedTuple):
     """Keys that have something in the table, which must leave first."""
 
@@ -71,10 +82,19 @@ class StreamRecords(Operations):
             f"WHERE name = '{STREAM}' AND token = :token AND leased_until > {self.now} FOR SHARE"
         )
 
-    def record(self, token: int, receipts: NewReceipts, deliveries: Sequence[NewDelivery]) -> Steps[bool]:
-        """Write receipts and deliveries together. Returns False if the lease was lost: then nothing is written."""
-        if deliveries:
-            return (yield from self.transaction(self._record, token, receipts, deliveries))
+    def record(
+        self,
+        token: int,
+        receipts: NewReceipts,
+        deliveries: Sequence[NewDelivery],
+        unsent: Sequence[UnsentOfLog] = (),
+    ) -> Steps[bool]:
+        """Write receipts and deliveries together. Returns False if the lease was lost: then nothing is written.
+
+        `unsent` are messages that are in the log alone: they get a row too.
+        """
+        if deliveries or unsent:
+            return (yield from self.transaction(self._record, token, receipts, deliveries, unsent))
         try:
             return (yield from self._statement(self._receipts("", receipts, token)))
         except Exception as error:
@@ -87,7 +107,13 @@ class StreamRecords(Operations):
         rows = yield from self.statement(query.text, query.params)
         return bool(rows[0][0])
 
-    def _record(self, token: int, receipts: NewReceipts, deliveries: Sequence[NewDelivery]) -> Steps[bool]:
+    def _record(
+        self,
+        token: int,
+        receipts: NewReceipts,
+        deliveries: Sequence[NewDelivery],
+        unsent: Sequence[UnsentOfLog],
+    ) -> Steps[bool]:
         held = yield Query(self._lead, {"token": token})
         if not held.rows:
             return False
@@ -99,7 +125,10 @@ class StreamRecords(Operations):
                 lanes.setdefault(one.queue, set()).add(one.lane)
         for queue in sorted(lanes):
             yield from self.reread_lanes(queue, lanes[queue])
-        yield self._deliveries(deliveries)
+        if deliveries:
+            yield self._deliveries(deliveries)
+        for queue, message, failure in unsent:
+            yield from LogRecords(self.names).park(queue, message, failure)
         failed = [one for one in deliveries if one.attempts]
         if failed:
             yield self._failed_attempts(failed)

@@ -17,6 +17,7 @@ from postroom.rules.stream.pgoutput import (
     Commit,
     Decoder,
     Keepalive,
+    LogMessage,
     NotUnderstood,
     Relation,
     StreamRow,
@@ -139,3 +140,9 @@ def test_an_acknowledgement_names_the_place_three_times() -> None:
     assert (written, flushed, applied, reply) == (9, 9, 9, 0)
     assert abs(clock - SINCE_2000) < 2
     assert acknowledgement(9, 0.0, reply=True)[-1] == 1
+
+
+def test_a_message_of_the_log_counts_if_its_transaction_does() -> None:
+    written = struct.pack(">Q", 77) + b"postroom:x\0" + struct.pack(">i", 2) + b"hi"
+    assert Decoder().decode(logged(b"M\x01" + written)) == LogMessage(77, "postroom:x", b"hi")
+    assert Decoder().decode(logged(b"M\x00" + written)) is None
