@@ -82,6 +82,11 @@ class Scratch:
             for table in ("delivery", "receipt", "outbox"):
                 word = "TRUNCATE" if self.schema else "DELETE FROM"
                 connection.execute(text(f"{word} {tables[table]}"))
+        self.fill_more(messages, keys, streamed=streamed)
+
+    def fill_more(self, messages: int, keys: int | None = None, *, streamed: bool = False) -> None:
+        """Add this many messages to what is there."""
+        with self._engine.begin() as connection:
             if self.schema:
                 self._generate(connection, messages, keys, streamed=streamed)
                 return
