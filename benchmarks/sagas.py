@@ -16,18 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import asyncpg
-import psutil
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from benchmarks.rounds import create_tables
+from benchmarks.server_costs import processor_time
 from postroom import Relay, Saga
 from postroom.store.connections.urls import resolve
 from postroom.telemetry import SagasEnded
@@ -138,17 +138,6 @@ def _measured(variants: Sequence[Variant], rounds: int, of_dbos: int) -> list[Ra
     ]
 
 
-def _processor_time(server: PostgreSQL) -> float:
-    """Seconds of processor time that the server has taken so far, with sessions that have ended."""
-    postmaster = psutil.Process(server.pid)
-    ended = postmaster.cpu_times()
-    seconds = ended.children_user + ended.children_system
-    for process in [postmaster, *postmaster.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):
-            seconds += sum(process.cpu_times()[:2])
-    return float(seconds)
-
-
 def _dbos(server: PostgreSQL, folder: Path) -> list[Variant]:
     python = folder / "bin" / "python"
     uv = [sys.executable, "-m", "uv"]
@@ -186,11 +175,11 @@ def _dbos_round(python: Path, server: PostgreSQL, url: str, how: str, processes:
                 )
             )
             _said(workers[-1])
-        before = _processor_time(server)
+        before = processor_time(server)
         for worker in workers:
             print(file=worker.stdin, flush=True)
         answers = [json.loads(_said(worker)) for worker in workers]
-        taken = _processor_time(server) - before
+        taken = processor_time(server) - before
     finally:
         for worker in workers:
             worker.kill()
@@ -242,10 +231,10 @@ async def _round(
                 for _ in range(count):
                     await saga.astart(connection, {})
                 gc.collect()  # what starting them has left is not the relay's
-                before = Cost(time.perf_counter(), time.process_time(), _processor_time(server))
+                before = Cost(time.perf_counter(), time.process_time(), processor_time(server))
                 await transaction.commit()
                 await ended.reach(WARM + count)
-                after = Cost(time.perf_counter(), time.process_time(), _processor_time(server))
+                after = Cost(time.perf_counter(), time.process_time(), processor_time(server))
                 return Cost(*(end - start for start, end in zip(before, after, strict=True)))
         finally:
             await connection.close()

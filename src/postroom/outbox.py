@@ -49,6 +49,10 @@ class Outbox:
     ``brokers``: the topic patterns for which relays have brokers of their own. Messages then go to the right queue at
     once; without them, a relay moves them there.
 
+    ``cdc``: on PostgreSQL, write no delivery while ``relay --cdc`` reads the write-ahead log: one row instead of two.
+    Give it to every producer of a database, or to none: keys that both use may leave out of order. It has no effect on
+    other databases, nor while no such relay was ever started.
+
     ``hook`` receives `postroom.telemetry.events.Added` for what was written, as metrics want it. It is called before
     the transaction ends, so what is rolled back is reported too.
 
@@ -67,6 +71,7 @@ class Outbox:
         routes: Mapping[str, str] | None = None,
         brokers: Collection[str] | None = None,
         hook: Hook | None = None,
+        cdc: bool | None = None,
     ) -> None:
         self._settings = Settings.load(
             schema=schema,
@@ -75,6 +80,7 @@ class Outbox:
             notify=notify,
             routes=routes,
             brokers=_without_brokers(brokers),
+            cdc=cdc,
         )
         patterns = self._settings.brokers
         self._queue_of = Routing(patterns).queue_of if patterns else None
@@ -188,7 +194,9 @@ class Outbox:
     def _writer(self, dialect: str) -> Writer:
         if dialect not in self._writers:
             names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
-            self._writers[dialect] = WRITERS[dialect](names, notify=self._settings.notify, queue_of=self._queue_of)
+            self._writers[dialect] = WRITERS[dialect](
+                names, notify=self._settings.notify, queue_of=self._queue_of, stream=self._settings.cdc
+            )
         return self._writers[dialect]
 
 

@@ -33,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     table_prefix: str | None = None
     max_payload_bytes: Annotated[int, msgspec.Meta(ge=1)] = MEGABYTE
     notify: bool = False
+    cdc: bool = False
+    cdc_max_wal_bytes: Annotated[int, msgspec.Meta(ge=MEGABYTE)] | None = None
     broker: str | None = None
     brokers: dict[Annotated[str, Word], str] = {}
     routes: dict[Annotated[str, Word], Annotated[str, Word]] = {}
@@ -87,6 +89,8 @@ class SettingsOverrides(TypedDict, total=False):
     table_prefix: str | None
     max_payload_bytes: int | None
     notify: bool | None
+    cdc: bool | None
+    cdc_max_wal_bytes: int | None
     routes: Mapping[str, str] | None
     default_topic: str | None
     concurrency: int | None

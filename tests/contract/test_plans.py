@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from postroom.message import Message
-from postroom.rules.ordering import Order
+from postroom.rules.ordering import NO_LANE, Order
 from postroom.store.admin.backlog import BacklogReader
 from postroom.store.admin.inspection.traffic import Traffic
 from postroom.store.connections.kinds import driver_kind
@@ -24,6 +24,7 @@ from postroom.store.outbox.writers import WRITERS
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Query, Steps, run
+from postroom.store.stream.records import LOOKED_AT, StreamRecords
 from tests.contract.plan_support import (
     DUE_ROWS,
     analyse,
@@ -54,6 +55,7 @@ PRIMARY_KEY = "outbox_delivery_pkey"
 NAMES = Names.of("postgresql")
 HOLD = QueueStore(NAMES)
 SKIP = QueueStore(NAMES, order=Order.SKIP)
+STREAM = StreamRecords(NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +179,16 @@ def test_messages_are_given_back_by_the_primary_key(shown: Shown, mine: list[Cla
 
 def test_leases_are_renewed_by_the_primary_key(shown: Shown, mine: list[Claimed]) -> None:
     shown(HOLD.renewals.renew(mine[:BATCH], lanes(), 30), {PRIMARY_KEY}, rows=BATCH)
+
+
+def test_the_stream_asks_which_keys_are_held_by_both_indexes_and_looks_at_few_of_each_lane(shown: Shown) -> None:
+    hashes = {10_000_000 + n: (10_000_000 + n) % LANES for n in range(BATCH)}
+    shown(STREAM.held_keys("default", hashes), {PRIMARY_KEY, KEY}, rows=LOOKED_AT * LANES)
+
+
+def test_the_stream_finds_what_is_on_record_by_primary_keys(shown: Shown, mine: list[Claimed]) -> None:
+    places = [(one.position, one.lane) for one in mine] + [(n, NO_LANE) for n in range(1, BATCH)]
+    shown(STREAM.unrecorded(places, {"default", "other"}), {PRIMARY_KEY}, rows=8 * len(places))
 
 
 def test_a_claim_and_a_renewal_update_rows_in_place(fresh_database: FreshDatabase) -> None:

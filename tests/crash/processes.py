@@ -32,6 +32,7 @@ IMPORTED = [
     "tests.crash.relay_worker",
     "tests.crash.saga_worker",
     "tests.crash.stream",
+    "tests.crash.stream_worker",
     "tests.crash.twophase_bank",
     "postroom.relay.sagas",
     "postroom.sources.nats",

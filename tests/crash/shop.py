@@ -50,6 +50,21 @@ class Shop:
     def unsent(self) -> int:
         return int(self.select("SELECT count(*) FROM {delivery}")[0][0])
 
+    def unread(self) -> int:
+        """How many messages of the stream are neither sent nor on record."""
+        absent = "NOT EXISTS (SELECT 1 FROM {} x WHERE x.position = m.position)"
+        unsettled = " AND ".join(absent.format(f"{{{table}}}") for table in ("receipt", "delivery"))
+        return int(self.select(f"SELECT count(*) FROM {{outbox}} m WHERE streamed AND {unsettled}")[0][0])
+
+    def streams(self) -> bool:
+        """Whether the outbox is in the stream."""
+        return bool(self.select("SELECT 1 FROM {stream} WHERE mode = 'stream'"))
+
+    def reader(self) -> str:
+        """Who reads the stream."""
+        found = self.select("SELECT owner FROM {stream} WHERE leased_until > {now}")
+        return str(found[0][0]) if found else ""
+
     def leases_of(self, worker: str) -> int:
         """How many leases of this worker run, on messages and on lanes."""
         live = "WHERE owner = :worker AND leased_until > {now}"

@@ -29,8 +29,9 @@ GONE = (OperationalError, psycopg.OperationalError)
 """What it is told when PostgreSQL is not there, or goes away."""
 
 
-def produce(name: str, url: str, places: Places) -> None:
+def produce(name: str, url: str, places: Places, *, cdc: bool = False) -> None:
     """Add until it is enough. A transaction that the database breaks off is not tried again."""
+    outbox = Outbox(cdc=cdc)
     chance = random.Random(name)  # noqa: S311 - repeatable, not secret
     patience = {"timeout": 30} if url.startswith("sqlite") else {}
     with engine_for(url, connect_args=patience) as engine:
@@ -39,9 +40,9 @@ def produce(name: str, url: str, places: Places) -> None:
             try:
                 if chance.random() < 0.2:
                     _note(places.undone, messages)
-                    _undo(engine, messages)
+                    _undo(engine, outbox, messages)
                 else:
-                    _commit(engine, messages)
+                    _commit(engine, outbox, messages)
                     _note(places.acknowledged, messages)
             except GONE:
                 if "sqlite" in url:
@@ -54,14 +55,14 @@ def _message(chance: random.Random) -> Message:
     return Message.new("orders.created", {"total": chance.randrange(100)}, key=key)
 
 
-def _commit(engine: Engine, messages: list[Message]) -> None:
+def _commit(engine: Engine, outbox: Outbox, messages: list[Message]) -> None:
     with engine.begin() as connection:
-        Outbox().add_many(connection, messages)
+        outbox.add_many(connection, messages)
 
 
-def _undo(engine: Engine, messages: list[Message]) -> None:
+def _undo(engine: Engine, outbox: Outbox, messages: list[Message]) -> None:
     with engine.connect() as connection:
-        Outbox().add_many(connection, messages)
+        outbox.add_many(connection, messages)
         connection.rollback()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom import Message, Relay
+from postroom import Message, Outbox, Relay
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
@@ -105,3 +105,49 @@ async def test_L_16_nothing_is_lost_or_overtaken_after_a_failover(primary: Postg
     for n, key in enumerate(KEYS):
         newest = [number for number in broker.of[key] if number >= 2000]
         assert newest == list(range(2000 + n, 2000 + 2 * LOST, len(KEYS)))
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["sent before", "in flight"])
+async def test_R_7_the_stream_goes_on_after_a_failover_without_its_slot(primary: PostgreSQL, *, sent: bool) -> None:
+    """The standby has no slot, and lacks what was committed last: what it has and was not sent gets deliveries."""
+    primary.create_database("shop")
+    broker = Broker()
+    wire = Wire(primary.url("shop"))
+    with closing(wire), closing(Service(primary.url("shop"))) as before:
+        relay = Relay(wire.url, broker, cdc=True, lane_lease_sec=5, broker_timeout_ms=60_000)
+        with closing(Standby(primary)) as standby:
+            async with relay:
+                await wait_for(lambda: streams(before))
+                streamed(before, *messages(0, 50))
+                await wait_for(lambda: broker.count() == 50 and before.status().sent == 50)
+                standby.start()
+                if not sent:
+                    broker.open.clear()
+                streamed(before, *messages(50, 50))
+                await wait_for(lambda: broker.asked == 100)
+                await wait_for(standby.has_caught_up)
+                standby.follow_no_more()
+                await wait_for(lambda: not standby.is_following())
+                streamed(before, *messages(1000, LOST))
+                primary.stop(kill=True)
+                standby.promote()
+                wire.lead_to(standby.url("shop"))
+                with closing(Service(standby.url("shop"))) as after:
+                    for first in range(2000, 2000 + LOST, 5):
+                        streamed(after, *messages(first, 5))
+                    broker.open.set()
+                    await wait_for(lambda: after.status().sent == 100 + LOST)
+                    assert after.rows("SELECT count(*) FROM postroom.outbox_delivery") == [(0,)]
+    for n, key in enumerate(KEYS):
+        got = list(dict.fromkeys(broker.of[key]))
+        assert [number for number in got if number < 100] == list(range(n, 100, len(KEYS)))
+        assert [number for number in got if number >= 2000] == list(range(2000 + n, 2000 + LOST, len(KEYS)))
+
+
+def streams(service: Service) -> bool:
+    return service.rows("SELECT mode FROM postroom.outbox_stream") == [("stream",)]
+
+
+def streamed(service: Service, *added: Message) -> None:
+    with service.engine.begin() as connection:
+        Outbox(cdc=True).add_many(connection, added)

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from postroom.relay import Relay
-from postroom.telemetry.events import Lifecycle
+from postroom.telemetry.events import Lifecycle, StreamChanged
 
 if TYPE_CHECKING:
     from postroom.bench.scratch import Scratch
@@ -21,23 +21,37 @@ async def discard(messages: list[Message]) -> None:
     del messages
 
 
-async def drain(place: Scratch, messages: int, broker: Broker | None = None) -> float:
+async def open_stream(place: Scratch) -> None:
+    """Put the outbox into the stream."""
+    await Relay(place.url, discard, schema=place.schema, brokers={}, cdc=True).run_until_empty()
+
+
+async def drain(place: Scratch, messages: int, broker: Broker | None = None, *, cdc: bool = False) -> float:
     """Send exactly this many messages with a default relay. Returns messages per second.
 
-    Measured from the relay's start, when its connections are open, until the last receipt is written.
+    Measured from the relay's start, when its connections are open, until the last receipt is written. One that reads
+    the write-ahead log has started when it has the lease.
     """
     done = asyncio.Event()
     started = ended = 0.0
 
     def listen(event: Event) -> None:
         nonlocal started, ended
-        if isinstance(event, Lifecycle) and event.what == "started":
+        begins = StreamChanged if cdc else Lifecycle
+        if isinstance(event, begins) and event.what in {"started", "leads"}:
             started = time.perf_counter()
         if relay.report.sent >= messages and not done.is_set():
             ended = time.perf_counter()
             done.set()
 
-    relay = Relay(place.url, broker or discard, schema=place.schema, table_prefix=place.prefix, hook=listen, brokers={})
+    relay = Relay(
+        *(place.url, broker or discard),
+        schema=place.schema,
+        table_prefix=place.prefix,
+        hook=listen,
+        brokers={},
+        cdc=cdc,
+    )
     running = asyncio.create_task(relay.run())
     finished = asyncio.create_task(done.wait())
     await asyncio.wait({running, finished}, return_when=asyncio.FIRST_COMPLETED)

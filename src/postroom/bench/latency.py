@@ -36,8 +36,8 @@ Arrived = dict[int, float]
 """When each message was published, by number."""
 
 
-async def of_relay(place: Scratch) -> Latency:
-    """Measure the whole relay, woken by LISTEN and NOTIFY if available."""
+async def of_relay(place: Scratch, *, cdc: bool = False) -> Latency:
+    """Measure the whole relay, woken by LISTEN and NOTIFY if available, or by the write-ahead log."""
     arrived: Arrived = {}
 
     async def receive(messages: list[Message]) -> None:
@@ -45,8 +45,9 @@ async def of_relay(place: Scratch) -> Latency:
         for message in messages:
             arrived[int(message.payload or b"0")] = now
 
-    async with Relay(place.url, receive, schema=place.schema, table_prefix=place.prefix, notify=True, brokers={}):
-        return await _measured(place, arrived)
+    schema, prefix = place.schema, place.prefix
+    async with Relay(place.url, receive, schema=schema, table_prefix=prefix, notify=not cdc, brokers={}, cdc=cdc):
+        return await _measured(place, arrived, cdc=cdc)
 
 
 async def of_floor(place: Scratch, floor: Floor) -> Latency:
@@ -82,12 +83,21 @@ async def of_floor(place: Scratch, floor: Floor) -> Latency:
         await connection.close()
 
 
-async def _measured(place: Scratch, arrived: Arrived) -> Latency:
+async def _measured(place: Scratch, arrived: Arrived, *, cdc: bool = False) -> Latency:
     program = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "postroom.bench.producer",
-        json.dumps({"url": place.url, "schema": place.schema, "prefix": place.prefix, "rate": RATE, "count": MESSAGES}),
+        json.dumps(
+            {
+                "url": place.url,
+                "schema": place.schema,
+                "prefix": place.prefix,
+                "rate": RATE,
+                "count": MESSAGES,
+                "cdc": cdc,
+            }
+        ),
         stdout=asyncio.subprocess.PIPE,
     )
     out, _ = await program.communicate()

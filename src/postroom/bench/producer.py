@@ -15,7 +15,8 @@ from postroom.store.connections.urls import resolve
 def main() -> None:
     """Run with the settings given as JSON in the only argument."""
     given = json.loads(sys.argv[1])
-    outbox = Outbox(schema=given["schema"], table_prefix=given["prefix"], notify=True, brokers=[])
+    cdc = given["cdc"]
+    outbox = Outbox(schema=given["schema"], table_prefix=given["prefix"], notify=not cdc, brokers=[], cdc=cdc)
     committed: list[float] = []
     with create_engine(resolve(given["url"])).connect() as connection:
         start = time.monotonic()

@@ -46,6 +46,7 @@ class Variant:
     messages: int
     keys: int | None
     drain: Callable[[], Coroutine[object, object, float]]
+    streamed: bool = False
 
 
 class Suite:
@@ -63,12 +64,13 @@ class Suite:
         gc.collect()
         gc.freeze()  # as `postroom relay` does
         with asyncio.Runner() as runner:
-            rates = self._rates(runner, self._variants(floors=postgresql))
+            streams = self._place.can_stream()
+            rates = self._rates(runner, [*self._variants(floors=postgresql), *(self._streamed() if streams else ())])
             if large:
                 rates |= self._large(runner)
             full = rates.get("full floor")
             rows = [Row(name, round(rate), round(rate / full, 3) if full else None) for name, rate in rates.items()]
-            return rows + self._latencies(runner, floor=postgresql)
+            return rows + self._latencies(runner, floor=postgresql, stream=streams)
 
     def _variants(self, *, floors: bool) -> list[Variant]:
         n = self._messages
@@ -86,6 +88,19 @@ class Suite:
             *variants,
         ]
 
+    def _streamed(self) -> list[Variant]:
+        """The same from the write-ahead log."""
+
+        async def drain(messages: int) -> float:
+            return await drains.drain(self._place, messages, cdc=True)
+
+        n, few = self._messages, self._messages // SLOW
+        return [
+            Variant("cdc", n, None, lambda: drain(n), streamed=True),
+            Variant("cdc-ordered, 10,000 keys", n, MANY_KEYS, lambda: drain(n), streamed=True),
+            Variant("cdc-ordered, one hot key", few, 1, lambda: drain(few), streamed=True),
+        ]
+
     def _rates(self, runner: asyncio.Runner, variants: list[Variant]) -> dict[str, float]:
         """Run every variant once per round, so that all meet the same conditions; returns the medians."""
         rates: dict[str, list[float]] = {variant.name: [] for variant in variants}
@@ -96,7 +111,10 @@ class Suite:
         return {name: median(measured) for name, measured in rates.items()}
 
     def _measure(self, runner: asyncio.Runner, variant: Variant) -> float:
-        self._place.fill(variant.messages, variant.keys)
+        if variant.streamed:
+            self._place.fill(0)
+            runner.run(drains.open_stream(self._place))
+        self._place.fill(variant.messages, variant.keys, streamed=variant.streamed)
         gc.collect()
         rate = runner.run(variant.drain())
         left, receipts = self._place.counts()
@@ -136,7 +154,7 @@ class Suite:
         finally:
             engine.dispose()
 
-    def _latencies(self, runner: asyncio.Runner, *, floor: bool) -> list[Row]:
+    def _latencies(self, runner: asyncio.Runner, *, floor: bool, stream: bool) -> list[Row]:
         rows = []
         base: float | None = None
         if floor:
@@ -147,7 +165,13 @@ class Suite:
             rows.append(_waited("latency, floor", found, base))
         self._report("latency of the relay")
         self._place.fill(0)
-        return [*rows, _waited("latency, relay", runner.run(latency.of_relay(self._place)), base)]
+        rows.append(_waited("latency, relay", runner.run(latency.of_relay(self._place)), base))
+        if stream:
+            self._report("latency from the write-ahead log")
+            self._place.fill(0)
+            runner.run(drains.open_stream(self._place))
+            rows.append(_waited("latency, cdc", runner.run(latency.of_relay(self._place, cdc=True)), base))
+        return rows
 
 
 def _waited(name: str, found: latency.Latency, base: float | None) -> Row:

@@ -33,7 +33,9 @@ def schema(
     ] = None,
     purposes: Annotated[
         list[Purpose] | None,
-        typer.Option("--for", help="With --grants: what the role is for; repeat it for several. Default: everything."),
+        typer.Option(
+            "--for", help="With --grants: what the role is for; repeat it for several. Default: everything but cdc."
+        ),
     ] = None,
     sql: Annotated[bool, typer.Option("--sql", show_default=False, help="Print SQL, as it does anyway.")] = True,  # noqa: ARG001 - as it says
     database: Database = None,
@@ -43,7 +45,7 @@ def schema(
 ) -> None:
     """Print the SQL for the tables, or what to grant a role. For you to run; it connects to no database."""
     from postroom.store.schema.ddl import create_statements
-    from postroom.store.schema.grants import grant_statements
+    from postroom.store.schema.grants import EVERYTHING, grant_statements
     from postroom.store.sql.names import Names
 
     if purposes and grants is None:
@@ -54,7 +56,7 @@ def schema(
     if grants is None:
         statements = create_statements(name, names)
     else:
-        statements = grant_statements(names, grants, purposes or Purpose)
+        statements = grant_statements(names, grants, purposes or EVERYTHING)
     if as_json:
         print_json(statements)
     else:

@@ -266,6 +266,19 @@ class Attempt:
         self.queue.hook(Published(self.queue.destination.name, messages, seconds, reasons))
 
 
+class Attempts:
+    """Attempts batches one after another."""
+
+    def __init__(self, attempt: Attempt, batches: Batches) -> None:
+        self._attempt = attempt
+        self._batches = batches
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await self._attempt.run(await self._batches.get())
+
+
 def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:
     """Why messages of a batch were not delivered, by their index."""
     reasons: dict[int, str] = {}

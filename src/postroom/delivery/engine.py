@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from postroom.delivery.queue import EngineOptions, Queue
     from postroom.delivery.queue_worker import Part
+    from postroom.delivery.stream.stream import Stream
     from postroom.rules.flow import FlowCounts
     from postroom.rules.routing import Routing
     from postroom.store.connections.reconnecting import Database
@@ -37,7 +38,8 @@ class Engine:
     ``connections`` are shared by all queues; by default they are a full set (`ConnectionSet.full`). With ``routing``,
     messages of the default queue are moved into the queues of their topics first; ``notify`` wakes whoever serves
     these. ``listen`` is a database URL on which to listen for commits, where the database can tell. ``flow`` is what
-    hooks count in the queues: it is written to the database now and then. ``others`` work as long as the engine does;
+    hooks count in the queues: it is written to the database now and then. ``stream`` is read for all queues, besides.
+    ``others`` work as long as the engine does;
     ``lifecycle`` is called with ``started`` and ``stopped``. Closing ``database``, and the destinations, is left to the
     caller.
     """
@@ -54,6 +56,7 @@ class Engine:
         listen: str | None = None,
         flow: FlowCounts | None = None,
         others: Sequence[Part] = (),
+        stream: Stream | None = None,
         lifecycle: Callable[[str], None] | None = None,
     ) -> None:
         self._lifecycle = lifecycle or (lambda _what: None)
@@ -75,6 +78,9 @@ class Engine:
             )
             for queue in queues
         }
+        self._stream = stream
+        if stream is not None:
+            stream.serve(self._workers)
         self._heartbeat = Heartbeat([one.lease_keeper for one in self._workers.values()], options.heartbeat)
         self._router: QueueRouter | None = None
         if routing is not None or DEFAULT_QUEUE in self._workers:
@@ -129,6 +135,8 @@ class Engine:
     def stop(self) -> None:
         """Claim no more."""
         self._stopping.set()
+        if self._stream is not None:
+            self._stream.stop()
         if self._router is not None:
             self._router.stop()
         for worker in self._workers.values():
@@ -144,13 +152,23 @@ class Engine:
         return [*routing, *(poller.run() for worker in self._workers.values() for poller in worker.pollers)]
 
     async def _once(self) -> None:
+        await self._read_stream()
         if self._router is not None:
             await self._router.route_all()
         async with asyncio.TaskGroup() as group:
             for worker in self._workers.values():
                 group.create_task(worker.collect_once())
 
+    async def _read_stream(self) -> None:
+        """Wait until all that is committed now was read from the stream, by whichever relay."""
+        if self._stream is None:
+            return
+        place = await self._stream.end_of_wal()
+        while not self._stopping.is_set() and not await self._stream.reached(place):
+            await wait_for(self._stopping, min(self._options.poll_interval, 0.1))
+
     async def _stop_when_empty(self) -> None:
+        await self._read_stream()
         while not self._stopping.is_set() and await self._anything_left():
             await wait_for(self._stopping, min(self._options.poll_interval, 0.1))
         self.stop()
@@ -195,15 +213,26 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 parts = [*(part for worker in workers for part in worker.parts), self._heartbeat, *self._others]
                 tasks = [group.create_task(part.run()) for part in parts]
+                reading = None if self._stream is None else group.create_task(self._stream.run())
                 try:
                     yield
                 finally:
+                    if self._stream is not None and reading is not None:
+                        self._stream.stop()
+                        await self._until_left(reading)
                     await self._finish()
                     for task in tasks:
                         task.cancel()
         finally:
             await asyncio.gather(*(worker.leave() for worker in workers), self._stop_routing())
             self._lifecycle("stopped")
+
+    async def _until_left(self, reading: asyncio.Task[None]) -> None:
+        """Wait until nothing of the stream is in flight. While the database is away, the lease ends by itself."""
+        patience = max(worker.patience for worker in self._workers.values())
+        _, pending = await asyncio.wait([reading], timeout=patience + LEAVING)
+        for task in pending:
+            task.cancel()
 
     async def _begin(self) -> None:
         if self._router is not None:

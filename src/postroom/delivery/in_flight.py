@@ -121,6 +121,10 @@ class InFlight:
         for token in self._deadlines.keys() - {one.token for one in self.rows}:
             del self._deadlines[token]
 
+    def claims(self) -> list[Claimed]:
+        """All claims, in the order in which they were taken."""
+        return list(self._claims.values())
+
     @property
     def rows(self) -> list[Claimed]:
         """Claims of messages without a key."""

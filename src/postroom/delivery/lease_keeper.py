@@ -56,7 +56,8 @@ class LeaseKeeper:
             )
         )
         if self.queue.keyed:
-            await self._share_lanes(alive)
+            resting = await self.connection.attempt(self.store.lanes.rest())
+            await self._share_lanes(0 if resting else fair_share(alive))
         self.in_flight.forget_deadlines()
         return alive
 
@@ -110,10 +111,9 @@ class LeaseKeeper:
         lost = [one for one in lost if not self.in_flight.is_at_destination(one)]
         self.pending.lose(lost, len(renewal.lost_lanes))
 
-    async def _share_lanes(self, alive: int) -> None:
-        """Hold a fair share of the lanes: release what is too much, take what is free."""
+    async def _share_lanes(self, share: int) -> None:
+        """Hold a share of the lanes: release what is too much, take what is free."""
         await self._release_unresolved()
-        share = fair_share(alive)
         staying = {one.lane.number: one for one in self.in_flight.lanes if not one.leaving}
         busy = self.in_flight.busy_lanes()
         for number in lanes_to_release(staying, busy, share):

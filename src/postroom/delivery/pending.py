@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from postroom.delivery.in_flight import InFlight
-    from postroom.store.outbox.leases import Claimed, Settlement
+    from postroom.store.outbox.leases import Claimed, Lease, Settlement
     from postroom.telemetry.events import Hook
 
 
@@ -58,6 +58,10 @@ class PendingSettlements:
         """Have conflicts audited."""
         self._conflicts.extend(claimed)
         self.waiting.set()
+
+    def leases(self) -> set[Lease]:
+        """Of all claims about which something is pending."""
+        return {one.claimed.lease for one in self._pending}
 
     def take_pending(self) -> list[Settlement]:
         """Take what is to be written now."""

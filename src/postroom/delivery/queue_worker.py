@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from postroom.delivery.admission import Admission
-from postroom.delivery.attempt import GRACE, Attempt
+from postroom.delivery.attempt import GRACE, Attempt, Attempts
 from postroom.delivery.circuit import Circuit
 from postroom.delivery.continuity import Continuity
 from postroom.delivery.destination import LongRunning
@@ -70,25 +70,26 @@ class QueueWorker:
         self._long_running = queue.destination if isinstance(queue.destination, LongRunning) else None
         if self._long_running is not None and queue.keyed:
             raise ValueError(f"{queue.name}: a destination that has deliveries in hand cannot keep keys in order")
-        self._store = store
+        self.store = store
+        self.moved_to = moved_to
         self._connections = connections
         self._stopping = stopping
         self.signals = Signals()
         self.in_flight = InFlight(HeldLanes(), queue.most_messages, queue.most_bytes)
         self.pending = PendingSettlements(self.in_flight, queue.hook, queue.name)
         self._failed_keys = FailedKeys()
-        self._health = _health(queue, options)
-        self._continuity = Continuity(store, self.in_flight, self.pending)
-        self.settler = self._settler(options, moved_to)
+        self.health = _health(queue, options)
+        self.continuity = Continuity(store, self.in_flight, self.pending)
+        self.settler = self._settler(options)
         self.lease_keeper = self._lease_keeper(options, workers)
         self.attempt = self._attempt()
         self._freeing = Freeing(
-            connections.claims[1], HeldTargets(store.names, queue.name), self._health.targets, self.signals
+            connections.claims[1], HeldTargets(store.names, queue.name), self.health.targets, self.signals
         )
         self.unordered: Batches = asyncio.Queue()
         self.ordered: list[Batches] = [asyncio.Queue() for _ in range(queue.concurrency)] if queue.keyed else []
         """One for each share of the lanes; batches of one are attempted one after another."""
-        self._admission = Admission(self.in_flight, self._health.circuit, queue.batch, stopping)
+        self._admission = Admission(self.in_flight, self.health.circuit, queue.batch, stopping)
         handover = self._handover()
         # A destination that has deliveries in hand is the bottleneck. And while one claims, nothing is claimed beside a
         # suspect: what is would count one more claim when the suspect kills this process.
@@ -98,29 +99,29 @@ class QueueWorker:
         sources: list[WorkSource] = [*self._row_claimers, *self._lane_readers]
         self.pollers = [self._poller(source, options) for source in sources]
 
-    def _settler(self, options: EngineOptions, moved_to: Callable[[str], None]) -> Settler:
+    def _settler(self, options: EngineOptions) -> Settler:
         return Settler(
             queue=self.queue,
             worker=options.worker,
-            store=self._store,
+            store=self.store,
             connection=self._connections.settlements,
             pending=self.pending,
             in_flight=self.in_flight,
             failed_keys=self._failed_keys,
-            continuity=self._continuity,
+            continuity=self.continuity,
             signals=self.signals,
-            moved_to=moved_to,
+            moved_to=self.moved_to,
         )
 
     def _lease_keeper(self, options: EngineOptions, workers: Workers) -> LeaseKeeper:
         return LeaseKeeper(
             queue=self.queue,
             options=options,
-            store=self._store,
+            store=self.store,
             workers=workers,
             connection=self._connections.heartbeats,
             in_flight=self.in_flight,
-            health=self._health,
+            health=self.health,
             pending=self.pending,
             signals=self.signals,
         )
@@ -128,12 +129,12 @@ class QueueWorker:
     def _attempt(self) -> Attempt:
         return Attempt(
             queue=self.queue,
-            store=self._store,
+            store=self.store,
             connection=self._connections.settlements,
             in_flight=self.in_flight,
             failed_keys=self._failed_keys,
-            health=self._health,
-            verdicts=Verdicts(self.queue, self._health),
+            health=self.health,
+            verdicts=Verdicts(self.queue, self.health),
             pending=self.pending,
             stopping=self._stopping,
         )
@@ -141,7 +142,7 @@ class QueueWorker:
     def _handover(self) -> Handover:
         return Handover(
             queue=self.queue,
-            store=self._store,
+            store=self.store,
             in_flight=self.in_flight,
             admission=self._admission,
             signals=self.signals,
@@ -153,9 +154,9 @@ class QueueWorker:
         return RowClaimer(
             queue=self.queue,
             options=options,
-            store=self._store,
+            store=self.store,
             connection=self._connections.claims[helps],
-            circuit=self._health.circuit,
+            circuit=self.health.circuit,
             signals=self.signals,
             handover=handover,
             batches=self.unordered,
@@ -166,12 +167,12 @@ class QueueWorker:
         return LaneReader(
             queue=self.queue,
             options=options,
-            store=self._store,
+            store=self.store,
             connection=self._connections.reads[number],
-            continuity=self._continuity,
+            continuity=self.continuity,
             in_flight=self.in_flight,
             failed_keys=self._failed_keys,
-            circuit=self._health.circuit,
+            circuit=self.health.circuit,
             pending=self.pending,
             handover=handover,
             batches=self.ordered,
@@ -182,8 +183,8 @@ class QueueWorker:
         return Poller(
             source=source,
             admission=self._admission,
-            circuit=self._health.circuit,
-            targets=self._health.targets,
+            circuit=self.health.circuit,
+            targets=self.health.targets,
             signals=self.signals,
             poll_interval=options.poll_interval,
             stopping=self._stopping,
@@ -192,8 +193,8 @@ class QueueWorker:
     @property
     def parts(self) -> Sequence[Part]:
         """What must be at work before anything is collected."""
-        unordered = [_Attempts(self.attempt, self.unordered) for _ in range(self.queue.concurrency)]
-        ordered = [_Attempts(self.attempt, batches) for batches in self.ordered]
+        unordered = [Attempts(self.attempt, self.unordered) for _ in range(self.queue.concurrency)]
+        ordered = [Attempts(self.attempt, batches) for batches in self.ordered]
         return [*unordered, *ordered, self.settler, self._freeing]
 
     @property
@@ -218,14 +219,14 @@ class QueueWorker:
                 found += await poller.collect_all()
             await self.in_flight.wait_until_empty()
             found += await self._freeing.free()
-            if not found or self._health.circuit.down is not None:
+            if not found or self.health.circuit.down is not None:
                 return
 
     async def anything_to_send(self) -> bool:
         """Whether anything is left that could be sent. Waits first until nothing is in flight."""
         await self.in_flight.wait_until_empty()
         takes = self.in_flight.takes
-        if await self._connections.heartbeats.run(self._store.anything_to_send):
+        if await self._connections.heartbeats.run(self.store.anything_to_send):
             return True
         # What was claimed meanwhile is no longer free in the database, and may not have come here yet.
         return takes != self.in_flight.takes or any(claimer.unresolved for claimer in self._row_claimers)
@@ -261,18 +262,6 @@ class QueueWorker:
         with suppress(TimeoutError, PostroomError):
             async with asyncio.timeout(LEAVING):
                 await self.lease_keeper.release(unresolved)
-
-
-class _Attempts:
-    """Attempts batches one after another."""
-
-    def __init__(self, attempt: Attempt, batches: Batches) -> None:
-        self._attempt = attempt
-        self._batches = batches
-
-    async def run(self) -> None:
-        while True:
-            await self._attempt.run(await self._batches.get())
 
 
 def _health(queue: Queue, options: EngineOptions) -> Health:

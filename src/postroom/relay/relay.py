@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from postroom.brokers.port import Broker
     from postroom.delivery.queue import OnDead, Policy
     from postroom.delivery.queue_worker import Part
+    from postroom.delivery.stream.stream import Stream
     from postroom.relay.transactions import Scanner
     from postroom.rules.failures import Classifier
     from postroom.saga.saga import Saga
@@ -155,8 +156,13 @@ class Relay(Runnable[Engine]):
         async with AsyncExitStack() as stack:
             purposes = [Purpose.SAGAS if self._sagas else Purpose.RELAY]
             purposes += [Purpose.TRANSACTIONS] if self._transactions else []
+            purposes += [Purpose.CDC] if self._settings.cdc else []
             store = await open_checked_store(self._settings, *purposes)
             stack.push_async_callback(store.close)
+            if self._settings.cdc:
+                from postroom.relay.streaming import prepare_stream
+
+                await prepare_stream(store)
             database = Database(store, hook)
             routing = Routing(self._brokers) if self._brokers else None
             queues = self._queues(routing, hook, stack)
@@ -179,21 +185,39 @@ class Relay(Runnable[Engine]):
         self, database: Database, queues: list[Queue], routing: Routing | None, others: list[Part], hook: Hook
     ) -> Engine:
         settings = self._settings
+        options = EngineOptions(
+            worker=self.worker,
+            lease=settings.lock_lease_sec,
+            lane_lease=settings.lane_lease_sec,
+            poll_interval=settings.poll_interval_sec,
+        )
         return Engine(
             database,
             queues,
-            EngineOptions(
-                worker=self.worker,
-                lease=settings.lock_lease_sec,
-                lane_lease=settings.lane_lease_sec,
-                poll_interval=settings.poll_interval_sec,
-            ),
+            options,
             routing=routing,
             notify=settings.notify and database.store.names.dialect == "postgresql",
             listen=settings.database if settings.notify else None,
             flow=self._flow,
             others=others,
+            stream=self._stream(database, options, routing, hook),
             lifecycle=lambda what: hook(Lifecycle(self.worker, what)),
+        )
+
+    def _stream(self, database: Database, options: EngineOptions, routing: Routing | None, hook: Hook) -> Stream | None:
+        settings = self._settings
+        if not settings.cdc or settings.database is None:
+            return None
+        from postroom.delivery.stream.stream import Stream  # which a relay on the table need not load
+
+        return Stream(
+            database,
+            settings.database,
+            Order(settings.order),
+            options,
+            queue_of=routing.queue_of if routing else None,
+            most_wal=settings.cdc_max_wal_bytes,
+            hook=hook,
         )
 
     def _queues(self, routing: Routing | None, hook: Hook, stack: AsyncExitStack) -> list[Queue]:

@@ -152,6 +152,29 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamRead:
+    """The relay that reads the stream says how far it is, at each of its heartbeats."""
+
+    worker: str
+    held_bytes: int
+    """Write-ahead log that the server keeps for the slot."""
+    behind: float
+    """Seconds since what is being sent now was committed; 0 if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChanged:
+    """Something happened to the stream.
+
+    `what` is one of ``leads``, ``left``, ``lost``, ``created``, ``dropped``, ``swept``, ``closes``, ``gave up``.
+    """
+
+    worker: str
+    what: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Backlog:
     """The messages that wait in one queue. Counts stop at a limit, see `postroom.store.admin.backlog`."""
 
@@ -284,6 +307,8 @@ Event = (
     | Reachability
     | SagaEvent
     | Settled
+    | StreamChanged
+    | StreamRead
     | TargetChanged
     | TransactionEvent
 )

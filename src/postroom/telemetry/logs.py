@@ -34,6 +34,8 @@ from postroom.telemetry.events import (
     Raised,
     Reachability,
     Settled,
+    StreamChanged,
+    StreamRead,
     TargetChanged,
     adapter,
     all_of,
@@ -204,7 +206,11 @@ def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR
             yield "debug", f"batch_{event.name}", {"messages": event.messages, "took_ms": took}
         case TargetChanged():
             yield _target(event, tracebacks)
-        case Added() | Beat() | Counted() | Keyed() | Postponed() | Published():
+        case StreamChanged():
+            level = "warning" if event.what in {"lost", "dropped", "gave up"} else "info"
+            detail = {"detail": _one_line(event.detail)} if event.detail else {}
+            yield level, f"stream_{event.what.replace(' ', '_')}", {**detail, "worker": event.worker}
+        case Added() | Beat() | Counted() | Keyed() | Postponed() | Published() | StreamRead():
             pass  # for metrics and traces only
         case _:
             assert_never(event)

@@ -50,6 +50,11 @@ class Lanes:
             found = yield from self._take(lease)
         return [Lane(number, token, interrupted=previous != 0) for number, previous in sorted(map(tuple, found))]
 
+    def rest(self) -> Steps[bool]:
+        """Whether nobody may hold lanes now: messages that leave the stream must get into them first."""
+        yield from ()
+        return False
+
     def read(
         self,
         lanes: Sequence[Lane],

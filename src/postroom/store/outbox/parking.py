@@ -79,9 +79,13 @@ class Parking(Operations):
             kept = msgspec.structs.replace(message, id=uuid7(), idempotency_key=None)
             yield from self._writer.add([kept])
         if failed is not None:
-            yield self._failure(kept, failed)
-            yield self._attempt(kept, failed)
+            yield from self.fail(kept, failed)
         return Parked(kept.id, is_new=True)
+
+    def fail(self, message: Message, failed: Failed) -> Steps[None]:
+        """Record that the first attempt of a message that was just added has failed, in the caller's transaction."""
+        yield self._failure(message, failed)
+        yield self._attempt(message, failed)
 
     def is_parked(self, message_id: UUID) -> Steps[bool]:
         """Whether the message with this id was parked here. Others may have added one with the same contents."""

@@ -63,13 +63,16 @@ class Writer:
         *,
         notify: bool = False,
         queue_of: Callable[[str], str] | None = None,
+        stream: bool = False,
     ) -> None:
         """`notify`: wake listening relays at the commit, where the database can.
 
+        `stream`: while the outbox is in that mode, leave deliveries out, where the database can.
         All messages go into the `queue`, or each into that of its topic, where `queue_of` says which.
         """
         self.names = names
         self.notify = notify
+        self.stream = stream and names.dialect == "postgresql"
         self._queue_of = queue_of
         self.dialect: Dialect = DIALECTS[names.dialect]()
         self.tables = names.mapping()
@@ -87,7 +90,8 @@ class Writer:
         repeats = _repeats_of(messages)
         fresh = [message for message in messages if message.id not in repeats]
         inserted: set[UUID] = set()
-        if self.savepoints and len(fresh) > 1:
+        is_undoable = self._by_savepoint and (len(fresh) > 1 or any(message.ledger for message in fresh))
+        if is_undoable:
             yield Query("SAVEPOINT postroom_add")
         for chunk in self._chunks(fresh):
             inserted |= yield from self._insert(chunk)
@@ -95,11 +99,11 @@ class Writer:
         try:
             existing = yield from self.existing(refused)
         except (IdempotencyConflict, DuplicateMessage) as error:
-            if inserted and self.savepoints:
-                yield Query("ROLLBACK TO SAVEPOINT postroom_add")
-            elif inserted:
+            if inserted:
                 yield from self.undo([message for message in fresh if message.id in inserted], error)
             raise
+        if is_undoable and not any(message.ledger for message in fresh):
+            yield Query("RELEASE SAVEPOINT postroom_add")
         recorded = {message.id: existing.get(message.id, message) for message in fresh}
         return [
             msgspec.structs.replace(recorded[repeats[message.id]], duplicate=True)
@@ -149,13 +153,21 @@ class Writer:
         return (yield from self._select(columns, "idempotency_key", keys, self.current))
 
     def undo(self, messages: Sequence[Message], conflict: Exception) -> Steps[None]:
-        """Delete what was just inserted. A user without the right to delete gets the conflict, and has to roll back."""
+        """Undo what was just inserted. A user without the right to delete gets the conflict, and has to roll back."""
+        if self._by_savepoint:
+            yield Query("ROLLBACK TO SAVEPOINT postroom_add")
+            return
         try:
             yield from self.take_back(messages)
         except Exception as error:
             if not is_denied(error):
                 raise
             raise conflict from error
+
+    @property
+    def _by_savepoint(self) -> bool:
+        """Whether a refused batch is undone by a savepoint. The stream shows what was inserted and then deleted."""
+        return self.savepoints or self.stream
 
     def take_back(self, messages: Sequence[Message]) -> Steps[None]:
         """Delete what `add` has just inserted, so that a refused batch leaves nothing in the transaction."""

@@ -12,11 +12,12 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from postroom.rules.naming import RESERVED, RESERVED_HEADERS
 from postroom.rules.ordering import LANES, NO_LANE, Order
+from postroom.rules.stream.modes import STREAM, STREAMING
 from postroom.store.admin.status import SENDING_LANE, STATUS
 from postroom.store.schema.guards import triggers
 from postroom.store.schema.tables import COMPATIBLE_FROM, STORAGE, VERSION, metadata
 from postroom.store.sql.behind import is_behind
-from postroom.store.sql.dialect import DIALECTS, EARLIEST, LATEST
+from postroom.store.sql.dialect import DIALECTS, EARLIEST, LATEST, listed
 from postroom.store.sql.names import Names, dialect_of
 from postroom.store.sql.operations import DEFAULT_QUEUE
 
@@ -58,7 +59,9 @@ def completing_statements(names: Names) -> list[str]:
 
     Safe to run again at any time. A project whose Alembic makes the tables can run these with ``op.execute``.
     """
-    postgresql_only = [_storage(names), *add_function(names)] if names.dialect == "postgresql" else []
+    postgresql_only = (
+        [_storage(names), *add_function(names), first_stream(names)] if names.dialect == "postgresql" else []
+    )
     versions = version_rows(names, *range(COMPATIBLE_FROM, VERSION + 1))
     return [*postgresql_only, *triggers(names), *status_view(names), first_lanes(names), versions]
 
@@ -71,6 +74,11 @@ def version_rows(names: Names, *versions: int) -> str:
 def first_lanes(names: Names) -> str:
     """The statement that creates the default queue's lanes."""
     return _insert_missing(names, "outbox_lane", "queue, lane", [f"('{DEFAULT_QUEUE}', {n})" for n in range(LANES)])
+
+
+def first_stream(names: Names) -> str:
+    """The statement that creates the row of the stream, which is not in use."""
+    return _insert_missing(names, "outbox_stream", "name", [f"('{STREAM}')"])
 
 
 def _insert_missing(names: Names, table: str, columns: str, rows: list[str]) -> str:
@@ -123,6 +131,8 @@ def add_function(names: Names) -> list[str]:
         reserved=RESERVED,
         control=CONTROL,
         reserved_headers=RESERVED_HEADERS,
+        streaming=listed(f"'{mode}'" for mode in STREAMING),
+        stream_name=STREAM,
         earliest=EARLIEST,
         latest=LATEST,
     )
@@ -183,6 +193,10 @@ DECLARE
     framed bytea := '';
     part bytea;
     fingerprint text;
+    in_stream boolean := NOT later AND EXISTS (
+        SELECT 1 FROM {stream} s WHERE s.name = '{stream_name}' AND s.mode IN ({streaming})
+    );
+    added bigint;
     wrong record;
     holder record;
 BEGIN
@@ -246,18 +260,20 @@ BEGIN
     LOOP
         WITH message AS (
             INSERT INTO {outbox} (id, topic, type, aggregate_type, aggregate_id, ordering_key, payload,
-                content_type, headers, idempotency_key, digest, expires_at)
+                content_type, headers, idempotency_key, digest, expires_at, streamed)
             VALUES (new_id, topic, type, aggregate_type, aggregate_id, key, body,
-                body_type, headers, given_key, fingerprint, expires_at)
+                body_type, headers, given_key, fingerprint, expires_at, in_stream)
             ON CONFLICT DO NOTHING
             RETURNING position
+        ), delivery AS (
+            INSERT INTO {delivery} (state, lane, position, key_hash, size, due)
+            SELECT CASE WHEN later THEN 1 ELSE 0 END, coalesce(hashed_key & {lane_mask}, {no_lane}), m.position,
+                hashed_key, coalesce(length(body), 0),
+                CASE WHEN later THEN deliver_at ELSE '-infinity' END
+            FROM message m WHERE NOT in_stream
         )
-        INSERT INTO {delivery} (state, lane, position, key_hash, size, due)
-        SELECT CASE WHEN later THEN 1 ELSE 0 END, coalesce(hashed_key & {lane_mask}, {no_lane}), m.position, hashed_key,
-            coalesce(length(body), 0),
-            CASE WHEN later THEN deliver_at ELSE '-infinity' END
-        FROM message m;
-        IF FOUND THEN
+        SELECT count(*) INTO added FROM message;
+        IF added > 0 THEN
             RETURN new_id;
         END IF;
         SELECT m.id, m.digest INTO holder FROM {outbox} m WHERE m.idempotency_key = given_key;

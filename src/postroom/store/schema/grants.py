@@ -41,6 +41,8 @@ _ADD = [
     Right("outbox", "INSERT", MESSAGE_COLUMNS),
     Right("outbox_delivery", "INSERT", _DELIVERY),
 ]
+_STREAMED = ("streamed",)
+_ADD_TO_STREAM = [Right("outbox", "INSERT", _STREAMED), Right("outbox_stream", "SELECT", ("name", "mode"))]
 _START_SAGA = [Right("saga", "INSERT", ("position", "name", "id", "deadline"))]
 _ADD_IN_SQL = [
     Right("outbox", "SELECT", ("position", "ordering_key")),
@@ -53,6 +55,7 @@ _RELAY = [
     *_on("outbox_delivery", "SELECT", "UPDATE", "DELETE"),
     *_on("outbox_receipt", "SELECT", "INSERT", "UPDATE"),
     *_on("outbox_lane", "SELECT", "INSERT", "UPDATE"),
+    *_on("outbox_stream", "SELECT"),
     *_on("relay_worker", "SELECT", "INSERT", "UPDATE", "DELETE"),
     *_on("idempotency", "SELECT", "INSERT", "UPDATE"),
     *_on("audit", "INSERT"),
@@ -76,14 +79,15 @@ _TRANSACTIONS = [
 _TABLES = (
     *("schema_version", "outbox", "outbox_delivery", "outbox_receipt", "outbox_lane", "inbox", "idempotency", "audit"),
     *("relay_worker", "outbox_status", "saga", "saga_step", "saga_event"),
-    *("twophase", "twophase_scope", "flow", "outbox_attempt"),
+    *("twophase", "twophase_scope", "flow", "outbox_attempt", "outbox_stream"),
 )
 _LOOK = [right for table in _TABLES for right in _on(table, "SELECT")]
 
 RIGHTS: Mapping[Purpose, Sequence[Right]] = {
-    Purpose.PRODUCER: [*_ADD, *_START_SAGA],
+    Purpose.PRODUCER: [*_ADD, *_START_SAGA, *_ADD_TO_STREAM],
     Purpose.SQL_PRODUCER: _ADD_IN_SQL,
     Purpose.RELAY: _RELAY,
+    Purpose.CDC: [*_on("outbox_delivery", "INSERT"), *_on("outbox_stream", "UPDATE")],
     Purpose.CONSUMER: [
         *_RELAY,
         *_on("inbox", "SELECT", "INSERT"),
@@ -100,6 +104,7 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
         *_on("outbox_delivery", "INSERT", "UPDATE", "DELETE"),
         *_on("outbox_receipt", "INSERT", "UPDATE", "DELETE"),
         *_on("outbox_lane", "UPDATE"),
+        *_on("outbox_stream", "UPDATE"),
         *_on("inbox", "UPDATE", "DELETE"),
         *_on("idempotency", "INSERT", "UPDATE", "DELETE"),
         *_on("audit", "INSERT", "DELETE"),
@@ -113,7 +118,19 @@ RIGHTS: Mapping[Purpose, Sequence[Right]] = {
 }
 
 
-def grant_statements(names: Names, role: str, purposes: Iterable[Purpose] = tuple(Purpose)) -> list[str]:
+EVERYTHING = tuple(purpose for purpose in Purpose if purpose is not Purpose.CDC)
+"""What a role gets without a purpose: all but reading the write-ahead log, which holds what every table does."""
+
+
+def rights_for(names: Names, purpose: Purpose) -> list[Right]:
+    """What a purpose needs on this database. Only PostgreSQL has a stream."""
+    rights = RIGHTS[purpose]
+    if names.dialect == "postgresql":
+        return list(rights)
+    return [right for right in rights if right.table != "outbox_stream" and right.columns != _STREAMED]
+
+
+def grant_statements(names: Names, role: str, purposes: Iterable[Purpose] = EVERYTHING) -> list[str]:
     """The statements that grant a role what these purposes need, and no more. Raises `InvalidSetting`."""
     if names.dialect == "sqlite":
         raise InvalidSetting("SQLite has no roles: anyone who can open the file can do everything")
@@ -124,9 +141,11 @@ def grant_statements(names: Names, role: str, purposes: Iterable[Purpose] = tupl
         statements += [f"GRANT USAGE ON SCHEMA {names.quoted(names.schema or 'public')} TO {to}"]
         if {Purpose.SQL_PRODUCER, Purpose.PRODUCER} & set(wanted):
             statements += [f"GRANT EXECUTE ON FUNCTION {names.table('add')} TO {to}"]
+        if Purpose.CDC in wanted:
+            statements += [f"ALTER ROLE {to} REPLICATION"]
         wanted = [purpose for purpose in wanted if purpose is not Purpose.SQL_PRODUCER]
     tables: dict[str, list[Right]] = {}
-    for right in _merged(right for purpose in wanted for right in RIGHTS[purpose]):
+    for right in _merged(right for purpose in wanted for right in rights_for(names, purpose)):
         tables.setdefault(right.table, []).append(right)
     for table, rights in tables.items():
         statements.append(f"GRANT {', '.join(map(_spelled, rights))} ON {names.table(table)} TO {to}")
@@ -147,13 +166,14 @@ def missing_rights(connection: Connection, names: Names, purpose: Purpose) -> li
     """The privileges that the connection's user lacks for a purpose, in words."""
     if names.dialect == "sqlite":
         return []
+    rights = rights_for(names, purpose)
     if names.dialect == "postgresql":
         schema = names.schema or "public"
         if not connection.scalar(text("SELECT has_schema_privilege(:schema, 'USAGE')"), {"schema": schema}):
             return [f"USAGE on schema {schema}"]
-        asked = " UNION ALL ".join(f"SELECT {n}, {_has(names, one)}" for n, one in enumerate(RIGHTS[purpose]))
-        return [str(RIGHTS[purpose][n]) for n, has in connection.execute(text(asked)) if not has]
-    return [str(right) for right in RIGHTS[purpose] if not _may(connection, names, right)]
+        asked = " UNION ALL ".join(f"SELECT {n}, {_has(names, one)}" for n, one in enumerate(rights))
+        return [str(rights[n]) for n, has in connection.execute(text(asked)) if not has]
+    return [str(right) for right in rights if not _may(connection, names, right)]
 
 
 def _has(names: Names, right: Right) -> str:

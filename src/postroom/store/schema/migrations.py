@@ -19,7 +19,7 @@ from postroom.rules.ordering import LANES
 from postroom.rules.schema_version import BEGUN, Fit, fit
 from postroom.store.schema.ddl import completing_statements, indexes_of, schema_statements, version_rows
 from postroom.store.schema.tables import COMPATIBLE_FROM, VERSION, metadata
-from postroom.store.schema.upgrades import add_sagas, add_twophase, add_watching, guard_tables
+from postroom.store.schema.upgrades import add_sagas, add_stream, add_twophase, add_watching, guard_tables
 from postroom.store.sql.db_errors import is_denied
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LATEST = VERSION
 """The version that this Postroom works with."""
 
-UPGRADES: list[Upgrade] = [guard_tables, add_sagas, add_twophase, add_watching]
+UPGRADES: list[Upgrade] = [guard_tables, add_sagas, add_twophase, add_watching, add_stream]
 """``UPGRADES[n - 1]`` turns version n into n + 1. A step must be safe to run again after it was interrupted, because
 MySQL commits at every DDL statement. The view and the function are replaced afterwards; no step need do that."""
 

@@ -11,6 +11,8 @@ class Purpose(StrEnum):
     SQL_PRODUCER = "sql-producer"
     """PostgreSQL's function `add` alone; on MariaDB, the statements for programs in plain SQL."""
     RELAY = "relay"
+    CDC = "cdc"
+    """`relay --cdc`, which is a relay too: to read PostgreSQL's write-ahead log."""
     CONSUMER = "consumer"
     """Including retries, but not the service's own tables that handlers write."""
     SAGAS = "sagas"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import CHAR, BigInteger, Column, Index, Integer, MetaData, SmallInteger, String, Table, text
+from sqlalchemy import CHAR, BigInteger, Boolean, Column, Index, Integer, MetaData, SmallInteger, String, Table, text
 
 from postroom.rules.ordering import Order
 from postroom.store.schema.columns import TYPES, Types, moment, number, numbered, words
 from postroom.store.schema.guards import constraints
 from postroom.store.schema.saga_tables import saga, saga_event, saga_step
+from postroom.store.schema.stream_tables import stream
 from postroom.store.schema.twophase_tables import twophase, twophase_scope
 from postroom.store.schema.watching_tables import attempt, flow
 from postroom.store.sql.operations import DEFAULT_QUEUE
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from postroom.store.sql.names import Names
 
-VERSION = 5
+VERSION = 6
 """The version of these tables. Whoever changes them raises it, and adds a step to `upgrades`."""
 COMPATIBLE_FROM = 4
 """The oldest version whose code works with these tables, see `postroom.rules.schema_version`. It stays when a version
@@ -53,7 +54,7 @@ def metadata(names: Names) -> MetaData:
     """
     tables = MetaData(schema=names.schema)
     types = TYPES[names.dialect]
-    for define in _TABLES:
+    for define in [*_TABLES, *_STREAM_TABLES] if names.dialect == "postgresql" else _TABLES:
         table = define(tables, names, types)
         table.dialect_kwargs.update(_MYSQL_OPTIONS if names.dialect == "mysql" else {})
     return tables
@@ -61,6 +62,8 @@ def metadata(names: Names) -> MetaData:
 
 def _outbox(tables: MetaData, names: Names, types: Types) -> Table:
     given = text("idempotency_key IS NOT NULL")
+    # Without a delivery: relays read it from the write-ahead log, which only PostgreSQL lets them.
+    streamed = [Column("streamed", Boolean, nullable=False, server_default=text("false"))]
     return Table(
         names.bare("outbox"),
         tables,
@@ -79,6 +82,7 @@ def _outbox(tables: MetaData, names: Names, types: Types) -> Table:
         Column("digest", CHAR(64)),
         moment("created_at", types, types.now),
         Column("expires_at", types.moment),
+        *(streamed if names.dialect == "postgresql" else ()),
         Index(names.bare("outbox_id_unique"), "id", unique=True),
         Index(
             names.bare("outbox_idempotency_key_unique"),
@@ -251,3 +255,4 @@ _TABLES: list[Callable[[MetaData, Names, Types], Table]] = [
     flow,
     attempt,
 ]
+_STREAM_TABLES = [stream]

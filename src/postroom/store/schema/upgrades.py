@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SAGA_TABLES = ("saga", "saga_step", "saga_event")
 TWOPHASE_TABLES = ("twophase", "twophase_scope")
 WATCHING_TABLES = ("flow", "outbox_attempt")
+STREAM_TABLES = ("outbox_stream",)
 
 
 def guard_tables(connection: Connection, names: Names) -> None:
@@ -47,6 +48,15 @@ def add_twophase(connection: Connection, names: Names) -> None:
 def add_watching(connection: Connection, names: Names) -> None:
     """Version 5: counters by the minute, and attempts that failed."""
     _add_tables(connection, names, WATCHING_TABLES)
+
+
+def add_stream(connection: Connection, names: Names) -> None:
+    """Version 6: on PostgreSQL, messages without a delivery, and who reads them from the write-ahead log."""
+    if names.dialect == "postgresql":
+        connection.exec_driver_sql(
+            f"ALTER TABLE {names.table('outbox')} ADD COLUMN IF NOT EXISTS streamed boolean NOT NULL DEFAULT false"
+        )
+        _add_tables(connection, names, STREAM_TABLES)
 
 
 def _add_tables(connection: Connection, names: Names, added: Collection[str]) -> None:

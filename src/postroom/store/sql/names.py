@@ -24,6 +24,7 @@ TABLES = {
     "twophase_scope": "twophase_scope",
     "flow": "flow",
     "attempt": "outbox_attempt",
+    "stream": "outbox_stream",
     "schema_version": "schema_version",
     "status_view": "outbox_status",
 }

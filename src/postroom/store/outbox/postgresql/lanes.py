@@ -11,6 +11,7 @@ from postroom.store.outbox.leases import Ages, Lane
 from postroom.store.outbox.postgresql.given import held_lanes, lanes_given, numbers
 from postroom.store.sql.operations import UNBOUNDED
 from postroom.store.sql.states import becomes, before, ready
+from postroom.store.stream.leadership import Leadership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +32,9 @@ class PostgreSQLLanes(Lanes):
             FROM free WHERE l.queue = :queue AND l.lane = free.lane
             RETURNING l.lane, free.token"""
         return (yield from sql.statement(statement, lease))
+
+    def rest(self) -> Steps[bool]:
+        return (yield from Leadership(self.sql.names).lanes_rest())
 
     def ages(self) -> Steps[Ages]:
         sql = self.sql

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
+from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import key_hash
+from postroom.rules.stream.modes import STREAM, STREAMING
 from postroom.store.outbox.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer
 from postroom.store.sql.dialect import listed
 from postroom.store.sql.names import WAKE_LANES, WAKE_ROWS, channel
@@ -57,8 +59,9 @@ class PostgreSQLWriter(Writer):
         *,
         notify: bool = False,
         queue_of: Callable[[str], str] | None = None,
+        stream: bool = False,
     ) -> None:
-        super().__init__(names, queue, notify=notify, queue_of=queue_of)
+        super().__init__(names, queue, notify=notify, queue_of=queue_of, stream=stream)
         # In the same statement, so without a round trip. PostgreSQL sends repetitions in a transaction once.
         one = {column: f":{column}::{self._sent_as(column)}{self._stored_as(column)}" for column in self._COLUMNS}
         one_channel = None if queue_of else channel(names, queue)
@@ -67,32 +70,44 @@ class PostgreSQLWriter(Writer):
         many = listed(f":{column}::{self._sent_as(column)}[]" for column in self._COLUMNS)
         given = listed(f"{column}{self._stored_as(column)} AS {column}" for column in self._COLUMNS)
         columns = listed(MESSAGE_COLUMNS)
+        # Asked in the statement that inserts, so that no producer can be behind the times; scheduled ones never are.
+        asked, to_stream, streamed, unless = "", "", "", ""
+        if stream:
+            modes = listed(f"'{mode}'" for mode in STREAMING)
+            asked = (
+                f", stream AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM {self.tables['stream']} "
+                f"WHERE name = '{STREAM}' AND mode IN ({modes})) AS flows)"
+            )
+            to_stream = f"(SELECT flows FROM stream) AND {{state}} = {int(Stored.READY)}"
+            streamed, unless = ", streamed", " WHERE NOT message.streamed"
+        one_streamed = f", {to_stream.format(state=one['state'])}" if stream else ""
+        many_streamed = f", {to_stream.format(state='given.state')}" if stream else ""
         self.one = f"""
-            WITH {STARTED}, message AS (
-                INSERT INTO {self.tables["outbox"]} ({columns})
-                SELECT {listed(one[column] for column in MESSAGE_COLUMNS)} FROM started
+            WITH {STARTED}{asked}, message AS (
+                INSERT INTO {self.tables["outbox"]} ({columns}{streamed})
+                SELECT {listed(one[column] for column in MESSAGE_COLUMNS)}{one_streamed} FROM started
                 ON CONFLICT DO NOTHING
-                RETURNING id, queue, position
+                RETURNING id, queue, position{streamed}
             ), delivery AS (
                 INSERT INTO {self.tables["delivery"]} (queue, position, state, lane, key_hash, size, due)
                 SELECT queue, position, {one["state"]}, {one["lane"]}, {one["key_hash"]}, {one["size"]},
                     coalesce({one["due"]}, '-infinity')
-                FROM message
+                FROM message{unless}
             ){self.beside()}
             SELECT {self.id_as_text} FROM message{told}"""
         self._many = f"""
-            WITH {STARTED}, given AS MATERIALIZED (
+            WITH {STARTED}{asked}, given AS MATERIALIZED (
                 SELECT {given}, n
                 FROM unnest({many}) WITH ORDINALITY AS sent ({listed(self._COLUMNS)}, n)
             ), message AS (
-                INSERT INTO {self.tables["outbox"]} ({columns})
-                SELECT {columns} FROM given CROSS JOIN started ORDER BY n
+                INSERT INTO {self.tables["outbox"]} ({columns}{streamed})
+                SELECT {columns}{many_streamed} FROM given CROSS JOIN started ORDER BY n
                 ON CONFLICT DO NOTHING
-                RETURNING id, position
+                RETURNING id, position{streamed}
             ), delivery AS (
                 INSERT INTO {self.tables["delivery"]} (queue, position, state, lane, key_hash, size, due)
                 SELECT queue, position, state, lane, key_hash, size, coalesce(due, '-infinity')
-                FROM message JOIN given USING (id)
+                FROM message JOIN given USING (id){unless}
             )
             SELECT {self.id_as_text} FROM message{told_all}"""
 

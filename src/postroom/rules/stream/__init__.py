@@ -1,0 +1,1 @@
+"""Decisions about the stream: messages that relays read from PostgreSQL's write-ahead log."""
