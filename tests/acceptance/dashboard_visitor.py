@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TOKEN = "a token that nobody guesses"  # noqa: S105 - a test's
 OURS = {"sec-fetch-site": "same-origin"}
+PAGES = ("", "messages", "messages?state=dead", "dead", "sagas", "transactions", "lookup", "audit")
 
 
 class Visitor:

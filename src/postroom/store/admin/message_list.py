@@ -106,9 +106,9 @@ class MessageList(NewestFirst):
         on_message, params = self._on_message(wanted)
         after = 0
         if wanted.since is not None:
-            after = max(0, (yield from self.position_at(wanted.since - OUT_OF_STEP)) - 1)
+            after = max(0, (yield from self.position_at(_shifted(wanted.since, -OUT_OF_STEP))) - 1)
         if wanted.until is not None:
-            end = (yield from self.position_at(wanted.until + OUT_OF_STEP)) + 2_000
+            end = (yield from self.position_at(_shifted(wanted.until, OUT_OF_STEP))) + 2_000
             before = end if before is None else min(before, end)
         places = yield from self._places(wanted, on_message, params)
         scan = SCAN if wanted.payload is None else PAYLOAD_SCAN
@@ -266,6 +266,14 @@ class MessageList(NewestFirst):
             error_code=unsent.error_code or None,
             error_message=unsent.error_message or None,
         )
+
+
+def _shifted(moment: datetime, by: timedelta) -> datetime:
+    """A moment a little earlier or later; itself at the ends of the calendar."""
+    try:
+        return moment + by
+    except OverflowError:
+        return moment
 
 
 def _is_as_wanted(row: ListedMessage, wanted: Wanted) -> bool:
