@@ -16,7 +16,7 @@ from postroom.errors import DatabaseUnreachable
 from postroom.web import Dashboard
 from postroom.web.dashboard import database as behind
 from tests.acceptance.dashboard_shop import ERRORS, SECRET, TRACE, Shop, filled
-from tests.acceptance.dashboard_visitor import OURS, PAGES, TOKEN, Visitor
+from tests.acceptance.dashboard_visitor import OURS, PAGES, TOKEN, Visitor, hidden
 from tests.acceptance.service import Service
 from tests.services.databases import need
 from tests.services.postgresql import PostgreSQL
@@ -170,7 +170,7 @@ async def test_V_4_wrong_input_is_told_and_never_breaks_a_page(ada: Visitor, sho
         ],
         "act": [{}, {"do": "requeue filter", "as_of": "2026-01-01", "total": "x"}],
         "decide": [{"id": shop.in_doubt, "action": "explode"}, {"action": "abort"}],
-        "replay": [{"id": "7"}, {"id": shop.dead[0], "headers": "no colon"}],
+        "replay": [{"id": "7"}, {"id": shop.dead[0], "new_id": shop.dead[0], "headers": "no colon"}],
         "theme": [{"theme": "pink"}],
     }
     for page, given in forms.items():
@@ -231,6 +231,30 @@ async def test_V_4_acts_ask_first_and_tell_each_result(fresh_database: FreshData
             earlier = {**form, "as_of": "2020-01-01T00:00:00+00:00", "topic": "invoices.issued"}
             assert "0 requeued" in (await ada.post("act", earlier)).text
             assert admin.count_dead_letters(Filter(topic="invoices.issued")).total == 4
+    await app.close()
+
+
+async def test_V_4_a_form_that_is_sent_twice_makes_one_copy_and_a_wrong_one_comes_back(
+    fresh_database: FreshDatabase,
+) -> None:
+    shop = filled(fresh_database("sqlite"))
+    app = Dashboard(shop.url, token=TOKEN)
+    async with Visitor(app) as ada:
+        await ada.log_in()
+        asked = await ada.post("edit", {"id": shop.dead[0]})
+        form = {**hidden(asked.text), "topic": "payments.mended", "payload": '{"mended": tru', "reason": "typo"}
+        wrong = await ada.post("replay", form)
+        assert wrong.status_code == 400
+        assert "Nothing was sent: the payload is not JSON" in wrong.text
+        assert "{&#34;mended&#34;: tru</textarea>" in wrong.text
+        assert 'value="payments.mended"' in wrong.text
+        form |= {"payload": '{"mended": true}', "discard": "yes"}
+        first, second = await ada.post("replay", form), await ada.post("replay", form)
+        assert (first.status_code, second.status_code) == (200, 200)
+        assert "Replayed" in second.text
+        with Admin(shop.url) as admin:
+            assert len(admin.messages(topic="payments.mended")) == 1
+        assert (await ada.post("replay", {**form, "id": shop.dead[1]})).status_code == 409
     await app.close()
 
 

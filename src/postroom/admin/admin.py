@@ -129,6 +129,7 @@ class Admin(Observing, Coordinating):
         headers: Mapping[str, str] | Unchanged = UNCHANGED,
         topic: str | Unchanged = UNCHANGED,
         discard_original: bool = False,
+        new_id: UUID | str | None = None,
     ) -> Replayed:
         """Add a changed copy of a message, beside it: with another payload, other headers or another topic.
 
@@ -136,12 +137,14 @@ class Admin(Observing, Coordinating):
         idempotency key, expiry and keyed request are the original's alone. A payload given as text or bytes is of the
         original's content type; anything else becomes JSON. ``headers`` replace all of the original's. The original
         stays as it is: if it is dead and has a key, it holds back the copy, unless it is discarded with
-        ``discard_original``. The audit has both, in the same transaction.
+        ``discard_original``. The audit has both, in the same transaction. To be able to repeat the call without a
+        second copy, choose the copy's id: ``new_id``.
 
-        Raises `MessageNotFound`, `InvalidMessage` as `Outbox.add` does, or `ReplayRefused` for what belongs to a saga
-        or a two-phase commit, and if what is to be discarded is not dead.
+        Raises `MessageNotFound`, `InvalidMessage` as `Outbox.add` does, `DuplicateMessage` if there is a message with
+        the ``new_id``, or `ReplayRefused` for what belongs to a saga or a two-phase commit, and if what is to be
+        discarded is not dead.
         """
-        changes = Changes(payload, headers, topic)
+        changes = Changes(payload, headers, topic, new_id)
         return self._run(self._steps.replay(id, changes, Note(actor, reason), discard=discard_original))
 
     def count_unsent(self, which: Filter = ALL) -> Count:

@@ -103,9 +103,10 @@ class AsyncAdmin(AsyncObserving, AsyncCoordinating):
         headers: Mapping[str, str] | Unchanged = UNCHANGED,
         topic: str | Unchanged = UNCHANGED,
         discard_original: bool = False,
+        new_id: UUID | str | None = None,
     ) -> Replayed:
         """`Admin.replay`."""
-        changes = Changes(payload, headers, topic)
+        changes = Changes(payload, headers, topic, new_id)
         return await self._run(self._steps.replay(id, changes, Note(actor, reason), discard=discard_original))
 
     async def count_unsent(self, which: Filter = ALL) -> Count:
