@@ -167,6 +167,8 @@ async def test_V_4_wrong_input_is_told_and_never_breaks_a_page(ada: Visitor, sho
             {"do": "resume selection", "as_of": "2026-01-01", "id": '["a\\u0000", "b"]'},
             {"do": "requeue filter", "as_of": "2026-01-01", "state": "gone"},
             {"do": "cancel filter", "as_of": "2026-01-01", "fingerprint": "x"},
+            {"do": "cancel filter", "as_of": "2026-01-01", "state": "sent"},
+            {"do": "requeue filter", "as_of": "2026-01-01", "state": "pending"},
         ],
         "act": [{}, {"do": "requeue filter", "as_of": "2026-01-01", "total": "x"}],
         "decide": [{"id": shop.in_doubt, "action": "explode"}, {"action": "abort"}],
@@ -227,6 +229,11 @@ async def test_V_4_acts_ask_first_and_tell_each_result(fresh_database: FreshData
             done = await ada.post("act", both)
             assert "1 discarded, 1 left alone" in done.text
             assert "<td>sent</td>" in done.text
+            # Of what is unsent, only what the filter showed.
+            waiting = await ada.press("messages?state=waiting", "cancel filter")
+            assert "Cancel 1 waiting message?" in waiting.text
+            assert "1 cancelled" in (await ada.post("act", hidden(waiting.text))).text
+            assert admin.message(shop.pending.id).status == "pending"
             # What failed after the page was shown is not swept along.
             earlier = {**form, "as_of": "2020-01-01T00:00:00+00:00", "topic": "invoices.issued"}
             assert "0 requeued" in (await ada.post("act", earlier)).text
@@ -256,6 +263,21 @@ async def test_V_4_a_form_that_is_sent_twice_makes_one_copy_and_a_wrong_one_come
             assert len(admin.messages(topic="payments.mended")) == 1
         assert (await ada.post("replay", {**form, "id": shop.dead[1]})).status_code == 409
     await app.close()
+
+
+async def test_V_4_a_fork_that_is_sent_twice_starts_one_saga(ada: Visitor, shop: Shop) -> None:
+    saga = {"name": "place_order", "id": "order-0"}
+    asked = await ada.post("fork", saga)
+    assert re.findall(r"<option.*?>(\w+)</option>", asked.text) == ["reserve", "charge", "ship"]
+    form = {**saga, "step": "ship", "new_id": "again/\N{SNOWMAN}", "reason": "lost"}
+    first, second = await ada.post("fork", form), await ada.post("fork", form)
+    assert (first.status_code, second.status_code, first.url) == (200, 200, second.url)
+    assert "Forked from" in second.text
+    assert (await ada.post("fork", {**form, "new_id": "order-1"})).status_code == 409
+    assert "Nothing to fork" in (await ada.post("fork", {**saga, "id": "again/\N{SNOWMAN}"})).text
+    with Admin(shop.url) as admin:
+        assert admin.audit(action="saga_forked").items[0].reason == "lost"
+        admin.abort_saga("place_order", "again/\N{SNOWMAN}", actor="ada")
 
 
 async def test_V_4_an_act_shows_progress_and_says_how_it_failed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

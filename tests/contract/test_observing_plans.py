@@ -13,10 +13,10 @@ from postroom.rules.lifecycle import State
 from postroom.store.admin.change_token import ChangeToken
 from postroom.store.admin.dead_letter_groups import GroupedDeadLetters
 from postroom.store.admin.inbox_ledger_lookup import InboxLookup, LedgerLookup
+from postroom.store.admin.message_filter import Filter
 from postroom.store.admin.message_list import MessageList, Wanted
 from postroom.store.admin.newest_first import SCAN
 from postroom.store.admin.overview import OverviewReader
-from postroom.store.admin.selection import Filter
 from postroom.store.connections.kinds import driver_kind
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.flow import Flow

@@ -13,8 +13,8 @@ from postroom.compose.databases import open_store
 from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
+from postroom.store.admin.message_filter import ALL, Filter
 from postroom.store.admin.message_list import Wanted
-from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

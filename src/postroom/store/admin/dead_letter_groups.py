@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.fingerprints import fingerprint, spread
 from postroom.store.admin.dead_letters import DeadLetters
-from postroom.store.admin.selection import ALL, Filter
+from postroom.store.admin.message_filter import ALL, Filter
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import chunks
 from postroom.store.sql.rows import shown

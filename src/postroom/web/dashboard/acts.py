@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from postroom.admin import Admin, Filter, SagaFilter, SagaState
-from postroom.web.dashboard.message_filter import FIELDS, LABELS, MessageFilter, asked, read_as_of
+from postroom.admin import Admin, Filter, SagaFilter, SagaState, State
+from postroom.web.dashboard.message_filter import FIELDS, LABELS, UNSENT, MessageFilter, asked, read_as_of
 from postroom.web.dashboard.params import BadInput
 
 if TYPE_CHECKING:
@@ -194,9 +194,13 @@ async def read_act(visit: Visit) -> MessageAct | SagaAct:
 async def _message_act(visit: Visit, action: str, scope: Any, as_of: datetime) -> MessageAct:
     bar = await asked(visit, as_of)
     which = bar.selection(as_of)
+    noun = "unsent message" if action == "cancel" else "dead letter"
     if scope == "selection":
         which = Filter(ids=_chosen(visit), as_of=as_of)
-    noun = "unsent message" if action == "cancel" else "dead letter"
+    elif bar.state not in (None, *(UNSENT if action == "cancel" else (State.DEAD,))):
+        raise BadInput(f"state = {bar.state!r} is not valid here: {action} is for {noun}s")
+    elif bar.state in UNSENT:
+        noun = f"{bar.state} message"
     return MessageAct(action, scope, which, bar, as_of, noun)
 
 

@@ -25,6 +25,7 @@ TEXTS = ("queue", "topic", "type", "key", "code", "error", "payload", "fingerpri
 FIELDS = ("state", *TEXTS, "none", "since", "until")
 EMPTY = ("topic", "code", "fingerprint")
 """Fields that a group of dead letters may have none of: the field `none` lists them."""
+UNSENT = (State.PENDING, State.WAITING)
 LABELS = {
     "state": "State",
     "queue": "Queue",
@@ -85,7 +86,8 @@ class MessageFilter:
     def selection(self, as_of: datetime | None = None) -> Filter:
         """The filter of dead letters and of what is not sent. `as_of` leaves out what came later."""
         texts: dict[str, Any] = dict(self.texts)
-        return Filter(**texts, since=self.since, until=self.until, as_of=as_of)
+        status = self.state if self.state in UNSENT else None
+        return Filter(**texts, since=self.since, until=self.until, as_of=as_of, status=status)
 
     def fixed(self) -> dict[str, str]:
         """The fields as a form sends them to act on what is shown: times ago have become moments."""

@@ -26,6 +26,7 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/dead": {"GET": dead.groups},
     "/sagas": {"GET": sagas.sagas},
     "/saga": {"GET": sagas.saga, "POST": sagas.reveal},
+    "/fork": {"POST": sagas.fork},
     "/transactions": {"GET": twophase.transactions},
     "/transaction": {"GET": twophase.transaction},
     "/decide": {"POST": twophase.decide},

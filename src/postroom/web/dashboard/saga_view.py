@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.admin import Direction, SagaState, SagaStep, StepOutcome
+from postroom.rules.saga_acts import FORKABLE, Fork, fork_from
 
 if TYPE_CHECKING:
     from postroom.admin import NextStep, SagaDetails
@@ -43,6 +44,27 @@ def acts_on(state: SagaState, direction: Direction) -> tuple[str, ...]:
     """What an operator may try."""
     back = direction is Direction.BACK
     return tuple(act for act in _acts_in(state) if act != "abort" or not back)
+
+
+def acts_on_all(state: SagaState | None) -> tuple[str, ...]:
+    """What an operator may try on everything that a filter shows."""
+    match state:
+        case None | SagaState.PARKED:
+            return ("resume", "skip", "abort")
+        case SagaState.STRANDED:
+            return ("skip", "abort")
+        case SagaState.COMPLETED | SagaState.COMPENSATED:
+            return ()
+        case _:
+            return ("abort",)
+
+
+def fork_steps(saga: SagaDetails) -> list[str]:
+    """The steps from which a new saga can take over."""
+    if saga.state not in FORKABLE:
+        return []
+    outcomes = {(one.direction, one.step): one.outcome for one in saga.steps}
+    return [step.name for step in saga.plan if isinstance(fork_from(saga.plan, outcomes, step.name), Fork)]
 
 
 def _acts_in(state: SagaState) -> tuple[str, ...]:
