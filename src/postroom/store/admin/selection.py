@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from postroom.rules.lifecycle import State
@@ -14,7 +15,7 @@ from postroom.store.admin.text_search import ERROR_TEXT, LIKE_ERROR, containing,
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import chunks
 from postroom.store.sql.rows import uuid_of
-from postroom.store.sql.states import comes_due, dead, in_state, in_states
+from postroom.store.sql.states import comes_due, dead, found_by_key, in_state, in_states
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class SelectedDeliveries(NewestFirst):
     def count(self, which: Filter = ALL, old: float = 0) -> Steps[Count]:
         """How many there are, and how many of their messages were recorded more than `old` seconds ago."""
         as_of = yield from self.clock()
-        conditions, params = self.conditions(which)
+        on_delivery, on_message, params = self.split(which)
+        source, is_old = yield from self._old_ones(as_of, old, joined=bool(on_message))
         params["old"] = -float(old)
         places: list[tuple[str, dict[str, Any]]] = [(f"{in_states(self.states, 'd')} ", {})]
         if which.ids is not None:
@@ -102,8 +104,8 @@ class SelectedDeliveries(NewestFirst):
         error, by_error = ("''", "") if which.fingerprint is None else ("d.error_message", " GROUP BY d.error_message")
         for place, queue in places:
             found = yield Query(
-                f"SELECT count(*), coalesce(sum(CASE WHEN m.created_at <= {self.dialect.later(':old')} "
-                f"THEN 1 ELSE 0 END), 0), {error} {self.source} WHERE {place}{conditions}{by_error}",
+                f"SELECT count(*), coalesce(sum({is_old}), 0), {error} {source} "
+                f"WHERE {place}{on_delivery}{on_message}{by_error}",
                 {**params, **queue},
             )
             for count, old_count, message in found.rows:
@@ -111,6 +113,22 @@ class SelectedDeliveries(NewestFirst):
                     total += int(count)
                     old_ones += int(old_count)
         return Count(total, old_ones, as_of)
+
+    def _old_ones(self, as_of: datetime, old: float, *, joined: bool) -> Steps[tuple[str, str]]:
+        """Where to count from, and the expression that is 1 for a message that was recorded too long ago.
+
+        Positions tell of all but some around that time: only those messages are looked at, unless all are anyway.
+        """
+        is_old = f"CASE WHEN m.created_at <= {self.dialect.later(':old')} THEN 1 ELSE 0 END"
+        if joined:
+            return self.source, is_old
+        then = as_of - timedelta(seconds=old)
+        before, after = (yield from self.position_before(then)), (yield from self.position_after(then))
+        looked_up = f"(SELECT {is_old} FROM {self.outbox} m WHERE m.position = d.position)"
+        return (
+            f"FROM {self.delivery} d",
+            f"CASE WHEN d.position <= {before} THEN 1 WHEN d.position >= {after} THEN 0 ELSE {looked_up} END",
+        )
 
     def act(
         self, which: Filter, batch: Callable[[KeyRange, int], Steps[Batch]], progress: Progress | None
@@ -197,7 +215,7 @@ class SelectedDeliveries(NewestFirst):
         for part in (yield from self.ranges(which)):
             label = queues.setdefault(part.queue, f"queue_{len(queues)}")
             rows = (
-                f"{self.delivery} d{self.dialect.by_primary_key} WHERE {in_state(part.state, 'd')} "
+                f"{self.delivery} d{self.dialect.by_primary_key} WHERE {found_by_key(part.state, 'd')} "
                 f"AND d.queue = :{label} AND d.lane = {part.lane} AND {part.positions} "
             )
             places.append(Place(rows, "d.position", wanted))
