@@ -152,6 +152,10 @@ def test_V_6_a_group_is_selected_exactly_and_as_it_was_shown(room: Room) -> None
     assert admin.requeue(shown, actor="ada").count == 4
     assert admin.discard(accounts.filter(), actor="ada").count == 1
     assert admin.count_dead_letters(ALL).total == 1
+    bury(room, [("REJECTED", f"bad word {word}") for word in ("0x12345678", "5x12345678", "7x12345678")])
+    words = [one for one in admin.dead_letter_groups() if one.fingerprint.startswith("bad")]
+    assert [(one.fingerprint, one.count) for one in words] == [("bad word …x…", 2), ("bad word …", 1)]
+    assert [admin.count_dead_letters(one.filter()).total for one in words] == [2, 1]
 
 
 @only_on("sqlite3")

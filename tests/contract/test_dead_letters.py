@@ -225,6 +225,17 @@ def test_L_10_dead_letters_of_all_queues_are_listed_newest_first(room: Room) -> 
     assert [room.delivery(position).queue for position in (third, there)] == ["default", "handlers"]
 
 
+def test_V_6_those_older_than_the_inboxes_remember_are_counted_by_their_places(room: Room) -> None:
+    for start in (1_000, 11_000, 21_000):
+        room.count_on_from(start)
+        room.add(3)
+        room.advance(3600)
+    room.execute("UPDATE {delivery} SET state = 3")
+    for hours, expected in ((0.5, 9), (1.5, 6), (2.5, 3), (9, 0)):
+        counts = room.run(DeadLetters(room.names).count(old=hours * 3600))
+        assert (counts.total, counts.older_than_inbox) == (9, expected)
+
+
 def test_L_10_dead_letters_are_chosen_by_what_they_are(room: Room) -> None:
     old = bury(room, 2)
     room.advance(600)
@@ -242,6 +253,8 @@ def test_L_10_dead_letters_are_chosen_by_what_they_are(room: Room) -> None:
     assert (counts.total, counts.older_than_inbox) == (5, 2)
     counts = room.run(DeadLetters(room.names).count(Filter(room.ids([*old, *keyed])), old=300))
     assert (counts.total, counts.older_than_inbox) == (4, 2)
+    counts = room.run(DeadLetters(room.names).count(old=300))
+    assert (counts.total, counts.older_than_inbox) == (6, 2)
     told: list[int] = []
     assert list(room.admin().requeue(Filter(key="a"), actor="ada", progress=told.append).ids) == room.ids(keyed)
     assert sum(told) == 2
