@@ -29,9 +29,7 @@ def timeline(saga: SagaDetails) -> list[TimelineStep]:
     found = [TimelineStep(one.step, _kind(one), _text(one), one, None) for one in saga.steps]
     waiting = {one.step for one in saga.steps if one.outcome is StepOutcome.WAITING}
     found += [
-        TimelineStep(one.step, "next", "compensates next" if one.direction is Direction.BACK else "next", None, one)
-        for one in saga.next
-        if one.step not in waiting
+        TimelineStep(one.step, *_coming(saga.state, one), None, one) for one in saga.next if one.step not in waiting
     ]
     if saga.direction is not Direction.BACK and saga.state not in _ENDED:
         seen = {one.step for one in saga.steps} | {one.step for one in saga.next}
@@ -77,6 +75,13 @@ def _acts_in(state: SagaState) -> tuple[str, ...]:
             return ("skip", "abort")
         case _:
             return ("abort",)
+
+
+def _coming(state: SagaState, step: NextStep) -> tuple[str, str]:
+    compensates = step.direction is Direction.BACK
+    if state is SagaState.PARKED and step.error_code:
+        return "failed", "compensation failed for good" if compensates else "failed for good"
+    return "next", "compensates next" if compensates else "next"
 
 
 def _kind(step: SagaStep) -> str:
