@@ -36,11 +36,11 @@ async def replay(visit: Visit) -> Response:
 
     A form that is sent twice makes one copy: it has the copy's id in it. What cannot be sent comes back to be mended.
     """
+    visit.need_actions()
+    visit.need_payloads()
     original, copy = visit.params.uuid("id"), visit.params.uuid("new_id")
     reason = visit.params.text("reason") or ""
     discard = visit.form.get("discard", [""])[-1] == "yes"
-    visit.need_actions()
-    visit.need_payloads()
     try:
         changes = _changes(visit)
         await visit.database.write(
