@@ -71,7 +71,7 @@ def test_V_6_a_time_range_is_that_of_adding_or_of_failing(room: Room) -> None:
 @on_one_driver_of_each_style
 def test_a_moment_is_found_in_the_primary_key(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_first, "NEAR", 2)
-    monkeypatch.setattr(message_list, "OUT_OF_STEP", timedelta(0))
+    monkeypatch.setattr(newest_first, "OUT_OF_STEP", timedelta(0))
     old = room.add(30)
     room.advance(7200)
     new = room.add(30)
