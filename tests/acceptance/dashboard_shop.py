@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -131,3 +132,9 @@ def _refuse(message: Message) -> dict[str, str]:
 
 def _accept(message: Message) -> None:
     pass
+
+
+def filled(url: str) -> Shop:
+    """A shop, made in a thread: it runs event loops of its own."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(Shop, url).result()

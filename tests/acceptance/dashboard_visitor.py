@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import html
 import re
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from postroom.web import Dashboard
 
 TOKEN = "a token that nobody guesses"  # noqa: S105 - a test's
 OURS = {"sec-fetch-site": "same-origin"}
+PAGES = ("", "messages", "messages?state=dead", "dead", "sagas", "transactions", "lookup", "audit")
 
 
 class Visitor:
@@ -57,3 +59,15 @@ def hidden(body: str) -> dict[str, Any]:
     for name, value in re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', body):
         fields.setdefault(name, []).append(html.unescape(value))
     return fields
+
+
+@asynccontextmanager
+async def visiting(url: str) -> AsyncIterator[Visitor]:
+    """Somebody who is logged in to a dashboard of its own."""
+    from postroom.web import Dashboard
+
+    app = Dashboard(url, token=TOKEN)
+    async with Visitor(app) as visitor:
+        await visitor.log_in()
+        yield visitor
+    await app.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from postroom import Message
 from postroom.admin import Filter, TimelineKind, WhyNotSent, as_json
-from postroom.errors import InvalidMessage, MessageNotFound, PayloadTooLarge, ReplayRefused
+from postroom.errors import DuplicateMessage, InvalidMessage, MessageNotFound, PayloadTooLarge, ReplayRefused
 from postroom.rules.naming import LEDGER, REPLAY_OF
 from postroom.store.outbox.leases import Dead, Retry, Sent
 from postroom.store.outbox.parking import Failed, Parking
@@ -59,8 +60,11 @@ def test_V_6_the_original_goes_in_the_same_act_if_that_is_wanted(room: Room) -> 
     original = dead_letter(room, key=key)
     kept = admin.replay(original, actor="ada")
     assert admin.message(kept.id).why.reason is WhyNotSent.HELD
-    done = admin.replay(original, actor="ada", payload={"a": 3}, discard_original=True)
-    assert done.discarded
+    with pytest.raises(DuplicateMessage):
+        admin.replay(original, actor="ada", discard_original=True, new_id=kept.id)
+    assert admin.message(original).status == "dead"
+    done = admin.replay(original, actor="ada", payload={"a": 3}, discard_original=True, new_id=(new_id := uuid4()))
+    assert (done.discarded, done.id) == (True, new_id)
     with pytest.raises(MessageNotFound):
         admin.message(original)
     assert room.select("SELECT count(*) FROM {attempt}") == [(0,)]

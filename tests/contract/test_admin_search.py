@@ -71,7 +71,7 @@ def test_V_6_a_time_range_is_that_of_adding_or_of_failing(room: Room) -> None:
 @on_one_driver_of_each_style
 def test_a_moment_is_found_in_the_primary_key(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_first, "NEAR", 2)
-    monkeypatch.setattr(message_list, "OUT_OF_STEP", timedelta(0))
+    monkeypatch.setattr(newest_first, "OUT_OF_STEP", timedelta(0))
     old = room.add(30)
     room.advance(7200)
     new = room.add(30)
@@ -152,6 +152,10 @@ def test_V_6_a_group_is_selected_exactly_and_as_it_was_shown(room: Room) -> None
     assert admin.requeue(shown, actor="ada").count == 4
     assert admin.discard(accounts.filter(), actor="ada").count == 1
     assert admin.count_dead_letters(ALL).total == 1
+    bury(room, [("REJECTED", f"bad word {word}") for word in ("0x12345678", "5x12345678", "7x12345678")])
+    words = [one for one in admin.dead_letter_groups() if one.fingerprint.startswith("bad")]
+    assert [(one.fingerprint, one.count) for one in words] == [("bad word …x…", 2), ("bad word …", 1)]
+    assert [admin.count_dead_letters(one.filter()).total for one in words] == [2, 1]
 
 
 @only_on("sqlite3")

@@ -10,6 +10,7 @@ import pytest
 
 from postroom import Message
 from postroom.admin import ALL, ActResult, Filter, Refusal
+from postroom.errors import InvalidSetting
 from postroom.rules.naming import LEDGER
 from postroom.rules.ordering import Order
 from postroom.store.outbox.leases import Dead, Retry, Sent
@@ -116,6 +117,24 @@ def test_L_17_a_filter_chooses_and_counts(room: Room) -> None:
     room.add(topic="orders")
     assert cancel(room, older_than=timedelta(minutes=1)).count == 3
     assert not set(room.positions()) & {*orders, *others}
+
+
+def test_V_6_only_what_is_pending_or_only_what_waits(room: Room) -> None:
+    [failed] = room.add()
+    room.settle(Retry(room.claim()[0], 30, "CODE", "text"))
+    [ready, later] = *room.add(), *room.add(deliver_in=60)
+    admin = room.admin()
+    shown = admin.count_unsent(Filter(status="waiting"))
+    assert (shown.total, admin.count_unsent(Filter(status="pending")).total) == (2, 1)
+    assert admin.count_dead_letters(Filter(status="pending")).total == 0
+    # What matters is the moment that was shown: 40 seconds from now, one of them is due.
+    then = shown.as_of + timedelta(seconds=40)
+    assert [admin.count_unsent(Filter(status=one, as_of=then)).total for one in ("waiting", "pending")] == [1, 2]
+    ids = room.ids([failed, later])
+    assert set(cancel(room, status="waiting", as_of=shown.as_of).ids) == set(ids)
+    assert room.positions() == [ready]
+    with pytest.raises(InvalidSetting, match="status = 'sent' is not valid in a filter: use pending, waiting or dead"):
+        Filter(status="sent")
 
 
 def test_thousands_are_cancelled_in_batches(room: Room) -> None:

@@ -11,6 +11,7 @@ import pytest
 from postroom.admin import ALL, Filter
 from postroom.errors import MessageNotFound
 from postroom.rules.ordering import Order
+from postroom.store.admin import newest_first
 from postroom.store.admin.conflicts import Conflicts, LostLease
 from postroom.store.admin.dead_letters import DeadLetters
 from postroom.store.outbox.leases import Claimed, Dead, Expired, GivenBack, Retry, Sent
@@ -225,6 +226,20 @@ def test_L_10_dead_letters_of_all_queues_are_listed_newest_first(room: Room) -> 
     assert [room.delivery(position).queue for position in (third, there)] == ["default", "handlers"]
 
 
+def test_V_6_those_older_than_the_inboxes_remember_are_counted_by_their_places(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest_first, "NEAR", 2)
+    monkeypatch.setattr(newest_first, "OUT_OF_STEP", timedelta(0))
+    for _ in range(3):
+        room.add(8)
+        room.advance(3600)
+    room.execute("UPDATE {delivery} SET state = 3")
+    for hours, expected in ((0.5, 24), (1.5, 16), (2.5, 8), (9, 0)):
+        counts = room.run(DeadLetters(room.names).count(old=hours * 3600))
+        assert (counts.total, counts.older_than_inbox) == (24, expected)
+
+
 def test_L_10_dead_letters_are_chosen_by_what_they_are(room: Room) -> None:
     old = bury(room, 2)
     room.advance(600)
@@ -242,6 +257,8 @@ def test_L_10_dead_letters_are_chosen_by_what_they_are(room: Room) -> None:
     assert (counts.total, counts.older_than_inbox) == (5, 2)
     counts = room.run(DeadLetters(room.names).count(Filter(room.ids([*old, *keyed])), old=300))
     assert (counts.total, counts.older_than_inbox) == (4, 2)
+    counts = room.run(DeadLetters(room.names).count(old=300))
+    assert (counts.total, counts.older_than_inbox) == (6, 2)
     told: list[int] = []
     assert list(room.admin().requeue(Filter(key="a"), actor="ada", progress=told.append).ids) == room.ids(keyed)
     assert sum(told) == 2

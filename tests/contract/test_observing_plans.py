@@ -13,17 +13,17 @@ from postroom.rules.lifecycle import State
 from postroom.store.admin.change_token import ChangeToken
 from postroom.store.admin.dead_letter_groups import GroupedDeadLetters
 from postroom.store.admin.inbox_ledger_lookup import InboxLookup, LedgerLookup
+from postroom.store.admin.message_filter import Filter
 from postroom.store.admin.message_list import MessageList, Wanted
 from postroom.store.admin.newest_first import SCAN
 from postroom.store.admin.overview import OverviewReader
-from postroom.store.admin.selection import Filter
 from postroom.store.connections.kinds import driver_kind
 from postroom.store.connections.stores import Store
 from postroom.store.outbox.flow import Flow
 from postroom.store.schema.migrations import upgrade
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Query, run
-from tests.contract.plan_support import explain
+from tests.contract.plan_support import explain, forget_statistics, statistics_of_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,20 +59,32 @@ LOAD = (
 
 
 @pytest.fixture(scope="module")
-def execute(module_database: FreshDatabase) -> Iterator[Execute]:
+def sessions(module_database: FreshDatabase) -> Iterator[dict[str, Execute]]:
     url = module_database("postgresql")
     with closing(Store(url)) as store:
         store.call(lambda connection: upgrade(connection, store.names))
-    with psycopg.connect(url, autocommit=True) as connection:
-        for statement in LOAD:
-            connection.execute(statement.encode())
-        yield driver_kind(connection).execute
+        with psycopg.connect(url, autocommit=True) as connection, store.session() as with_settings:
+            for statement in LOAD:
+                connection.execute(statement.encode())
+            yield {"plain": driver_kind(connection).execute, "ours": with_settings}
 
 
-@pytest.fixture(scope="module")
-def measured(execute: Execute) -> Callable[[Steps[object]], float]:
-    """Give `measured(steps)`: the most rows that a node of one of its statements looks at."""
-    execute(Query("ANALYZE"))
+STATISTICS: dict[str, tuple[Callable[[Execute], object], str]] = {
+    "analysed, in a plain session": (lambda execute: execute(Query("ANALYZE")), "plain"),
+    "never analysed": (forget_statistics, "ours"),
+    "of a moment when all was settled": (statistics_of_nothing, "ours"),
+}
+
+
+@pytest.fixture(scope="module", params=STATISTICS)
+def measured(request: pytest.FixtureRequest, sessions: dict[str, Execute]) -> Callable[[Steps[object]], float]:
+    """Give `measured(steps)`: the most rows that a node of one of its statements looks at, whatever is known of them.
+
+    What the planner is told is that of each moment in turn.
+    """
+    prepare, session = STATISTICS[request.param]
+    prepare(sessions["plain"])
+    execute = sessions[session]
 
     def measured(steps: Steps[object]) -> float:
         most = 0.0

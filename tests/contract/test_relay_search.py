@@ -27,7 +27,7 @@ from postroom.rules.lifecycle import ClaimLimits
 from postroom.rules.ordering import Order
 from postroom.store.admin.cancellation import Cancellation
 from postroom.store.admin.dead_letters import DeadLetters
-from postroom.store.admin.selection import Filter
+from postroom.store.admin.message_filter import Filter
 from postroom.store.connections.reconnecting import Database, Outage
 from postroom.store.connections.shared import ConnectionSet
 from postroom.store.outbox.workers import Workers

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from postroom.rules.lifecycle import ClaimLimits, Stored
 from postroom.rules.ordering import Order, waves
 from postroom.store.admin.dead_letters import DeadLetters
+from postroom.store.admin.message_filter import Filter
 from postroom.store.admin.retention import swept
-from postroom.store.admin.selection import Filter
 from postroom.store.admin.settled_messages import SettledMessages
 from postroom.store.outbox.leases import (
     Claimed,

@@ -23,7 +23,7 @@ import pytest
 
 from postroom.rules.ordering import LANES
 from postroom.store.admin.dead_letters import DeadLetters
-from postroom.store.admin.selection import Filter
+from postroom.store.admin.message_filter import Filter
 from postroom.store.connections.stores import Store
 from postroom.store.schema.migrations import upgrade
 from tests.contract.schema_support import engine_for

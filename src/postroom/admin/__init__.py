@@ -34,13 +34,14 @@ from postroom.store.admin.dead_letter_groups import DeadLetterGroup, DeadLetterG
 from postroom.store.admin.dead_letters import DeadLetter
 from postroom.store.admin.expired_leases import Released
 from postroom.store.admin.inbox_ledger_lookup import InboxMark, LedgerEntry
+from postroom.store.admin.message_filter import ALL, Filter
 from postroom.store.admin.message_list import ListedMessage
 from postroom.store.admin.message_lookup import Blocker, Receipt
 from postroom.store.admin.overview import Overview, QueueOverview, SagaOverview
 from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
 from postroom.store.admin.saga_lookup import PendingEvent
 from postroom.store.admin.sagas import ListedSaga, SagaCount
-from postroom.store.admin.selection import ALL, Count, Filter, Progress
+from postroom.store.admin.selection import Count, Progress
 from postroom.store.admin.status import QueueStatus, Status, Worker
 from postroom.store.admin.transactions import ListedTransaction, RecoveryDelivery, TransactionCount
 from postroom.store.outbox.held_targets import HeldTarget

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.coordinating import Coordinating
 from postroom.admin.observing import Observing
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
@@ -12,33 +13,25 @@ from postroom.compose.databases import open_store
 from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
+from postroom.store.admin.message_filter import ALL, Filter
 from postroom.store.admin.message_list import Wanted
-from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
-from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
     from types import TracebackType
     from uuid import UUID
 
     from postroom.admin.details import MessageDetails
     from postroom.admin.results import ActResult, Page
-    from postroom.admin.saga_details import SagaDetails
-    from postroom.admin.saga_results import SagaActResult, SagaFork, SagaTotal
-    from postroom.admin.transaction_steps import TransactionDetails
     from postroom.message import Key
     from postroom.rules.lifecycle import State
-    from postroom.rules.twophase_plan import Decision
-    from postroom.rules.twophase_state import TransactionState
     from postroom.store.admin.audit import AuditEntry
     from postroom.store.admin.dead_letters import DeadLetter
     from postroom.store.admin.expired_leases import Released
     from postroom.store.admin.message_list import ListedMessage
-    from postroom.store.admin.sagas import ListedSaga, SagaCount
     from postroom.store.admin.selection import Count, Progress
     from postroom.store.admin.status import Status, Worker
-    from postroom.store.admin.transactions import ListedTransaction
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Cleaned
@@ -46,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Admin(Observing):
+class Admin(Observing, Coordinating):
     """Looks at messages and acts on them, over all queues of one database. The commands do the same.
 
     ``database`` is a URL. It, and all other settings, which may be given by name, default to the settings in force;
@@ -62,7 +55,8 @@ class Admin(Observing):
         in_force = Settings.load(database=database, **settings)
         self._store = open_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
-        super().__init__(self._steps.observing)
+        Observing.__init__(self, self._steps.observing)
+        Coordinating.__init__(self, self._steps.sagas, self._steps.transactions)
         self._checked = False
         self._closed = False
 
@@ -135,6 +129,7 @@ class Admin(Observing):
         headers: Mapping[str, str] | Unchanged = UNCHANGED,
         topic: str | Unchanged = UNCHANGED,
         discard_original: bool = False,
+        new_id: UUID | str | None = None,
     ) -> Replayed:
         """Add a changed copy of a message, beside it: with another payload, other headers or another topic.
 
@@ -142,12 +137,14 @@ class Admin(Observing):
         idempotency key, expiry and keyed request are the original's alone. A payload given as text or bytes is of the
         original's content type; anything else becomes JSON. ``headers`` replace all of the original's. The original
         stays as it is: if it is dead and has a key, it holds back the copy, unless it is discarded with
-        ``discard_original``. The audit has both, in the same transaction.
+        ``discard_original``. The audit has both, in the same transaction. To be able to repeat the call without a
+        second copy, choose the copy's id: ``new_id``.
 
-        Raises `MessageNotFound`, `InvalidMessage` as `Outbox.add` does, or `ReplayRefused` for what belongs to a saga
-        or a two-phase commit, and if what is to be discarded is not dead.
+        Raises `MessageNotFound`, `InvalidMessage` as `Outbox.add` does, `DuplicateMessage` if there is a message with
+        the ``new_id``, or `ReplayRefused` for what belongs to a saga or a two-phase commit, and if what is to be
+        discarded is not dead.
         """
-        changes = Changes(payload, headers, topic)
+        changes = Changes(payload, headers, topic, new_id)
         return self._run(self._steps.replay(id, changes, Note(actor, reason), discard=discard_original))
 
     def count_unsent(self, which: Filter = ALL) -> Count:
@@ -204,124 +201,6 @@ class Admin(Observing):
         `cancel` does.
         """
         return self._run(self._steps.discard(which, Note(actor, reason), progress))
-
-    def sagas(self, which: SagaFilter = EVERY_SAGA, *, limit: int = 50, before: int | None = None) -> Page[ListedSaga]:
-        """Sagas, newest first, without their data. ``before`` is the `next` of the page before.
-
-        Open ones are found quickly, however many have ended. No index helps to find ended ones by name, error or age:
-        the database reads backwards until the page is full.
-        """
-        return self._run(self._steps.sagas.listed(which, limit, before))
-
-    def saga(self, name: str, id: str, *, data: bool = False) -> SagaDetails:
-        """Everything about a saga: what was done, what comes next, and what to do if it is stuck.
-
-        Its data, results and events only if asked for. Raises `SagaNotFound`.
-        """
-        return self._run(self._steps.sagas.details(name, id, data=data))
-
-    def saga_counts(self) -> tuple[SagaCount, ...]:
-        """How many sagas there are, by name and state. Reads all of them."""
-        return self._run(self._steps.sagas.counts())
-
-    def count_sagas(self, which: SagaFilter = EVERY_SAGA) -> SagaTotal:
-        """How many sagas match."""
-        return self._run(self._steps.sagas.total(which))
-
-    def resume_sagas(
-        self, which: SagaFilter, *, actor: str, reason: str = "", progress: Progress | None = None
-    ) -> SagaActResult:
-        """Let parked sagas go on where they stopped: due at once, with all attempts before them.
-
-        What is not parked is left alone. Works in batches, each a transaction that also writes the audit;
-        ``progress`` receives the size of each. When it raises, the batches before have been done: call it again.
-        """
-        return self._run(self._steps.sagas.resume(which, Note(actor, reason), progress))
-
-    def resume_saga(self, name: str, id: str, *, actor: str, reason: str = "") -> None:
-        """`resume_sagas` for one. Raises `SagaNotFound`, or `SagaActRefused` if it is not parked."""
-        self._run(self._steps.sagas.resume_one(name, id, Note(actor, reason)))
-
-    def skip_saga_steps(
-        self,
-        which: SagaFilter,
-        *,
-        actor: str,
-        step: str | None = None,
-        reason: str = "",
-        progress: Progress | None = None,
-    ) -> SagaActResult:
-        """Put the step or compensation that fails on record as skipped, and let the saga go on behind it.
-
-        It is for what has been done by hand. A step that is skipped is not undone if the saga goes back. ``step`` names
-        it, which is needed in a group of which several are left. Without ids and states in the filter, it applies to
-        parked and stranded sagas; by id, also to one that waits for a retry. Otherwise like `resume_sagas`.
-        """
-        return self._run(self._steps.sagas.skip(which, step, Note(actor, reason), progress))
-
-    def skip_saga_step(self, name: str, id: str, *, actor: str, step: str | None = None, reason: str = "") -> None:
-        """`skip_saga_steps` for one. Raises `SagaNotFound`, or `SagaActRefused` if there is nothing to skip."""
-        self._run(self._steps.sagas.skip_one(name, id, step, Note(actor, reason)))
-
-    def abort_sagas(
-        self, which: SagaFilter, *, actor: str, reason: str = "", progress: Progress | None = None
-    ) -> SagaActResult:
-        """Undo sagas that have not ended: whoever runs one loses it, and its running step cannot commit.
-
-        One that has passed its pivot, or goes back already, is left alone. Otherwise like `resume_sagas`.
-        """
-        return self._run(self._steps.sagas.abort(which, Note(actor, reason), progress))
-
-    def abort_saga(self, name: str, id: str, *, actor: str, reason: str = "") -> None:
-        """`abort_sagas` for one. Raises `SagaNotFound`, or `SagaActRefused` if it can no longer be aborted."""
-        self._run(self._steps.sagas.abort_one(name, id, Note(actor, reason)))
-
-    def fork_saga(
-        self, name: str, id: str, *, step: str, actor: str, new_id: str | None = None, reason: str = ""
-    ) -> SagaFork:
-        """Start a new saga from a step of an old one that has ended or is parked.
-
-        The new one has the old one's plan, first data and time limit. It takes over what the steps before ``step``
-        returned and how they changed the data, and never undoes them: they belong to the old saga. Without ``new_id``
-        it gets a new id. Raises `SagaNotFound`, or `SagaActRefused` if a step before was undone or not done.
-        """
-        return self._run(self._steps.sagas.fork(name, id, step, new_id, Note(actor, reason)))
-
-    def transactions(
-        self,
-        *,
-        states: Collection[TransactionState | str] | None = None,
-        limit: int = 50,
-        before: str | None = None,
-    ) -> tuple[ListedTransaction, ...]:
-        """Two-phase commits that are on record here, latest deadline first: in these states, or all not settled.
-
-        The database must be that of the log. For the next page, give the id of the last one as ``before``.
-        """
-        return self._run(self._steps.transactions.listed(states, limit, before))
-
-    def transaction(self, id: str) -> TransactionDetails:
-        """Everything about a two-phase commit: what was decided, who has not confirmed it, and what to do.
-
-        Raises `TransactionNotFound`.
-        """
-        return self._run(self._steps.transactions.details(id))
-
-    def forget_transaction(self, id: str, *, actor: str, reason: str = "") -> None:
-        """Have recovery leave a two-phase commit alone that it cannot finish, because it was finished by hand.
-
-        What was decided stays on record for as long as settled ones do. Raises `TransactionNotFound`, or
-        `TransactionActRefused` if it is settled, or if its deadline has not passed.
-        """
-        self._run(self._steps.transactions.forget(id, Note(actor, reason)))
-
-    def decide_transaction(self, id: str, decision: Decision | str, *, actor: str, reason: str = "") -> None:
-        """Decide a two-phase commit that is undecided, because only a person can know what its last resource did.
-
-        ``decision`` is commit or abort. Recovery then has all participants do it. Raises `TransactionNotFound`, or
-        `TransactionActRefused` if it is decided, or if its deadline has not passed.
-        """
-        self._run(self._steps.transactions.decide(id, decision, Note(actor, reason)))
 
     def cleanup(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.async_coordinating import AsyncCoordinating
 from postroom.admin.async_observing import AsyncObserving
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
@@ -12,33 +13,25 @@ from postroom.compose.databases import open_async_store
 from postroom.errors import UnusableConnection
 from postroom.settings import Settings, SettingsOverrides
 from postroom.store.admin.audit import Note
+from postroom.store.admin.message_filter import ALL, Filter
 from postroom.store.admin.message_list import Wanted
-from postroom.store.admin.saga_filter import EVERY_SAGA, SagaFilter
-from postroom.store.admin.selection import ALL, Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
     from types import TracebackType
     from uuid import UUID
 
     from postroom.admin.details import MessageDetails
     from postroom.admin.results import ActResult, Page
-    from postroom.admin.saga_details import SagaDetails
-    from postroom.admin.saga_results import SagaActResult, SagaFork, SagaTotal
-    from postroom.admin.transaction_steps import TransactionDetails
     from postroom.message import Key
     from postroom.rules.lifecycle import State
-    from postroom.rules.twophase_plan import Decision
-    from postroom.rules.twophase_state import TransactionState
     from postroom.store.admin.audit import AuditEntry
     from postroom.store.admin.dead_letters import DeadLetter
     from postroom.store.admin.expired_leases import Released
     from postroom.store.admin.message_list import ListedMessage
-    from postroom.store.admin.sagas import ListedSaga, SagaCount
     from postroom.store.admin.selection import Count, Progress
     from postroom.store.admin.status import Status, Worker
-    from postroom.store.admin.transactions import ListedTransaction
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Cleaned
@@ -46,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncObserving):
+class AsyncAdmin(AsyncObserving, AsyncCoordinating):
     """`Admin` for async code: the same methods, awaited, with the same contracts.
 
     ``progress`` may be called from another thread.
@@ -56,7 +49,8 @@ class AsyncAdmin(AsyncObserving):
         in_force = Settings.load(database=database, **settings)
         self._store = open_async_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
-        super().__init__(self._steps.observing)
+        AsyncObserving.__init__(self, self._steps.observing)
+        AsyncCoordinating.__init__(self, self._steps.sagas, self._steps.transactions)
         self._checked = False
         self._closed = False
 
@@ -109,9 +103,10 @@ class AsyncAdmin(AsyncObserving):
         headers: Mapping[str, str] | Unchanged = UNCHANGED,
         topic: str | Unchanged = UNCHANGED,
         discard_original: bool = False,
+        new_id: UUID | str | None = None,
     ) -> Replayed:
         """`Admin.replay`."""
-        changes = Changes(payload, headers, topic)
+        changes = Changes(payload, headers, topic, new_id)
         return await self._run(self._steps.replay(id, changes, Note(actor, reason), discard=discard_original))
 
     async def count_unsent(self, which: Filter = ALL) -> Count:
@@ -153,90 +148,6 @@ class AsyncAdmin(AsyncObserving):
     ) -> ActResult:
         """`Admin.discard`."""
         return await self._run(self._steps.discard(which, Note(actor, reason), progress))
-
-    async def sagas(
-        self, which: SagaFilter = EVERY_SAGA, *, limit: int = 50, before: int | None = None
-    ) -> Page[ListedSaga]:
-        """`Admin.sagas`."""
-        return await self._run(self._steps.sagas.listed(which, limit, before))
-
-    async def saga(self, name: str, id: str, *, data: bool = False) -> SagaDetails:
-        """`Admin.saga`."""
-        return await self._run(self._steps.sagas.details(name, id, data=data))
-
-    async def saga_counts(self) -> tuple[SagaCount, ...]:
-        """`Admin.saga_counts`."""
-        return await self._run(self._steps.sagas.counts())
-
-    async def count_sagas(self, which: SagaFilter = EVERY_SAGA) -> SagaTotal:
-        """`Admin.count_sagas`."""
-        return await self._run(self._steps.sagas.total(which))
-
-    async def resume_sagas(
-        self, which: SagaFilter, *, actor: str, reason: str = "", progress: Progress | None = None
-    ) -> SagaActResult:
-        """`Admin.resume_sagas`."""
-        return await self._run(self._steps.sagas.resume(which, Note(actor, reason), progress))
-
-    async def resume_saga(self, name: str, id: str, *, actor: str, reason: str = "") -> None:
-        """`Admin.resume_saga`."""
-        await self._run(self._steps.sagas.resume_one(name, id, Note(actor, reason)))
-
-    async def skip_saga_steps(
-        self,
-        which: SagaFilter,
-        *,
-        actor: str,
-        step: str | None = None,
-        reason: str = "",
-        progress: Progress | None = None,
-    ) -> SagaActResult:
-        """`Admin.skip_saga_steps`."""
-        return await self._run(self._steps.sagas.skip(which, step, Note(actor, reason), progress))
-
-    async def skip_saga_step(
-        self, name: str, id: str, *, actor: str, step: str | None = None, reason: str = ""
-    ) -> None:
-        """`Admin.skip_saga_step`."""
-        await self._run(self._steps.sagas.skip_one(name, id, step, Note(actor, reason)))
-
-    async def abort_sagas(
-        self, which: SagaFilter, *, actor: str, reason: str = "", progress: Progress | None = None
-    ) -> SagaActResult:
-        """`Admin.abort_sagas`."""
-        return await self._run(self._steps.sagas.abort(which, Note(actor, reason), progress))
-
-    async def abort_saga(self, name: str, id: str, *, actor: str, reason: str = "") -> None:
-        """`Admin.abort_saga`."""
-        await self._run(self._steps.sagas.abort_one(name, id, Note(actor, reason)))
-
-    async def fork_saga(
-        self, name: str, id: str, *, step: str, actor: str, new_id: str | None = None, reason: str = ""
-    ) -> SagaFork:
-        """`Admin.fork_saga`."""
-        return await self._run(self._steps.sagas.fork(name, id, step, new_id, Note(actor, reason)))
-
-    async def transactions(
-        self,
-        *,
-        states: Collection[TransactionState | str] | None = None,
-        limit: int = 50,
-        before: str | None = None,
-    ) -> tuple[ListedTransaction, ...]:
-        """`Admin.transactions`."""
-        return await self._run(self._steps.transactions.listed(states, limit, before))
-
-    async def transaction(self, id: str) -> TransactionDetails:
-        """`Admin.transaction`."""
-        return await self._run(self._steps.transactions.details(id))
-
-    async def forget_transaction(self, id: str, *, actor: str, reason: str = "") -> None:
-        """`Admin.forget_transaction`."""
-        await self._run(self._steps.transactions.forget(id, Note(actor, reason)))
-
-    async def decide_transaction(self, id: str, decision: Decision | str, *, actor: str, reason: str = "") -> None:
-        """`Admin.decide_transaction`."""
-        await self._run(self._steps.transactions.decide(id, decision, Note(actor, reason)))
 
     async def cleanup(
         self,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from postroom.store.admin.dead_letter_groups import MOST
-from postroom.store.admin.selection import ALL
+from postroom.store.admin.message_filter import ALL
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from postroom.admin.observing_steps import ObservingSteps
     from postroom.store.admin.dead_letter_groups import DeadLetterGroups
     from postroom.store.admin.inbox_ledger_lookup import InboxMark, LedgerEntry
+    from postroom.store.admin.message_filter import Filter
     from postroom.store.admin.overview import Overview
-    from postroom.store.admin.selection import Filter
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from postroom.rules.ordering import Order
-    from postroom.store.admin.selection import Filter
+    from postroom.store.admin.message_filter import Filter
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
 

@@ -46,6 +46,8 @@ class Changes:
     payload: object = UNCHANGED
     headers: Mapping[str, str] | Unchanged = UNCHANGED
     topic: str | Unchanged = UNCHANGED
+    id: UUID | str | None = None
+    """The copy's; a new one by default."""
 
     @property
     def names(self) -> list[str]:
@@ -103,6 +105,7 @@ def copy_of(original: Message, changes: Changes) -> Message:
         aggregate_id=original.aggregate_id,
         headers={**_headers(original, changes.headers), REPLAY_OF: str(original.id)},
         content_type=content_type,
+        id=changes.id,
     )
 
 

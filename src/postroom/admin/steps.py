@@ -23,10 +23,10 @@ from postroom.store.admin.audit import ACTIONS, SHOWN, AuditEntry, AuditTrail, E
 from postroom.store.admin.cancellation import Cancellation
 from postroom.store.admin.dead_letters import DeadLetter, DeadLetters
 from postroom.store.admin.expired_leases import ExpiredLeases, Released
+from postroom.store.admin.message_filter import Filter, check_moment, message_id
 from postroom.store.admin.message_list import ListedMessage, MessageList, Wanted
 from postroom.store.admin.message_lookup import MessageLookup
 from postroom.store.admin.retention import DAY, Cleanup, Kept
-from postroom.store.admin.selection import Acted, Count, Filter, Progress, check_moment, message_id
 from postroom.store.admin.status import Status, StatusReader, Worker
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from postroom.settings import Settings
     from postroom.store.admin.message_lookup import FoundMessage
+    from postroom.store.admin.selection import Acted, Count, Progress
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps

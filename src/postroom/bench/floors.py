@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 LEASE = "interval '120 seconds'"
-STEERED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
+STEERED = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
 
 
 class Floor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from postroom.rules.fingerprints import fingerprint, spread
 
@@ -22,6 +24,16 @@ from postroom.rules.fingerprints import fingerprint, spread
 def test_what_differs_from_failure_to_failure_is_replaced(message: str, expected: str) -> None:
     assert fingerprint(message) == expected
     assert fingerprint(expected) == expected
+
+
+DIGITS = str.maketrans("023456789", "1" * 9)
+
+
+@given(st.text("0123456789abxf'\"`-:. ü", max_size=40))
+def test_errors_that_differ_in_digits_alone_have_one_fingerprint_but_for_hexadecimal_ones(message: str) -> None:
+    """Databases group errors by this before they are told."""
+    if "0x" not in message:
+        assert fingerprint(message) == fingerprint(message.translate(DIGITS))
 
 
 def test_counts_are_spread_over_equal_buckets_from_the_first_to_the_last() -> None:

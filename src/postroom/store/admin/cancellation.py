@@ -9,7 +9,8 @@ from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE, Order
 from postroom.rules.why_not_sent import Facts, WhyNotSent, why_not_sent
 from postroom.store.admin.audit import UNSIGNED, Note, audit
-from postroom.store.admin.selection import ALL, Acted, Batch, Filter, KeyRange, Progress, SelectedDeliveries, named_ids
+from postroom.store.admin.message_filter import ALL, Filter
+from postroom.store.admin.selection import Acted, Batch, KeyRange, Progress, SelectedDeliveries, named_ids
 from postroom.store.ledger.confirmations import Confirmations
 from postroom.store.ledger.message_outcomes import cancellation_of
 from postroom.store.sql.behind import is_behind
@@ -66,7 +67,7 @@ class Cancellation(SelectedDeliveries):
         """
         done = yield from self.act(which, partial(self._batch, which, note), progress)
         done.sagas = yield from self.sagas(which)
-        if which.ids is not None and which.code is None and which.queue is None:
+        if which.ids is not None and (which.code, which.queue, which.status) == (None, None, None):
             left = sorted({*map(str, which.ids)} - {*map(str, done.ids), *map(str, done.sending)})
             for chunk in chunks(left):
                 halves = yield from self.transaction(self._remove_halves, which, note, chunk)

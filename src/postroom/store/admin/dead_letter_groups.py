@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.fingerprints import fingerprint, spread
 from postroom.store.admin.dead_letters import DeadLetters
-from postroom.store.admin.selection import ALL, Filter
+from postroom.store.admin.message_filter import ALL, Filter
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import chunks
 from postroom.store.sql.rows import shown
@@ -165,20 +165,24 @@ class GroupedDeadLetters(DeadLetters):
     def _alike(
         self, rows: Sequence[str], on_delivery: str, on_message: str, params: dict[str, Any]
     ) -> Steps[list[tuple[Any, ...]]]:
-        """How many failed alike, by error and hour."""
+        """How many failed alike, by error and hour; with one error of those that differ in numbers alone.
+
+        Those have the same fingerprint, unless one of them has a hexadecimal number: then each is told.
+        """
         columns = "d.position, d.queue, d.error_code, d.error_message, d.failed_at"
         parts = " UNION ALL ".join(f"SELECT * FROM (SELECT {columns} FROM {row}) p{n} " for n, row in enumerate(rows))
         wanted = f"WHERE 1 = 1 {on_delivery}{self.of_message(on_message)}"
         failed_at = self.dialect.readable("d.failed_at")
         letters = (
             f"SELECT d.queue, (SELECT m.topic FROM {self.outbox} m WHERE m.position = d.position) AS topic, "
-            f"d.error_code, d.error_message, {self.dialect.hour_of('d.failed_at')} AS hour, "
+            f"d.error_code, d.error_message, CASE WHEN replace(d.error_message, '0x', '') <> d.error_message "
+            f"THEN d.error_message ELSE {self.dialect.digits_alike('d.error_message')} END AS alike, "
+            f"{self.dialect.hour_of('d.failed_at')} AS hour, "
             f"{failed_at} AS failed_at, d.position FROM ({parts}) d {wanted}"
         )
-        alike = "queue, topic, error_code, error_message, hour"
         found = yield Query(
-            f"SELECT {alike}, count(*), min(failed_at), max(failed_at), max(position) FROM ({letters}) g "
-            f"GROUP BY {alike}",
+            "SELECT queue, topic, error_code, min(error_message), hour, count(*), min(failed_at), max(failed_at), "
+            f"max(position) FROM ({letters}) g GROUP BY queue, topic, error_code, alike, hour",
             params,
         )
         read = self.dialect.read_moment

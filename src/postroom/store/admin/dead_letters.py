@@ -10,17 +10,9 @@ from postroom.rules.lifecycle import Transition
 from postroom.rules.naming import is_saga_queue
 from postroom.rules.ordering import NO_LANE
 from postroom.store.admin.audit import UNSIGNED, Note, audit
+from postroom.store.admin.message_filter import ALL, Filter, has_fingerprint
 from postroom.store.admin.newest_first import PAYLOAD_SCAN, SCAN, Found
-from postroom.store.admin.selection import (
-    ALL,
-    Acted,
-    Batch,
-    Filter,
-    KeyRange,
-    Progress,
-    SelectedDeliveries,
-    has_fingerprint,
-)
+from postroom.store.admin.selection import Acted, Batch, KeyRange, Progress, SelectedDeliveries
 from postroom.store.ledger.confirmations import Confirmations
 from postroom.store.ledger.message_outcomes import failure_of
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers

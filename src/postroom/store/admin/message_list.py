@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.lifecycle import State, Stored
@@ -14,7 +13,7 @@ from postroom.store.admin.text_search import ERROR_TEXT, containing
 from postroom.store.sql.behind import is_behind
 from postroom.store.sql.dialect import ALL_LANES, text, whole_numbers
 from postroom.store.sql.rows import shown
-from postroom.store.sql.states import in_state, unsettled
+from postroom.store.sql.states import found_by_key, unsettled
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 SENDING_SCAN = 20_000
 """What is being sent is among the oldest of what is ready, so more is looked at."""
-OUT_OF_STEP = timedelta(minutes=5)
-"""Messages added within this time of each other may have positions in another order than their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +104,9 @@ class MessageList(NewestFirst):
         on_message, params = self._on_message(wanted)
         after = 0
         if wanted.since is not None:
-            after = max(0, (yield from self.position_at(wanted.since - OUT_OF_STEP)) - 1)
+            after = yield from self.position_before(wanted.since)
         if wanted.until is not None:
-            end = (yield from self.position_at(wanted.until + OUT_OF_STEP)) + 2_000
+            end = yield from self.position_after(wanted.until)
             before = end if before is None else min(before, end)
         places = yield from self._places(wanted, on_message, params)
         scan = SCAN if wanted.payload is None else PAYLOAD_SCAN
@@ -194,7 +191,7 @@ class MessageList(NewestFirst):
             params[label] = one
             places += [
                 Place(
-                    f"{self.delivery} d{self.dialect.by_primary_key} WHERE {in_state(stored, 'd')} "
+                    f"{self.delivery} d{self.dialect.by_primary_key} WHERE {found_by_key(stored, 'd')} "
                     f"AND d.queue = :{label} AND d.lane = {lane} ",
                     "d.position",
                     condition,

@@ -6,6 +6,7 @@ says how far it came, instead of one that reads the whole table.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.store.sql.operations import chunks
@@ -24,6 +25,8 @@ LEAST_SCAN = 200
 """Rows of one place, however many places there are."""
 NEAR = 1_000
 """Positions between which a moment is narrowed down."""
+OUT_OF_STEP = timedelta(minutes=5)
+"""Messages added within this time of each other may have positions in another order than their times."""
 PARTS = 40
 """Places in one statement."""
 
@@ -103,6 +106,14 @@ class NewestFirst(SkipScan):
         found = yield Query(each, params)
         return [(int(count), int(lowest)) for count, lowest in found.rows]
 
+    def position_before(self, moment: datetime) -> Steps[int]:
+        """A position up to which all messages were added before a moment."""
+        return max(0, (yield from self.position_at(_shifted(moment, -OUT_OF_STEP))) - 1)
+
+    def position_after(self, moment: datetime) -> Steps[int]:
+        """A position from which on all messages were added after a moment."""
+        return (yield from self.position_at(_shifted(moment, OUT_OF_STEP))) + 2 * NEAR
+
     def position_at(self, moment: datetime) -> Steps[int]:
         """A position before which messages were added before a moment, by a search in the primary key.
 
@@ -127,6 +138,14 @@ class NewestFirst(SkipScan):
             else:
                 high = middle
         return low
+
+
+def _shifted(moment: datetime, by: timedelta) -> datetime:
+    """A moment a little earlier or later; itself at the ends of the calendar."""
+    try:
+        return moment + by
+    except OverflowError:
+        return moment
 
 
 def _rows(place: Place, params: dict[str, Any], scan: int, wanted: str = "") -> str:

@@ -17,7 +17,7 @@ from postroom.store.admin.status import StatusReader, Worker
 from postroom.store.outbox.held_targets import HeldTarget, HeldTargets
 from postroom.store.sql.dialect import text
 from postroom.store.sql.skip_scan import SkipScan
-from postroom.store.sql.states import holds_key, in_state
+from postroom.store.sql.states import found_by_key, holds_key, in_state
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class OverviewReader(SkipScan):
 
     def _first(self, state: Stored) -> str:
         return (
-            f"SELECT position FROM {self.delivery}{self.dialect.by_primary_key} WHERE {in_state(state)} "
+            f"SELECT position FROM {self.delivery}{self.dialect.by_primary_key} WHERE {found_by_key(state)} "
             f"AND queue = :queue ORDER BY state, queue, lane, position LIMIT {self._most + 1}"
         )
 

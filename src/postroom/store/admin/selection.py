@@ -1,4 +1,4 @@
-"""Which messages an operator means, and where their deliveries are: shared by dead letters and cancellation."""
+"""Where the deliveries are that an operator means: shared by dead letters and cancellation."""
 
 from __future__ import annotations
 
@@ -6,100 +6,26 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
-from uuid import UUID
 
-from postroom.errors import InvalidSetting
-from postroom.rules.fingerprints import fingerprint
+from postroom.rules.lifecycle import State
 from postroom.rules.naming import is_saga_queue
+from postroom.store.admin.message_filter import ALL, Filter, has_fingerprint
 from postroom.store.admin.newest_first import NewestFirst, Place
 from postroom.store.admin.text_search import ERROR_TEXT, LIKE_ERROR, containing, fingerprint_pattern
 from postroom.store.sql.dialect import ALL_LANES, whole_numbers
 from postroom.store.sql.operations import chunks
 from postroom.store.sql.rows import uuid_of
-from postroom.store.sql.states import in_state, in_states
+from postroom.store.sql.states import comes_due, dead, found_by_key, in_state, in_states
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from uuid import UUID
 
-    from postroom.message import Key
     from postroom.rules.lifecycle import Stored
 
 Progress = Callable[[int], None]
 """Receives how many messages a batch has treated, after each batch."""
-
-
-def _is_age(value: object) -> bool:
-    return value is None or (isinstance(value, timedelta) and value >= timedelta(0))
-
-
-def check_moment(name: str, moment: datetime | None) -> None:
-    """Raise `InvalidSetting` for a moment without a time zone."""
-    if moment is not None and moment.tzinfo is None:
-        raise InvalidSetting(f"{name} = {moment} has no time zone: give it one, such as datetime.UTC")
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which messages: those that match every given field; all of them if none is given.
-
-    `older_than`, `as_of`, `since` and `until` look at when a dead letter failed; of unsent messages, at when they were
-    added.
-
-    Raises `InvalidSetting` if an id is not a UUID, `older_than` is negative, or a moment has no time zone.
-    """
-
-    ids: Collection[UUID | str] | None = None
-    queue: str | None = None
-    topic: str | None = None
-    key: Key | None = None
-    """The ordering key, as `Outbox.add` takes it."""
-    code: str | None = None
-    """The reason code of the last failure."""
-    older_than: timedelta | None = None
-    """Only what failed, or was added, longer ago than this."""
-    as_of: datetime | None = None
-    """Only what had failed, or was added, by then. Take it from a page or a count to act on what it showed."""
-    type: str | None = None
-    since: datetime | None = None
-    """Only what failed, or was added, then or later."""
-    until: datetime | None = None
-    """Only what failed, or was added, before then."""
-    error: str | None = None
-    """A text in the code or message of the last failure, in any case."""
-    payload: str | None = None
-    """A text in the payload, as UTF-8. Nothing is found in what is compressed or encrypted."""
-    fingerprint: str | None = None
-    """For dead letters: those whose error has this fingerprint, as `Admin.dead_letter_groups` tells it."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.ids, str | UUID):
-            raise InvalidSetting(f"ids = {str(self.ids)!r} is one id: give a list of them")
-        if self.ids is not None:
-            object.__setattr__(self, "ids", tuple(map(message_id, self.ids)))
-        if self.key is not None and not isinstance(self.key, str):
-            object.__setattr__(self, "key", str(self.key))
-        if not _is_age(self.older_than):
-            raise InvalidSetting(f"older_than = {self.older_than} is not valid: give a timedelta that is not negative")
-        for name in ("as_of", "since", "until"):
-            check_moment(name, getattr(self, name))
-
-
-ALL = Filter()
-"""Every message."""
-
-
-def has_fingerprint(which: Filter, message: str) -> bool:
-    """Whether an error is one of those that a filter selects by fingerprint."""
-    return which.fingerprint is None or fingerprint(message) == which.fingerprint
-
-
-def message_id(value: UUID | str) -> UUID:
-    """The id of a message. Raises `InvalidSetting` if it is not a UUID."""
-    try:
-        return value if isinstance(value, UUID) else UUID(value)
-    except (ValueError, AttributeError, TypeError):
-        raise InvalidSetting(f"{value!r} is not a message id: give a UUID, as the lists show it") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +92,8 @@ class SelectedDeliveries(NewestFirst):
     def count(self, which: Filter = ALL, old: float = 0) -> Steps[Count]:
         """How many there are, and how many of their messages were recorded more than `old` seconds ago."""
         as_of = yield from self.clock()
-        conditions, params = self.conditions(which)
+        on_delivery, on_message, params = self.split(which)
+        source, is_old = yield from self._old_ones(as_of, old, joined=bool(on_message))
         params["old"] = -float(old)
         places: list[tuple[str, dict[str, Any]]] = [(f"{in_states(self.states, 'd')} ", {})]
         if which.ids is not None:
@@ -177,8 +104,8 @@ class SelectedDeliveries(NewestFirst):
         error, by_error = ("''", "") if which.fingerprint is None else ("d.error_message", " GROUP BY d.error_message")
         for place, queue in places:
             found = yield Query(
-                f"SELECT count(*), coalesce(sum(CASE WHEN m.created_at <= {self.dialect.later(':old')} "
-                f"THEN 1 ELSE 0 END), 0), {error} {self.source} WHERE {place}{conditions}{by_error}",
+                f"SELECT count(*), coalesce(sum({is_old}), 0), {error} {source} "
+                f"WHERE {place}{on_delivery}{on_message}{by_error}",
                 {**params, **queue},
             )
             for count, old_count, message in found.rows:
@@ -186,6 +113,22 @@ class SelectedDeliveries(NewestFirst):
                     total += int(count)
                     old_ones += int(old_count)
         return Count(total, old_ones, as_of)
+
+    def _old_ones(self, as_of: datetime, old: float, *, joined: bool) -> Steps[tuple[str, str]]:
+        """Where to count from, and the expression that is 1 for a message that was recorded too long ago.
+
+        Positions tell of all but some around that time: only those messages are looked at, unless all are anyway.
+        """
+        is_old = f"CASE WHEN m.created_at <= {self.dialect.later(':old')} THEN 1 ELSE 0 END"
+        if joined:
+            return self.source, is_old
+        then = as_of - timedelta(seconds=old)
+        before, after = (yield from self.position_before(then)), (yield from self.position_after(then))
+        looked_up = f"(SELECT {is_old} FROM {self.outbox} m WHERE m.position = d.position)"
+        return (
+            f"FROM {self.delivery} d",
+            f"CASE WHEN d.position <= {before} THEN 1 WHEN d.position >= {after} THEN 0 ELSE {looked_up} END",
+        )
 
     def act(
         self, which: Filter, batch: Callable[[KeyRange, int], Steps[Batch]], progress: Progress | None
@@ -272,7 +215,7 @@ class SelectedDeliveries(NewestFirst):
         for part in (yield from self.ranges(which)):
             label = queues.setdefault(part.queue, f"queue_{len(queues)}")
             rows = (
-                f"{self.delivery} d{self.dialect.by_primary_key} WHERE {in_state(part.state, 'd')} "
+                f"{self.delivery} d{self.dialect.by_primary_key} WHERE {found_by_key(part.state, 'd')} "
                 f"AND d.queue = :{label} AND d.lane = {part.lane} AND {part.positions} "
             )
             places.append(Place(rows, "d.position", wanted))
@@ -316,7 +259,18 @@ class SelectedDeliveries(NewestFirst):
         texts = [f"AND {text} " for text, _ in given.values()]
         on_message = [text for text in texts if "m." in text]
         on_delivery = [text for text in texts if text not in on_message]
+        if which.status is not None:
+            due = self.now if which.as_of is None else ":as_of"
+            on_delivery.append(f"AND {_in_status(State(which.status), due)} ")
         return "".join(on_delivery), "".join(on_message), {name: value for name, (_, value) in given.items()}
+
+
+def _in_status(status: State, now: str) -> str:
+    """The condition that a delivery `d` is in this state. What is being sent counts as pending: acts look closer."""
+    if status is State.DEAD:
+        return dead("d")
+    waits = f"({comes_due('d')} AND d.due > {now})"
+    return waits if status is State.WAITING else f"NOT {waits}"
 
 
 def named_ids(ids: Sequence[UUID | str]) -> dict[str, str]:

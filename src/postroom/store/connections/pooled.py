@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SETTINGS = {
     # The tables' sizes swing between zero and millions, which misleads the planner.
     "enable_seqscan": "'off'",
+    "enable_bitmapscan": "'off'",
     "enable_hashjoin": "'off'",
     "enable_mergejoin": "'off'",
     # Planning takes longer than a small claim, and the settings above keep the plan right.

@@ -62,6 +62,13 @@ class Dialect:
         """A moment as hours since 1970, rounded down; NULL for one that Python cannot represent."""
         raise NotImplementedError
 
+    def digits_alike(self, column: str) -> str:
+        """A text with every digit replaced by 1: those that differ in numbers alone become one."""
+        alike = column
+        for digit in "023456789":
+            alike = f"replace({alike}, '{digit}', '1')"
+        return alike
+
     def contains(self, column: str, value: str) -> str:
         """A condition: bytes hold the bytes in a parameter."""
         raise NotImplementedError
@@ -122,6 +129,9 @@ class PostgreSQL(Dialect):
 
     def hour_of(self, moment: str) -> str:
         return f"floor(extract(epoch FROM {self.readable(moment)}) / 3600)::bigint"
+
+    def digits_alike(self, column: str) -> str:
+        return f"translate({column}, '023456789', '111111111')"
 
     def contains(self, column: str, value: str) -> str:
         return f"position({value}::bytea IN {column}) > 0"

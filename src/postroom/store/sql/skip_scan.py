@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.rules.ordering import NO_LANE
 from postroom.store.sql.operations import Operations
-from postroom.store.sql.states import in_state
+from postroom.store.sql.states import found_by_key
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ class SkipScan(Operations):
 
     def queues_with(self, state: Stored) -> Steps[list[str]]:
         """The queues that have deliveries in this stored state."""
-        return (yield from self._values("queue", in_state(state), {}, ""))
+        return (yield from self._values("queue", found_by_key(state), {}, ""))
 
     def lanes_with(self, state: Stored, queue: str) -> Steps[list[int]]:
         """The lanes of a queue that have deliveries in this stored state, including the lane without a key."""
-        chosen = f"{in_state(state)} AND queue = :queue"
+        chosen = f"{found_by_key(state)} AND queue = :queue"
         return (yield from self._values("lane", chosen, {"queue": queue}, NO_LANE - 1))
 
     def _values(self, column: str, chosen: str, params: dict[str, str], after: object) -> Steps[list[Any]]:

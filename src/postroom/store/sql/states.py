@@ -21,6 +21,14 @@ def in_state(state: Stored, of: str = "") -> str:
     return f"{_column(of)} = {int(state)}"
 
 
+def found_by_key(state: Stored, of: str = "") -> str:
+    """`in_state` in words that only the primary key fits, and no partial index.
+
+    Without statistics, PostgreSQL takes a partial index for a small one, and then reads all of it.
+    """
+    return f"{_column(of)} = (SELECT {int(state)})"
+
+
 def in_states(states: Iterable[Stored], of: str = "") -> str:
     """One of several states; of a single one, as `in_state`."""
     chosen = list(states)

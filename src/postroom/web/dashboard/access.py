@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting
+from postroom.web.dashboard.params import UNSTORABLE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,8 +37,9 @@ class Access:
     """See payloads, values of headers, data of sagas, recorded responses. Each look is audited."""
 
     def __post_init__(self) -> None:
-        if not str(self.name or "").strip():
-            raise InvalidSetting(f"name = {self.name!r} is not valid: give the person's name, for the audit log")
+        name: object = self.name  # programs without types give all sorts of things
+        if not isinstance(name, str) or not name.strip() or UNSTORABLE.search(name):
+            raise InvalidSetting(f"name = {name!r} is not valid: give the person's name as text, for the audit log")
 
     def reading(self) -> Access:
         """The same person, who may change nothing."""
@@ -60,6 +62,8 @@ class Sessions:
     def __init__(self, token: str) -> None:
         self._token = token.encode()
         self._key = hmac.digest(self._token, _PURPOSE, hashlib.sha256)
+        # Browsers send a cookie to every port of a host: so that two dashboards on one host can be open side by side.
+        self.cookie_name = f"postroom_dashboard_{hmac.new(self._key, b'name', hashlib.sha256).hexdigest()[:8]}"
 
     def is_token(self, given: str) -> bool:
         """Whether it is the token; takes as long for every wrong one."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from postroom.admin import Admin, Filter, SagaFilter, SagaState
-from postroom.web.dashboard.message_filter import FIELDS, LABELS, MessageFilter, read_as_of
+from postroom.admin import Admin, Filter, SagaFilter, SagaState, State
+from postroom.web.dashboard.message_filter import FIELDS, LABELS, UNSENT, MessageFilter, asked, read_as_of
 from postroom.web.dashboard.params import BadInput
 
 if TYPE_CHECKING:
@@ -178,25 +178,29 @@ class SagaAct:
         return [which.only(states[self.action]) for which in self.whiches]
 
 
-def read_act(visit: Visit) -> MessageAct | SagaAct:
-    """The act that a form asks for. Raises `BadInput`."""
+async def read_act(visit: Visit) -> MessageAct | SagaAct:
+    """The act that a form asks for. Raises `BadInput`, or `Denied`."""
     action, _, scope = visit.params.needed("do").partition(" ")
     if scope not in ("selection", "filter"):
         raise BadInput(f"do = {visit.params.text('do')!r} is not valid: use the buttons of a list")
     as_of = read_as_of(visit.params)
     if action in MESSAGE_ACTS:
-        return _message_act(visit, action, scope, as_of)
+        return await _message_act(visit, action, scope, as_of)
     if action in SAGA_ACTS:
         return _saga_act(visit, action, scope, as_of)
     raise BadInput(f"do = {action!r} is not valid: use {', '.join([*MESSAGE_ACTS, *SAGA_ACTS])}")
 
 
-def _message_act(visit: Visit, action: str, scope: Any, as_of: datetime) -> MessageAct:
-    bar = MessageFilter.read(visit.params, as_of)
+async def _message_act(visit: Visit, action: str, scope: Any, as_of: datetime) -> MessageAct:
+    bar = await asked(visit, as_of)
     which = bar.selection(as_of)
+    noun = "unsent message" if action == "cancel" else "dead letter"
     if scope == "selection":
         which = Filter(ids=_chosen(visit), as_of=as_of)
-    noun = "unsent message" if action == "cancel" else "dead letter"
+    elif bar.state not in (None, *(UNSENT if action == "cancel" else (State.DEAD,))):
+        raise BadInput(f"state = {bar.state!r} is not valid here: {action} is for {noun}s")
+    elif bar.state in UNSENT:
+        noun = f"{bar.state} message"
     return MessageAct(action, scope, which, bar, as_of, noun)
 
 

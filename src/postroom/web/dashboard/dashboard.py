@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import parse_qs, quote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
@@ -18,7 +19,7 @@ from postroom.errors import InvalidSetting, SchemaMissing
 from postroom.settings import Settings, SettingsOverrides
 from postroom.web.dashboard.access import LONGEST_NAME, Access, Sessions, usable_token
 from postroom.web.dashboard.database import Database
-from postroom.web.dashboard.failures import failure_of
+from postroom.web.dashboard.failures import Failure, LoginFailed, failure_of
 from postroom.web.dashboard.guards import came_from_outside, secured, why_cross_site
 from postroom.web.dashboard.params import BadInput, Params
 from postroom.web.dashboard.routes import ROUTES
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from postroom.web.dashboard.access import Authorize
     from postroom.web.http import Receive, Scope, Send
 
-COOKIE = "postroom_dashboard"
 LARGEST_FORM = 16 * 1024 * 1024
 MOST_FIELDS = 5000
+LONGEST_ADDRESS = 16_000
 YEAR = 365 * 86_400
 _METHODS = {"GET", "HEAD", "POST"}
 _DOOR = ("/login", "/logout", "/theme")
@@ -119,9 +120,7 @@ class Dashboard:
         try:
             return await self._checked(request, path, receive)
         except Exception as error:  # noqa: BLE001 - a page is all that may fail
-            failure = failure_of(error)
-            if not failure.explained:
-                _log.error("the dashboard's page %s failed", path, exc_info=error)
+            failure = _told(error, path)
             return self._problem(request, path, failure.status, failure.title, failure.text)
 
     async def _checked(self, request: Request, path: str, receive: Receive) -> Response:
@@ -150,17 +149,29 @@ class Dashboard:
             response = self._problem(visit.request, visit.path, 405, "Not like this", f"Use {', '.join(handlers)}.")
             response.headers["allow"] = ", ".join(handlers)
             return response
-        return await handler(visit)
+        try:
+            return await handler(visit)
+        except Exception as error:  # noqa: BLE001 - a page is all that may fail
+            return visit.problem(_told(error, visit.path))
 
     async def _access(self, request: Request) -> Access | Response | None:
         if self._sessions:
-            name = self._sessions.name_in(request.cookies.get(COOKIE, ""), time.time())
+            name = self._sessions.name_in(request.cookies.get(self._sessions.cookie_name, ""), time.time())
             access: Access | Response | None = None if name is None else Access(name, actions=True, payloads=True)
         else:
             access = await self._authorized(request)
         return access.reading() if isinstance(access, Access) and self._read_only else access
 
     async def _authorized(self, request: Request) -> Access | Response | None:
+        """What the application's own login says. Raises `LoginFailed`: nobody comes in through a mistake in it."""
+        try:
+            return await self._asked_login(request)
+        except HTTPException as refused:  # as functions for FastAPI raise it
+            return PlainTextResponse(refused.detail, refused.status_code, refused.headers)
+        except Exception as error:
+            raise LoginFailed from error
+
+    async def _asked_login(self, request: Request) -> Access | Response | None:
         assert self._authorize is not None  # noqa: S101 - the constructor sees to it
         if inspect.iscoroutinefunction(self._authorize):
             found = await self._authorize(request)
@@ -187,14 +198,15 @@ class Dashboard:
         if request.method != "POST":
             return RedirectResponse("./", 303)
         if path == "/theme":
-            back = RedirectResponse(_safe_return(given.text("back")), 303)
+            back = RedirectResponse(_safe_return(given.text("back", LONGEST_ADDRESS)), 303)
             back.set_cookie(
                 THEME_COOKIE, given.one_of("theme", *THEMES), YEAR, path=None, samesite="strict", httponly=True
             )
             return back
         if path == "/logout" or self._sessions is None:
             gone = RedirectResponse("./", 303)
-            gone.set_cookie(COOKIE, "", 0, path=None, httponly=True, samesite="strict")
+            if self._sessions:
+                gone.set_cookie(self._sessions.cookie_name, "", 0, path=None, httponly=True, samesite="strict")
             return gone
         if not self._sessions.is_token(form.get("token", [""])[-1]):
             _log.warning("somebody tried to log in to the dashboard with a wrong token")
@@ -204,7 +216,7 @@ class Dashboard:
         # behind any prefix, and behind proxies that take it away.
         entered = RedirectResponse("./", 303)
         entered.set_cookie(
-            COOKIE,
+            self._sessions.cookie_name,
             self._sessions.cookie(name, time.time() + self._session_seconds),
             int(self._session_seconds),
             path=None,
@@ -227,6 +239,14 @@ class Dashboard:
         return HTMLResponse(self._templates.render(template, **base_values(request, path), **values), status)
 
 
+def _told(error: Exception, path: str) -> Failure:
+    """What to say of an error; what cannot be said is logged."""
+    failure = failure_of(error)
+    if not failure.explained:
+        _log.error("the dashboard's page %r failed", path, exc_info=error)
+    return failure
+
+
 def _path(request: Request) -> str:
     """The path inside the mount."""
     path, prefix = request.scope["path"], request.scope.get("root_path", "").rstrip("/")
@@ -239,7 +259,7 @@ def _right_address(request: Request, path: str) -> str | None:
     asked = asked.partition(b"?")[0]
     if not path.strip("/"):
         return None if asked.endswith(b"/") else f"{quote(asked.rpartition(b'/')[2])}/"
-    query = request.url.query
+    query = request.scope["query_string"].decode("latin-1")
     if asked.endswith(b"/") and path.endswith("/"):
         return f"../{quote(path.strip('/').rpartition('/')[2])}{'?' if query else ''}{query}"
     return None

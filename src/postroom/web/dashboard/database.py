@@ -25,6 +25,8 @@ WRITERS = 2
 PATIENCE = 15.0
 """Seconds that a page waits for the database."""
 MOST_CACHED = 200
+REST = 10
+"""What took a second is kept for ten: however slow a read is, it keeps the database busy a tenth of the time."""
 
 
 class Away(DatabaseUnreachable):
@@ -77,30 +79,60 @@ class Connections:
         admin.close()
 
 
+class Shared:
+    """A read whose answer everyone gets who asks for it in time."""
+
+    def __init__(self, readers: Connections, call: Callable[[Admin], Any], seconds: float) -> None:
+        self._seconds = seconds
+        self._began = time.monotonic()
+        self._until: float | None = None
+        self.future = readers.submit(lambda admin: self._timed(call, admin))
+
+    def is_over(self, now: float) -> bool:
+        """Whether it must be read again: it has failed, is too old, or its connection seems to be lost."""
+        if not self.future.done():
+            return now - self._began > 2 * PATIENCE
+        failed = self.future.cancelled() or self.future.exception() is not None
+        return failed or self._until is None or now >= self._until
+
+    def _timed(self, call: Callable[[Admin], Any], admin: Admin) -> Any:
+        start = time.monotonic()
+        answer = call(admin)
+        self._until = max(self._began + self._seconds, start + REST * (time.monotonic() - start))
+        return answer
+
+
 class Database:
     """What pages ask, and what acts do. Works in any event loop, and in several."""
 
     def __init__(self, database: str | None = None, **settings: Unpack[SettingsOverrides]) -> None:
         self._readers = Connections(READERS, "read", database, settings)
         self._writers = Connections(WRITERS, "act", database, settings)
-        self._shared: dict[Hashable, tuple[float, Future[Any]]] = {}
+        self._shared: dict[Hashable, Shared] = {}
         self._sharing = threading.Lock()
 
     async def read(self, call: Callable[[Admin], T]) -> T:
         """The answer. Raises what `Admin` raises, and `Away` if it takes too long."""
-        return await self._awaited(self._readers.submit(call))
+        future = self._readers.submit(call)
+        try:
+            return await self._awaited(future)
+        finally:
+            # Nobody waits for it any longer: a slow database is not asked what has not begun.
+            future.cancel()
 
     async def shared(self, name: Hashable, seconds: float, call: Callable[[Admin], T]) -> T:
-        """The same answer for everyone who asks within some seconds: ten tabs cost as much as one."""
+        """The same answer for everyone who asks within some seconds: ten tabs cost as much as one.
+
+        Whoever comes while it is being read waits for it, however long that takes. A slow answer is kept for longer.
+        """
         now = time.monotonic()
         with self._sharing:
-            until, future = self._shared.get(name, (0.0, None))
-            if future is None or now >= until or (future.done() and future.exception() is not None):
+            shared = self._shared.get(name)
+            if shared is None or shared.is_over(now):
                 if len(self._shared) >= MOST_CACHED:
-                    self._shared = {key: kept for key, kept in self._shared.items() if now < kept[0]}
-                future = self._readers.submit(call)
-                self._shared[name] = (now + seconds, future)
-        return await self._awaited(future)
+                    self._shared = {key: kept for key, kept in self._shared.items() if not kept.is_over(now)}
+                shared = self._shared[name] = Shared(self._readers, call, seconds)
+        return await self._awaited(shared.future)
 
     def act(self, call: Callable[[Admin], T]) -> Future[T]:
         """Start an act. It goes on to its end, whether or not somebody waits for it."""

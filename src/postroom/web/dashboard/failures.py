@@ -22,6 +22,10 @@ from postroom.web.dashboard.params import BadInput
 from postroom.web.dashboard.visit import Denied
 
 
+class LoginFailed(Exception):
+    """The application's own login raised an error, or gave something that is neither a right nor a refusal."""
+
+
 class Failure(NamedTuple):
     """An HTTP status, a title and a text."""
 
@@ -48,6 +52,9 @@ def failure_of(error: Exception) -> Failure:
     for kinds, status, title in _TOLD:
         if isinstance(error, kinds):
             return Failure(status, title, str(error))
+    if isinstance(error, LoginFailed):
+        text = "Your application's login could not say who you are: the log says why."
+        return Failure(500, "You cannot come in", text, explained=False)
     if isinstance(error, SQLAlchemyError):
         text = "It answered with an error, which is in the log. Try again."
         return Failure(503, "The database refused", text, explained=False)

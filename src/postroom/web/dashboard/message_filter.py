@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -13,16 +12,20 @@ from uuid import UUID
 import msgspec
 
 from postroom.admin import Filter, State
-from postroom.web.dashboard.params import BadInput, Params
+from postroom.web.dashboard.params import UNSTORABLE, BadInput, Params, utc_moment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
+
+    from postroom.web.dashboard.visit import Visit
 
 TEXTS = ("queue", "topic", "type", "key", "code", "error", "payload", "fingerprint")
 """Fields that are text, and are called the same in `Filter`."""
 FIELDS = ("state", *TEXTS, "none", "since", "until")
 EMPTY = ("topic", "code", "fingerprint")
 """Fields that a group of dead letters may have none of: the field `none` lists them."""
+UNSENT = (State.PENDING, State.WAITING)
 LABELS = {
     "state": "State",
     "queue": "Queue",
@@ -83,12 +86,29 @@ class MessageFilter:
     def selection(self, as_of: datetime | None = None) -> Filter:
         """The filter of dead letters and of what is not sent. `as_of` leaves out what came later."""
         texts: dict[str, Any] = dict(self.texts)
-        return Filter(**texts, since=self.since, until=self.until, as_of=as_of)
+        status = self.state if self.state in UNSENT else None
+        return Filter(**texts, since=self.since, until=self.until, as_of=as_of, status=status)
 
     def fixed(self) -> dict[str, str]:
         """The fields as a form sends them to act on what is shown: times ago have become moments."""
         moments = {"since": self.since, "until": self.until}
         return {**self.written, **{name: moment.isoformat() for name, moment in moments.items() if moment}}
+
+
+async def asked(visit: Visit, now: datetime) -> MessageFilter:
+    """The filter that a page was asked for. Raises `BadInput`, and `Denied` if the person may not look into payloads.
+
+    What is found tells what is in them, so whoever searches in payloads is put on record; not each time that the page
+    keeps itself up to date.
+    """
+    wanted = MessageFilter.read(visit.params, now)
+    if "payload" in wanted.texts:
+        visit.need_payloads()
+        if not visit.refreshes:
+            await visit.database.write(
+                lambda admin: admin.record_view(None, actor=visit.access.name, what="a search in payloads")
+            )
+    return wanted
 
 
 def of_group(wanted: Filter) -> MessageFilter:
@@ -108,9 +128,12 @@ def escaped(text: str) -> str:
 def unescaped(text: str) -> str:
     """The text again. Raises `BadInput`."""
     try:
-        return msgspec.json.decode(f'"{text}"', type=str)
+        found = msgspec.json.decode(f'"{text}"', type=str)
     except msgspec.DecodeError:
-        raise BadInput(f"fingerprint = {text!r} is not valid: use the links of the dead letters' groups") from None
+        found = "\x00"
+    if UNSTORABLE.search(found):
+        raise BadInput(f"fingerprint = {text!r} is not valid: use the links of the dead letters' groups")
+    return found
 
 
 def _empty(params: Params) -> dict[str, str]:
@@ -127,8 +150,11 @@ def searched(line: str) -> dict[str, str] | UUID:
 
     Words without a field are text of an error. Raises `BadInput`.
     """
+    # Only double quotes are special: an apostrophe in "can't" and the backslash of a path stand for themselves.
+    parts = shlex.shlex(line, posix=True, punctuation_chars=False)
+    parts.whitespace_split, parts.quotes, parts.escape, parts.commenters = True, '"', "", ""
     try:
-        words = shlex.split(line)
+        words = list(parts)
     except ValueError:
         raise BadInput(f"q = {line!r} has a quotation mark without its partner: close it") from None
     found: dict[str, str] = {}
@@ -155,12 +181,6 @@ def read_as_of(params: Params) -> datetime:
     """When the page was made that a form belongs to. Raises `BadInput`."""
     value = params.needed("as_of")
     try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
+        return utc_moment(value)
+    except (ValueError, OverflowError):
         raise BadInput(f"as_of = {value!r} is not a time: load the page again") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-
-
-def at(filter: Filter, as_of: datetime) -> Filter:
-    """The filter with a cut-off."""
-    return replace(filter, as_of=as_of)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 LONGEST = 1000
 LAST = 2**63 - 1
+FIRST_YEAR, LAST_YEAR = 1970, 9998
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _AGO = re.compile(r"(\d{1,6})\s*([smhd])")
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 """What databases do not take."""
 
 
@@ -36,7 +37,7 @@ class Params:
         value = self._given.get(name, "").strip()
         if len(value) > most:
             raise BadInput(f"{name} has {len(value):,} characters: give at most {most:,}")
-        if found := _UNSTORABLE.search(value):
+        if found := UNSTORABLE.search(value):
             raise BadInput(f"{name} contains the character {found[0]!r}: leave it out")
         return value or None
 
@@ -89,10 +90,21 @@ class Params:
         try:
             if ago := _AGO.fullmatch(value):
                 return now - timedelta(seconds=int(ago[1]) * UNITS[ago[2]])
-            moment = datetime.fromisoformat(value)
-            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+            return utc_moment(value)
         except (ValueError, OverflowError):
             raise BadInput(
                 f"{name} = {value!r} is not a time: give how long ago, such as 15m, 2h or 7d, or a time in UTC, such "
                 "as 2026-01-31 14:30"
             ) from None
+
+
+def utc_moment(text: str) -> datetime:
+    """A moment in UTC, in years that databases know, and from which some time can be taken or added.
+
+    Raises `ValueError` or `OverflowError`.
+    """
+    moment = datetime.fromisoformat(text)
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+        raise OverflowError(text)
+    return moment

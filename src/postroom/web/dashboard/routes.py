@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postroom.web.dashboard.pages import acts, audit, dead, live, lookup, messages, one_message, overview, sagas
+from postroom.web.dashboard.pages import acts, audit, dead, edit, live, lookup, messages, one_message, overview, sagas
 from postroom.web.dashboard.pages import transactions as twophase
 
 if TYPE_CHECKING:
@@ -21,11 +21,12 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/search": {"GET": messages.search},
     "/messages": {"GET": messages.messages},
     "/message": {"GET": one_message.message, "POST": one_message.reveal},
-    "/edit": {"POST": one_message.edit},
-    "/replay": {"POST": one_message.replay},
+    "/edit": {"POST": edit.edit},
+    "/replay": {"POST": edit.replay},
     "/dead": {"GET": dead.groups},
     "/sagas": {"GET": sagas.sagas},
     "/saga": {"GET": sagas.saga, "POST": sagas.reveal},
+    "/fork": {"POST": sagas.fork},
     "/transactions": {"GET": twophase.transactions},
     "/transaction": {"GET": twophase.transaction},
     "/decide": {"POST": twophase.decide},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroom.admin import Direction, SagaState, SagaStep, StepOutcome
+from postroom.rules.saga_acts import FORKABLE, Fork, fork_from
 
 if TYPE_CHECKING:
     from postroom.admin import NextStep, SagaDetails
@@ -28,9 +29,7 @@ def timeline(saga: SagaDetails) -> list[TimelineStep]:
     found = [TimelineStep(one.step, _kind(one), _text(one), one, None) for one in saga.steps]
     waiting = {one.step for one in saga.steps if one.outcome is StepOutcome.WAITING}
     found += [
-        TimelineStep(one.step, "next", "compensates next" if one.direction is Direction.BACK else "next", None, one)
-        for one in saga.next
-        if one.step not in waiting
+        TimelineStep(one.step, *_coming(saga.state, one), None, one) for one in saga.next if one.step not in waiting
     ]
     if saga.direction is not Direction.BACK and saga.state not in _ENDED:
         seen = {one.step for one in saga.steps} | {one.step for one in saga.next}
@@ -45,6 +44,27 @@ def acts_on(state: SagaState, direction: Direction) -> tuple[str, ...]:
     return tuple(act for act in _acts_in(state) if act != "abort" or not back)
 
 
+def acts_on_all(state: SagaState | None) -> tuple[str, ...]:
+    """What an operator may try on everything that a filter shows."""
+    match state:
+        case None | SagaState.PARKED:
+            return ("resume", "skip", "abort")
+        case SagaState.STRANDED:
+            return ("skip", "abort")
+        case SagaState.COMPLETED | SagaState.COMPENSATED:
+            return ()
+        case _:
+            return ("abort",)
+
+
+def fork_steps(saga: SagaDetails) -> list[str]:
+    """The steps from which a new saga can take over."""
+    if saga.state not in FORKABLE:
+        return []
+    outcomes = {(one.direction, one.step): one.outcome for one in saga.steps}
+    return [step.name for step in saga.plan if isinstance(fork_from(saga.plan, outcomes, step.name), Fork)]
+
+
 def _acts_in(state: SagaState) -> tuple[str, ...]:
     match state:
         case SagaState.COMPLETED | SagaState.COMPENSATED:
@@ -55,6 +75,13 @@ def _acts_in(state: SagaState) -> tuple[str, ...]:
             return ("skip", "abort")
         case _:
             return ("abort",)
+
+
+def _coming(state: SagaState, step: NextStep) -> tuple[str, str]:
+    compensates = step.direction is Direction.BACK
+    if state is SagaState.PARKED and step.error_code:
+        return "failed", "compensation failed for good" if compensates else "failed for good"
+    return "next", "compensates next" if compensates else "next"
 
 
 def _kind(step: SagaStep) -> str:

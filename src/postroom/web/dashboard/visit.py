@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from postroom.admin import Overview
     from postroom.web.dashboard.access import Access
     from postroom.web.dashboard.database import Database
+    from postroom.web.dashboard.failures import Failure
     from postroom.web.dashboard.templates import Templates
 
 CACHED = 1.5
@@ -60,6 +61,11 @@ class Visit:
         return datetime.now(UTC)
 
     @property
+    def refreshes(self) -> bool:
+        """The page keeps itself up to date: nobody has asked for it again."""
+        return self.request.headers.get("hx-request") == "true"
+
+    @property
     def is_wsgi(self) -> bool:
         """Under WSGI, where an open stream would take a thread."""
         return "wsgi_environ" in self.request.scope
@@ -92,6 +98,11 @@ class Visit:
             "has_login": self.has_login,
         }
 
+    def problem(self, failure: Failure) -> HTMLResponse:
+        """What went wrong, with the way to everything else beside it."""
+        values = {**self.frame(), "overview": None, "parked": None, "failure": failure}
+        return HTMLResponse(self.templates.render("failed", **values), failure.status)
+
     def redirect(self, to: str) -> RedirectResponse:
         """Go on elsewhere, relative to where this is."""
         return RedirectResponse(to, 303)
@@ -120,5 +131,5 @@ def told_everywhere(overview: Overview) -> dict[str, Any]:
 
 def _self_url(path: str, request: Request) -> str:
     """The page's own address, relative to itself."""
-    query = request.url.query
+    query = request.scope["query_string"].decode("latin-1")
     return (path.rpartition("/")[2] or "./") + (f"?{query}" if query else "")

@@ -31,7 +31,7 @@ _under_way: set[Future[Result]] = set()
 async def confirm(visit: Visit) -> Response:
     """Say how many there are, and ask for the reason."""
     visit.need_actions()
-    act = read_act(visit)
+    act = await read_act(visit)
     counted = await visit.database.read(act.count)
     return await visit.page(
         "confirm",
@@ -52,7 +52,7 @@ async def act(visit: Visit) -> Response:
     share. It goes on to its end if the browser leaves.
     """
     visit.need_actions()
-    wanted = read_act(visit)
+    wanted = await read_act(visit)
     reason = visit.params.text("reason") or ""
     counted = visit.params.number("total", 0) or 0
     overview = await visit.database.shared("overview", CACHED, lambda admin: admin.overview())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.admin import State
-from postroom.web.dashboard.message_filter import MessageFilter, of_group
+from postroom.web.dashboard.message_filter import asked, of_group
 from postroom.web.dashboard.params import BadInput
 
 if TYPE_CHECKING:
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 GROUPS_CACHED = 3.0
 LOOKED_AT = 3_000
 """Letters that are grouped at first, in about a tenth of a second. More on request, and then for longer."""
-FURTHER = 40
+LOOKS = (LOOKED_AT, 120_000, 1_000_000)
 FURTHER_CACHED = 30.0
-MOST = 1_000_000
+MOST = LOOKS[-1]
 
 
 async def groups(visit: Visit) -> Response:
     """The groups, most letters first."""
-    wanted = MessageFilter.read(visit.params, visit.now)
+    wanted = await asked(visit, visit.now)
     if wanted.state not in (None, State.DEAD):
         raise BadInput(f"state = {wanted.state!r} is not valid here: leave it out, or use dead")
-    most = visit.params.number("look", 1, MOST) or LOOKED_AT
+    # Only some numbers, so that many people's looks are one.
+    look = visit.params.number("look", 1, MOST) or LOOKED_AT
+    most = next(most for most in LOOKS if most >= look)
     found = await visit.database.shared(
         ("groups", most, wanted.query),
         GROUPS_CACHED if most <= LOOKED_AT else FURTHER_CACHED,
@@ -36,7 +38,7 @@ async def groups(visit: Visit) -> Response:
         "dead",
         wanted=wanted,
         found=found,
-        further=min(most * FURTHER, MOST) if found.more and most < MOST else None,
+        further=next((more for more in LOOKS if more > most), None) if found.more else None,
         total=sum(group.count for group in found.groups),
         rows=[(group, of_group(group.filter(found.as_of))) for group in found.groups],
     )

@@ -20,7 +20,7 @@ async def lookup(visit: Visit) -> Response:
 async def reveal(visit: Visit) -> Response:
     """The recorded response of one key. The audit log says who looked."""
     visit.need_payloads()
-    key, scope = visit.params.needed("key"), visit.form.get("scope", [""])[-1]
+    key, scope = visit.params.needed("key"), visit.params.text("scope", 255) or ""
     what = f"ledger response of key {key!r} in scope {scope!r}"
     await visit.database.write(lambda admin: admin.record_view(None, actor=visit.access.name, what=what))
     return await _page(visit, body=True)

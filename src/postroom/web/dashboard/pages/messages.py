@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from postroom.admin import State
-from postroom.web.dashboard.message_filter import LABELS, MessageFilter, searched
+from postroom.web.dashboard.message_filter import LABELS, asked, searched
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -22,7 +22,7 @@ UNSENT = (None, State.PENDING, State.WAITING)
 
 async def messages(visit: Visit) -> Response:
     """A page of the list."""
-    wanted = MessageFilter.read(visit.params, visit.now)
+    wanted = await asked(visit, visit.now)
     before = visit.params.number("before")
     page: Page[Any]
     if wanted.state is State.DEAD:

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from postroom.admin import SagaFilter, SagaState
-from postroom.web.dashboard.saga_view import acts_on, timeline
+from postroom.errors import SagaActRefused, SagaNotFound
+from postroom.message import Message
+from postroom.web.dashboard.saga_view import acts_on, acts_on_all, fork_steps, timeline
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
+    from postroom.admin import Admin
     from postroom.web.dashboard.visit import Visit
 
 PER_PAGE = 50
@@ -31,6 +34,7 @@ async def sagas(visit: Visit) -> Response:
         given={key: value or "" for key, value in given.items()},
         query=urlencode({key: value for key, value in given.items() if value}),
         before=before,
+        acts=acts_on_all(state),
     )
 
 
@@ -62,4 +66,37 @@ async def _page(visit: Visit, *, data: bool) -> Response:
         shown=data,
         timeline=timeline(found),
         acts=acts_on(found.state, found.direction),
+        forks=fork_steps(found),
     )
+
+
+async def fork(visit: Visit) -> Response:
+    """Start a new saga from a step of an old one: first ask from which, then do it.
+
+    A form that is sent twice starts one saga: it has the new one's id in it.
+    """
+    visit.need_actions()
+    name, identifier = visit.params.needed("name"), visit.params.needed("id")
+    step, new_id = visit.params.text("step", 255), visit.params.text("new_id", 255)
+    if step is None or new_id is None:
+        found = await visit.database.read(lambda admin: admin.saga(name, identifier))
+        return await visit.page("fork", saga=found, steps=fork_steps(found), new_id=str(Message.new("any").id))
+    reason = visit.params.text("reason") or ""
+    try:
+        await visit.database.write(
+            lambda admin: admin.fork_saga(
+                name, identifier, step=step, new_id=new_id, actor=visit.access.name, reason=reason
+            )
+        )
+    except SagaActRefused:
+        if not await visit.database.read(lambda admin: _is_fork(admin, name, new_id, identifier)):
+            raise
+    return visit.redirect(f"saga?{urlencode({'name': name, 'id': new_id})}")
+
+
+def _is_fork(admin: Admin, name: str, new_id: str, identifier: str) -> bool:
+    """Whether the form was sent before, and has started its saga."""
+    try:
+        return admin.saga(name, new_id).fork_of == identifier
+    except SagaNotFound:
+        return False

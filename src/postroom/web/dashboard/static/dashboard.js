@@ -110,6 +110,20 @@
     }
   }, 5000);
 
+  // A second click sends nothing twice.
+  document.addEventListener("submit", (event) => {
+    if (event.target.method !== "post") return;
+    if (event.target.dataset.sent) event.preventDefault();
+    event.target.dataset.sent = "yes";
+    setTimeout(() => delete event.target.dataset.sent, 3000);
+  });
+
+  // On a narrow screen, the sections scroll: the current one must be seen.
+  const section = find(".side [aria-current]");
+  if (section && section.parentElement.scrollWidth > section.parentElement.clientWidth) {
+    section.parentElement.scrollLeft = section.offsetLeft - 16;
+  }
+
   // Keys.
   const move = (by) => {
     const rows = all("[data-row]");
