@@ -80,6 +80,10 @@ def main(arguments: Sequence[str] = ()) -> None:
                 connection.execute(
                     "CREATE TABLE business (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, what text)"
                 )
+            place.fill(0)
+            if options.settled:
+                with psycopg.connect(url) as connection:
+                    connection.execute(SETTLED, {"count": options.settled})
             for _ in range(options.rounds):
                 for cdc in (False, True):
                     _adds(server, place, runner, costs, options.adds, cdc=cdc)
@@ -91,7 +95,6 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _adds(server: PostgreSQL, place: Scratch, runner: asyncio.Runner, costs: Costs, count: int, *, cdc: bool) -> None:
-    place.fill(0)
     name = "cdc" if cdc else "table"
     if cdc:
         runner.run(drains.open_stream(place))
@@ -105,8 +108,7 @@ def _adds(server: PostgreSQL, place: Scratch, runner: asyncio.Runner, costs: Cos
             server_us=cost.processor / count * 1e6,
             wal_bytes=cost.wal / count,
         )
-    if cdc:
-        runner.run(drains.open_stream(place))
+    runner.run(drains.open_stream(place) if cdc else drains.drain(place, count // CONNECTIONS * CONNECTIONS))
 
 
 async def _add_all(place: Scratch, count: int, *, cdc: bool, with_message: bool) -> None:
@@ -136,12 +138,8 @@ def _drain(
     held: str,
 ) -> None:
     name = f"drain, {'cdc' if cdc else 'table'}, {'10,000 keys' if keys else 'no key'}{', ' + held if held else ''}"
-    place.fill(0)
     if cdc:
         runner.run(drains.open_stream(place))
-    if options.settled:
-        with psycopg.connect(place.url) as connection:
-            connection.execute(SETTLED, {"count": options.settled})
     with _held(place.url, held):
         place.fill_more(options.messages, keys, streamed=cdc)
         gc.collect()

@@ -25,7 +25,7 @@ from postroom.rules.stream.pgoutput import (
 from postroom.rules.stream.progress import Progress
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import Outage
-from postroom.store.connections.replication import ReplicationConnection
+from postroom.store.connections.replication import ReplicationConnection, id_of
 from postroom.store.outbox.leases import Claimed
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query
@@ -98,7 +98,7 @@ class Term:
     """The server keeps more write-ahead log than the settings allow: the slot must go."""
     _recording: Recording = field(init=False)
     _queues: dict[str, StreamQueue] = field(init=False)
-    _decoder: Decoder = field(default_factory=Decoder, init=False)
+    _decoder: Decoder = field(default_factory=lambda: Decoder(id_of), init=False)
     _advanced: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _quiet: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     """Set when nothing is in flight any more."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from postroom.errors import DriverMissing, InvalidSetting
 from postroom.rules.stream.wal_places import as_text
@@ -17,6 +19,15 @@ if TYPE_CHECKING:
 TIME_LIMIT = 10.0
 """Seconds for the server to answer."""
 _COPY_DONE = -1
+
+
+def id_of(data: bytes) -> UUID:
+    """The id of these bytes."""
+    return UUID(bytes=data)
+
+
+with suppress(ImportError):  # asyncpg's own is quicker
+    pass
 
 
 class StreamBroken(Exception):
