@@ -46,13 +46,13 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def clinic(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Clinic]:
-    with Clinic(fresh_database(request.param)) as opened:
+def clinic(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Clinic]:
+    with Clinic(ready_database(request.param)) as opened:
         yield opened
 
 
-def of(kind: str, fresh_database: FreshDatabase) -> Clinic:
-    return Clinic(fresh_database(kind))
+def of(kind: str, ready_database: FreshDatabase) -> Clinic:
+    return Clinic(ready_database(kind))
 
 
 def test_V_7_old_snapshots_and_prepared_transactions(
