@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help run example example-orders example-saga test check coverage bench lock clean lint types imports unit tests other-pythons other-environments
+.PHONY: help run example example-orders example-saga test check coverage bench lock clean lint types imports unit tests rules-covered other-pythons other-environments
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
@@ -12,6 +12,10 @@ READY := .venv/ready-in$(subst /,-,$(CURDIR))
 # Four workers, each with servers of its own: tests wait more than they compute. A file stays whole, for what its tests
 # share; those of a second come last, so that all workers end together.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+# What is quick tries fewer examples of each property than the whole suite does.
+FEWER := --hypothesis-profile='fewer examples'
+# Two at a time, each in one process: that takes less than one after the other, each on both cores.
+SIDE_BY_SIDE_MAKE = $(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes
 # The tests start hundreds of processes: what one has compiled, the others load.
 unexport PYTHONDONTWRITEBYTECODE
 heading = @printf '\n\033[1m── %s\033[0m\n' "$(1)"
@@ -33,10 +37,12 @@ example-saga: $(READY) ## the same three services directed by a saga, with failu
 
 # What checks the code needs one core, and what the other Pythons need is built on the second one meanwhile.
 test: ## everything, with real servers (what CI runs)
-	@$(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes lint types imports other-environments
-	@$(MAKE) tests other-pythons
+	@$(SIDE_BY_SIDE_MAKE) lint types imports other-environments
+	@$(MAKE) tests
+	@$(SIDE_BY_SIDE_MAKE) other-pythons rules-covered
 
-check: lint types imports unit ## lint, types, import contracts, unit tests: under a minute
+check: $(READY) ## lint, types, import contracts, unit tests: under a minute
+	@$(SIDE_BY_SIDE_MAKE) unit lint types imports
 
 bench: $(READY) ## measure
 	@$(BIN)/python -m benchmarks
@@ -65,13 +71,15 @@ imports: $(READY)
 
 unit: $(READY)
 	$(call heading,unit tests)
-	@$(BIN)/python -m pytest -q -n 2 tests/unit
+	@$(BIN)/python -m pytest -q $(if $(SIDE_BY_SIDE),,-n 2) $(FEWER) tests/unit
 
 tests: $(READY)
 	$(call heading,all tests)
 	@$(BIN)/python -m pytest $(PARALLEL)
+
+rules-covered: $(READY)
 	$(call heading,the rules are covered in full)
-	@$(BIN)/python -m pytest -q -n 2 tests/unit/rules --ignore-glob='*_search.py' --cov --cov-report=
+	@$(BIN)/python -m pytest -q $(FEWER) tests/unit/rules --ignore-glob='*_search.py' --cov --cov-report=
 	@$(BIN)/coverage report --include='src/postroom/rules/*' --fail-under=100
 
 coverage: $(READY) ## everything once more, and which lines it runs

@@ -15,12 +15,15 @@ from tests.services.databases import need
 from tests.services.mariadb import MariaDB
 from tests.services.pgbouncer import PgBouncer
 from tests.services.postgresql import PostgreSQL
+from tests.services.ready import ready_database as one_ready_database
 
 FreshDatabase = Callable[[str], str]
 
 # Nothing is timed: the machine may be busy with something else.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+# For `make check` and the other Pythons; the whole suite tries more.
+settings.register_profile("fewer examples", settings(), max_examples=20)
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +49,13 @@ def fresh_database() -> Iterator[FreshDatabase]:
     """Give `fresh_database(kind) -> URL`: an empty database that is dropped after the test."""
     with ExitStack() as databases:
         yield lambda kind: databases.enter_context(one_database(kind))
+
+
+@pytest.fixture
+def ready_database() -> Iterator[FreshDatabase]:
+    """Give the same as `fresh_database`, with Postroom's tables: for tests of anything but how these are made."""
+    with ExitStack() as databases:
+        yield lambda kind: databases.enter_context(one_ready_database(kind))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def clinic(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Clinic]:
+def clinic(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Clinic]:
     """A healthy system on each database."""
-    with Clinic(fresh_database(request.param)) as opened:
+    with Clinic(ready_database(request.param)) as opened:
         yield opened

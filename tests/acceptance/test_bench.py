@@ -24,13 +24,13 @@ RATES = ["relay", "relay-ordered, 10,000 keys", "relay-ordered, one hot key", "r
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
 def test_it_measures_beside_the_users_own_tables(
     kind: str,
-    fresh_database: FreshDatabase,
+    ready_database: FreshDatabase,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(latency, "MESSAGES", 20)
     monkeypatch.setattr(latency, "WARM_UP", 0)
-    with closing(Service(fresh_database(kind))) as service:
+    with closing(Service(ready_database(kind))) as service:
         service.commit(Message.new("t"))
         before = _tables(service.url)
         assert main(["bench", "--messages", "200", "--rounds", "1", "--database", service.url, "--json"]) == 0

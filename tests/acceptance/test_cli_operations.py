@@ -75,16 +75,16 @@ class Desk(OperatorDesk):
 
 @pytest.fixture(params=KINDS)
 def desk(
-    request: pytest.FixtureRequest, fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest, ready_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Desk]:
-    with Desk(fresh_database(request.param), capsys) as opened:
+    with Desk(ready_database(request.param), capsys) as opened:
         yield opened
 
 
 @pytest.fixture
-def small_desk(fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+def small_desk(ready_database: FreshDatabase, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     """On SQLite: for what does not depend on the database."""
-    with Desk(fresh_database("sqlite"), capsys) as opened:
+    with Desk(ready_database("sqlite"), capsys) as opened:
         yield opened
 
 

@@ -116,8 +116,8 @@ class Shop:
 
 
 @pytest.fixture(params=["postgresql"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path, fresh_database: FreshDatabase) -> Iterator[Shop]:
-    with closing(Service(fresh_database(request.param))) as service:
+def shop(request: pytest.FixtureRequest, tmp_path: Path, ready_database: FreshDatabase) -> Iterator[Shop]:
+    with closing(Service(ready_database(request.param))) as service:
         yield Shop(tmp_path, service)
 
 

@@ -53,9 +53,9 @@ class Desk(OperatorDesk):
 
 @pytest.fixture(params=KINDS)
 def desk(
-    request: pytest.FixtureRequest, fresh_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest, ready_database: FreshDatabase, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Desk]:
-    with Desk(fresh_database(request.param), capsys) as desk:
+    with Desk(ready_database(request.param), capsys) as desk:
         yield desk
 
 

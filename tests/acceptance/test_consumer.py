@@ -41,8 +41,8 @@ INSERT = text("INSERT INTO bill (number) VALUES (:number)")
 
 
 @pytest.fixture
-def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(kind))) as service:
+def service(kind: str, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(kind))) as service:
         service.execute(
             "CREATE TABLE bill (place INTEGER PRIMARY KEY, number INTEGER)" if kind == "sqlite" else PLACED[kind]
         )

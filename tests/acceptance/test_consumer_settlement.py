@@ -41,8 +41,8 @@ QUICK: dict[str, Any] = {"poll_interval_sec": 0.02, "lock_lease_sec": 1, "lane_l
 
 
 @pytest.fixture
-def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(kind))) as service:
+def service(kind: str, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(kind))) as service:
         service.execute("CREATE TABLE bill (number INTEGER)")
         yield service
 
@@ -265,9 +265,9 @@ async def test_what_an_orm_writes_late_is_written_before_the_settlement(service:
 
 @on_each_database
 async def test_handlers_that_write_to_another_database_are_settled_by_the_engine(
-    service: Service, kind: str, fresh_database: FreshDatabase
+    service: Service, kind: str, ready_database: FreshDatabase
 ) -> None:
-    with closing(Service(fresh_database(kind))) as other:
+    with closing(Service(ready_database(kind))) as other:
         other.execute("CREATE TABLE bill (number INTEGER)")
         billing = Billing(service, other.engine)
         await billing.receive(None)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(kind))) as service:
+def service(kind: str, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(kind))) as service:
         service.execute("CREATE TABLE bill (number INTEGER)")
         yield service
 

@@ -74,12 +74,12 @@ def expressions() -> list[str]:
 
 
 def test_V_1_prometheus_finds_in_relay_and_consumer_all_that_alerts_and_dashboard_ask_for(
-    fresh_database: FreshDatabase, tmp_path: Path
+    ready_database: FreshDatabase, tmp_path: Path
 ) -> None:
     prometheus, nats = need(Prometheus), need(Nats)
     topic = f"orders_{uuid4().hex}"
     broker = f"nats://127.0.0.1:{nats.port}?declare=true&stream={topic}&subjects={topic}"
-    with closing(Service(fresh_database("postgresql"))) as service:
+    with closing(Service(ready_database("postgresql"))) as service:
         (tmp_path / "shop.py").write_text(APPLICATION.format(broker=broker, database=service.url, topic=topic))
         relaying = ("relay", "--database", service.url, "--broker", broker, "--broker-for", "poison=python:shop:refuse")
         with (

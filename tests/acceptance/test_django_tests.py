@@ -150,9 +150,9 @@ class WithCommits(Keyed, TransactionTestCase):
     ids=["sqlite", "another alias", "postgresql, atomic", "mariadb"],
 )
 def test_the_ledger_of_a_test_is_that_of_its_database(
-    kind: str, setup: str, fresh_database: FreshDatabase, tmp_path: Path
+    kind: str, setup: str, ready_database: FreshDatabase, tmp_path: Path
 ) -> None:
-    with closing(Service(fresh_database(kind))) as service:
+    with closing(Service(ready_database(kind))) as service:
         url = service.engine.url
         described = {
             "ENGINE": f"django.db.backends.{DJANGO_ENGINES[url.get_backend_name()]}",

@@ -36,8 +36,8 @@ BROKER = "BROKER_*"
 
 
 @pytest.fixture
-def clinic(fresh_database: FreshDatabase) -> Iterator[Clinic]:
-    with Clinic(fresh_database("sqlite")) as opened:
+def clinic(ready_database: FreshDatabase) -> Iterator[Clinic]:
+    with Clinic(ready_database("sqlite")) as opened:
         yield opened
 
 

@@ -42,8 +42,8 @@ pytestmark = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"]
 
 
 @pytest.fixture
-def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(kind))) as service:
+def service(kind: str, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(kind))) as service:
         service.execute("CREATE TABLE effect (number INTEGER)")
         yield service
 

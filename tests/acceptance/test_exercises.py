@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
-def service(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(request.param))) as service:
+def service(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(request.param))) as service:
         service.execute("CREATE TABLE bill (number INTEGER)")
         yield service
 

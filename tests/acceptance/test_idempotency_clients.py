@@ -24,8 +24,8 @@ SCOPE = {"type": "http", "method": "POST", "headers": [(b"idempotency-key", b"7f
 
 
 @pytest.fixture
-def service(fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database("sqlite"))) as service:
+def service(ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database("sqlite"))) as service:
         yield service
 
 

@@ -186,13 +186,13 @@ urlpatterns = [
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
-def client(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Client]:
+def client(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Client]:
     alias = f"ledger {uuid4()}"  # else threads that stay would go on with the connection of the test before
     may_go_on.clear()
     for each in (effects, fails, services):
         each.clear()
     with (
-        closing(Service(fresh_database(request.param))) as service,
+        closing(Service(ready_database(request.param))) as service,
         django_connection(alias, service.engine.url),
         override_settings(
             ROOT_URLCONF=__name__,

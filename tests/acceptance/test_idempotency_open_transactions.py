@@ -33,8 +33,8 @@ PATIENCE = 20.0
 
 
 @pytest.fixture
-def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(kind))) as service:
+def service(kind: str, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(kind))) as service:
         service.execute("CREATE TABLE bill (item VARCHAR(20))")
         yield service
 

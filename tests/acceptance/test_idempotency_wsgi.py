@@ -74,8 +74,8 @@ class Server:
 
 
 @pytest.fixture
-def url(fresh_database: FreshDatabase) -> Iterator[str]:
-    with closing(Service(fresh_database("sqlite"))) as service:
+def url(ready_database: FreshDatabase) -> Iterator[str]:
+    with closing(Service(ready_database("sqlite"))) as service:
         yield service.url
 
 

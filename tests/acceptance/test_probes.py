@@ -66,9 +66,9 @@ def own_broker() -> Iterator[Nats]:
         yield server
 
 
-def test_V_1_a_relays_metrics_can_be_scraped(fresh_database: FreshDatabase, tmp_path: Path) -> None:
+def test_V_1_a_relays_metrics_can_be_scraped(ready_database: FreshDatabase, tmp_path: Path) -> None:
     (tmp_path / "shop_broker.py").write_text(BROKER)
-    with closing(Service(fresh_database("postgresql"))) as service:
+    with closing(Service(ready_database("postgresql"))) as service:
         service.commit(
             *(Message.new("orders", {"n": n}, key=f"k{n % 3}" if n % 2 else None) for n in range(20)),
             Message.new("poison"),
@@ -117,10 +117,10 @@ def test_V_1_a_relays_metrics_can_be_scraped(fresh_database: FreshDatabase, tmp_
 
 
 def test_V_1_a_message_whose_relay_was_killed_counts_as_a_lease_that_expired(
-    fresh_database: FreshDatabase, tmp_path: Path
+    ready_database: FreshDatabase, tmp_path: Path
 ) -> None:
     (tmp_path / "shop_broker.py").write_text("import time\n\ndef publish(message):\n    time.sleep(2)\n")
-    with closing(Service(fresh_database("postgresql"))) as service:
+    with closing(Service(ready_database("postgresql"))) as service:
         command = (
             "relay",
             "--database",
@@ -140,11 +140,11 @@ def test_V_1_a_message_whose_relay_was_killed_counts_as_a_lease_that_expired(
 
 
 def test_V_4_while_the_broker_is_away_a_relay_lives_and_is_not_ready(
-    fresh_database: FreshDatabase, own_broker: Nats, tmp_path: Path
+    ready_database: FreshDatabase, own_broker: Nats, tmp_path: Path
 ) -> None:
     broker = f"nats://127.0.0.1:{own_broker.port}?declare=true&stream=orders&subjects=orders"
     with (
-        closing(Service(fresh_database("postgresql"))) as service,
+        closing(Service(ready_database("postgresql"))) as service,
         started(tmp_path, "relay", "--database", service.url, "--broker", broker) as relay,
     ):
         own_broker.stop()

@@ -35,8 +35,8 @@ NOW = 1_700_000_000
 
 
 @pytest.fixture
-def service(fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database("sqlite"))) as service:
+def service(ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database("sqlite"))) as service:
         yield service
 
 
@@ -287,13 +287,13 @@ def test_a_secret_that_is_none_is_refused_and_not_shown(service: Service) -> Non
     assert "my-secret" not in str(raised.value)
 
 
-async def test_behind_a_server_it_receives_what_a_relay_posts(service: Service, fresh_database: FreshDatabase) -> None:
+async def test_behind_a_server_it_receives_what_a_relay_posts(service: Service, ready_database: FreshDatabase) -> None:
     billing = Billing(service)
     port = free_port()
     application = Receiver(billing.consumer, secret=SECRET)
     server = uvicorn.Server(uvicorn.Config(application, port=port, log_level="warning", ws="none"))
     serving = asyncio.create_task(server.serve())
-    with closing(Service(fresh_database("sqlite"))) as shop:
+    with closing(Service(ready_database("sqlite"))) as shop:
         shop.commit(*(Message.new("orders.created", {"n": n}, key=f"k{n % 3}") for n in range(60)))
         await wait_for(lambda: server.started)
         url = f"http://127.0.0.1:{port}/hooks?postroom.private=true&postroom.secret={SECRET}"

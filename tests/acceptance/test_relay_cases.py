@@ -30,8 +30,8 @@ PATIENCE = 60
 
 
 @pytest.fixture
-def service(kind: str, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(kind))) as service:
+def service(kind: str, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(kind))) as service:
         yield service
 
 
@@ -115,8 +115,8 @@ async def test_R_6_an_outbox_wakes_the_relay_of_its_own_process(service: Service
     assert len(broker.messages) == 2
 
 
-async def test_R_6_a_commit_in_another_process_wakes_it_by_notify(fresh_database: FreshDatabase) -> None:
-    with closing(Service(fresh_database("postgresql"))) as service:
+async def test_R_6_a_commit_in_another_process_wakes_it_by_notify(ready_database: FreshDatabase) -> None:
+    with closing(Service(ready_database("postgresql"))) as service:
         sent = asyncio.Event()
 
         def listen(_event: Event) -> None:
@@ -168,8 +168,8 @@ async def test_until_empty_ends_with_held_dead_and_scheduled_messages_left(servi
     assert (status.dead, status.held, status.waiting) == (1, 1, 1)
 
 
-async def test_two_relays_in_one_process_on_one_sqlite_file_share_the_work(fresh_database: FreshDatabase) -> None:
-    with closing(Service(fresh_database("sqlite"))) as service:
+async def test_two_relays_in_one_process_on_one_sqlite_file_share_the_work(ready_database: FreshDatabase) -> None:
+    with closing(Service(ready_database("sqlite"))) as service:
         service.commit(*(Message.new("t", {"n": n}, key=None if n % 2 else n % 40) for n in range(2000)))
         brokers = [MemoryBroker(), MemoryBroker()]
         async with asyncio.timeout(PATIENCE):

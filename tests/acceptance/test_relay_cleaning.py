@@ -28,8 +28,8 @@ DAY = 86_400
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
-def service(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(request.param))) as service:
+def service(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(request.param))) as service:
         yield service
 
 

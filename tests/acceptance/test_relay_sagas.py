@@ -30,8 +30,8 @@ AT_ONCE = RetryPolicy.table([0], max_attempts=50)
 
 
 @pytest.fixture
-def sagas(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Sagas]:
-    with closing(Service(fresh_database(getattr(request, "param", "postgresql")))) as service:
+def sagas(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Sagas]:
+    with closing(Service(ready_database(getattr(request, "param", "postgresql")))) as service:
         service.execute(EFFECTS[service.engine.dialect.name])
         yield Sagas(service)
 

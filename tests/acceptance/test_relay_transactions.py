@@ -72,9 +72,9 @@ def _deaf(*_: object) -> Any:
 
 
 @pytest.fixture
-def bank(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Bank]:
+def bank(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Bank]:
     kind = getattr(request, "param", "postgresql")
-    with closing(Service(fresh_database("postgresql"))) as shop, closing(Service(fresh_database(kind))) as other:
+    with closing(Service(ready_database("postgresql"))) as shop, closing(Service(ready_database(kind))) as other:
         found = Bank(shop, other)
         yield found
         found.transfers.close()

@@ -26,8 +26,8 @@ ONCE = RetryPolicy.table([0.1], max_attempts=1)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
-def sagas(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Sagas]:
-    with closing(Service(fresh_database(request.param))) as service:
+def sagas(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Sagas]:
+    with closing(Service(ready_database(request.param))) as service:
         service.execute(EFFECTS[service.engine.dialect.name])
         yield Sagas(service)
 

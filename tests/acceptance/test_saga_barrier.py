@@ -47,14 +47,14 @@ class Bank:
 
 
 @pytest.fixture(params=DATABASES)
-def bank(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Bank]:
-    with closing(Service(fresh_database(request.param))) as service:
+def bank(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Bank]:
+    with closing(Service(ready_database(request.param))) as service:
         yield Bank(service)
 
 
 @pytest.fixture
-def shop(fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database("sqlite"))) as service:
+def shop(ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database("sqlite"))) as service:
         yield service
 
 

@@ -32,8 +32,8 @@ QUICK = RetryPolicy.exponential(base=0.01, cap=0.02, max_attempts=3)
 
 
 @pytest.fixture
-def service(kind: str, fresh_database: FreshDatabase) -> Iterator[SagaService]:
-    with closing(SagaService(fresh_database(kind))) as service:
+def service(kind: str, ready_database: FreshDatabase) -> Iterator[SagaService]:
+    with closing(SagaService(ready_database(kind))) as service:
         yield service
 
 

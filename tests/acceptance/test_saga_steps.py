@@ -44,8 +44,8 @@ def opened(url: str) -> Iterator[Sagas]:
 
 
 @pytest.fixture
-def sagas(kind: str, fresh_database: FreshDatabase) -> Iterator[Sagas]:
-    yield from opened(fresh_database(kind))
+def sagas(kind: str, ready_database: FreshDatabase) -> Iterator[Sagas]:
+    yield from opened(ready_database(kind))
 
 
 on_every_database = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
@@ -370,9 +370,9 @@ async def test_S_1_a_swallowed_database_error_fails_the_step(sagas: Sagas) -> No
 
 @pytest.mark.parametrize("kind", ["sqlite"])
 async def test_S_1_steps_on_another_database_are_not_run_and_say_why(
-    sagas: Sagas, fresh_database: FreshDatabase
+    sagas: Sagas, ready_database: FreshDatabase
 ) -> None:
-    with closing(Service(fresh_database("sqlite"))) as other:
+    with closing(Service(ready_database("sqlite"))) as other:
         other.execute(EFFECTS["sqlite"])
         saga: Saga[Any] = Saga("elsewhere", transactions=other.engine)
         saga.step(name="step")(lambda saga: write(saga, "step"))

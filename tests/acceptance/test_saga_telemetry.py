@@ -39,8 +39,8 @@ TWICE = RetryPolicy.table([0.01], max_attempts=2)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def sagas(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Sagas]:
-    with closing(Service(fresh_database(request.param))) as service:
+def sagas(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Sagas]:
+    with closing(Service(ready_database(request.param))) as service:
         yield Sagas(service)
 
 

@@ -49,8 +49,8 @@ class Note(Base):
 
 
 @pytest.fixture
-def service(kind: str, fresh_database: FreshDatabase) -> Iterator[SagaService]:
-    with closing(SagaService(fresh_database(kind))) as service:
+def service(kind: str, ready_database: FreshDatabase) -> Iterator[SagaService]:
+    with closing(SagaService(ready_database(kind))) as service:
         service.execute("CREATE TABLE note (text VARCHAR(100))")
         yield service
 

@@ -24,8 +24,8 @@ each_database = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariad
 
 
 @pytest.fixture
-def service(kind: str, fresh_database: FreshDatabase) -> Iterator[SagaService]:
-    with closing(SagaService(fresh_database(kind))) as service:
+def service(kind: str, ready_database: FreshDatabase) -> Iterator[SagaService]:
+    with closing(SagaService(ready_database(kind))) as service:
         yield service
 
 

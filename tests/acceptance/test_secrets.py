@@ -114,7 +114,7 @@ def test_V_2_processes_that_fail_tell_nothing_in_logs_metrics_and_probes(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-async def test_V_3_spans_logs_and_metrics_of_one_process_tell_nothing(kind: str, fresh_database: FreshDatabase) -> None:
+async def test_V_3_spans_logs_and_metrics_of_one_process_tell_nothing(kind: str, ready_database: FreshDatabase) -> None:
     log, registry, exporter, health = io.StringIO(), CollectorRegistry(), InMemorySpanExporter(), Health()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -126,7 +126,7 @@ async def test_V_3_spans_logs_and_metrics_of_one_process_tell_nothing(kind: str,
             return {"status": "error", "reason_code": f"{one.payload!r} {one.headers} {one.key}"}
         raise ValueError(f"{one.payload!r} {one.headers} {one.key} {one.idempotency_key}")
 
-    with closing(Service(fresh_database(kind))) as service:
+    with closing(Service(ready_database(kind))) as service:
         consumer = Consumer("billing", broker, database=service.url, hook=hook, poll_interval_sec=0.02)
 
         @consumer.handler("orders", delays=[0], attempts=2)
@@ -151,13 +151,13 @@ async def test_V_3_spans_logs_and_metrics_of_one_process_tell_nothing(kind: str,
 
 @pytest.mark.parametrize("scheme", ["nats", "redis", "amqp", "kafka", "https"])
 async def test_V_2_a_broker_that_is_away_is_named_with_the_reason_and_without_credentials(
-    scheme: str, fresh_database: FreshDatabase
+    scheme: str, ready_database: FreshDatabase
 ) -> None:
     place = f"127.0.0.1:{free_port()}"
     options = {"kafka": "?sasl=PLAIN", "https": "?postroom.private=true"}.get(scheme, "")
     url = f"{scheme}://shop:{SECRETS['broker']}@{place}{options}"
     log = io.StringIO()
-    with closing(Service(fresh_database("sqlite"))) as service:
+    with closing(Service(ready_database("sqlite"))) as service:
         service.commit(Message.new("orders", {}))
         await Relay(service.url, url, hook=structured(log)).run_once()
     [away] = [line for line in map(json.loads, log.getvalue().splitlines()) if line["event"] == "broker_unreachable"]

@@ -15,6 +15,7 @@ import psycopg
 import pymysql
 import pytest
 
+from tests.contract.schema_support import assert_complete, engine_for, names_for
 from tests.services.databases import KINDS, need
 from tests.services.mariadb import MariaDB
 from tests.services.pgbouncer import PgBouncer
@@ -95,15 +96,22 @@ def test_postgresql_keeps_port_and_data_over_a_restart(own_postgresql: PostgreSQ
         assert connection.execute("SELECT number FROM kept").fetchone() == (7,)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_ready_database_has_all_that_init_makes(kind: str, ready_database: FreshDatabase) -> None:
+    url = ready_database(kind)
+    with engine_for(url) as engine:
+        assert_complete(engine, names_for(url))
+
+
 @pytest.mark.parametrize("kill", [False, True])
 def test_mariadb_keeps_port_and_data_over_a_restart(own_mariadb: MariaDB, *, kill: bool) -> None:
     own_mariadb.create_database("shop")
-    own_mariadb._execute("CREATE TABLE shop.kept AS SELECT 7 AS number")
+    own_mariadb.run_statements(None, ["CREATE TABLE shop.kept AS SELECT 7 AS number"])
     own_mariadb.stop(kill=kill)
     with pytest.raises(pymysql.OperationalError):
         own_mariadb.ping()
     own_mariadb.start()
-    assert own_mariadb._execute("SELECT number FROM shop.kept") == ((7,),)
+    assert own_mariadb.run_statements(None, ["SELECT number FROM shop.kept"]) == ((7,),)
 
 
 def test_a_database_is_dropped_although_a_transaction_is_open_on_it(
@@ -114,7 +122,7 @@ def test_a_database_is_dropped_although_a_transaction_is_open_on_it(
         session.execute("CREATE TABLE held (number int)")
         postgresql_server.drop_database("busy")
     mariadb_server.create_database("busy")
-    mariadb_server._execute("CREATE TABLE busy.held (number int)")
+    mariadb_server.run_statements(None, ["CREATE TABLE busy.held (number int)"])
     with closing(pymysql.connect(host="127.0.0.1", port=mariadb_server.port, user="root", database="busy")) as other:
         with other.cursor() as cursor:
             cursor.execute("INSERT INTO held VALUES (1)")

@@ -52,8 +52,8 @@ class Streaming(Service):
 
 
 @pytest.fixture
-def service(fresh_database: FreshDatabase) -> Iterator[Streaming]:
-    with closing(Streaming(fresh_database("postgresql"))) as service:
+def service(ready_database: FreshDatabase) -> Iterator[Streaming]:
+    with closing(Streaming(ready_database("postgresql"))) as service:
         yield service
 
 
@@ -353,8 +353,8 @@ async def test_R_7_a_slot_that_holds_too_much_is_given_up(service: Streaming) ->
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "mariadb"])
-async def test_R_7_only_postgresql_has_a_log_to_read(kind: str, fresh_database: FreshDatabase) -> None:
-    with closing(Service(fresh_database(kind))) as service:
+async def test_R_7_only_postgresql_has_a_log_to_read(kind: str, ready_database: FreshDatabase) -> None:
+    with closing(Service(ready_database(kind))) as service:
         with pytest.raises(InvalidSetting, match="write-ahead log"):
             await Relay(service.url, MemoryBroker(), cdc=True).run_once()
         with service.engine.begin() as connection:

@@ -71,8 +71,8 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(request.param))) as service:
+def service(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(request.param))) as service:
         yield service
 
 
@@ -138,10 +138,10 @@ async def test_V_3_a_handler_that_fails_is_tried_again_in_the_same_trace(service
 
 
 def test_V_3_a_command_that_is_started_with_opentelemetry_set_up_makes_spans_and_counts(
-    fresh_database: FreshDatabase, tmp_path: Path
+    ready_database: FreshDatabase, tmp_path: Path
 ) -> None:
     (tmp_path / "shop_broker.py").write_text("def publish(message):\n    pass\n")
-    with closing(Service(fresh_database("sqlite"))) as service:
+    with closing(Service(ready_database("sqlite"))) as service:
         sent = Recorder().commit(service, "orders")
         command = ["relay", "--once", "--database", service.url, "--broker", "python:shop_broker:publish"]
         ended = subprocess.run(

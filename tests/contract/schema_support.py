@@ -79,6 +79,26 @@ def listed(engine: Engine, names: Names) -> frozenset[int]:
         return listed_versions(connection, names)
 
 
+CATALOGUE = {
+    "sqlite": "SELECT type, name, sql FROM sqlite_master ORDER BY name",
+    # Whatever changes a table, a check or a function writes its row anew.
+    "postgresql": """
+        SELECT oid::text, xmin::text FROM pg_class WHERE oid >= 16384 UNION ALL
+        SELECT oid::text, xmin::text FROM pg_constraint WHERE oid >= 16384 UNION ALL
+        SELECT oid::text, xmin::text FROM pg_proc WHERE oid >= 16384 UNION ALL
+        SELECT oid::text, xmin::text FROM pg_namespace WHERE oid >= 16384 ORDER BY 1
+        """,
+    "mysql": "SELECT table_name, create_time FROM information_schema.tables WHERE table_schema = database()",
+}
+
+
+def catalogue(engine: Engine, names: Names) -> list[tuple[object, ...]]:
+    """What the database says of its tables and all that belongs to them: it differs after any change of them."""
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql(CATALOGUE[names.dialect]).all()
+    return [*map(tuple, found), *((version,) for version in sorted(listed(engine, names)))]
+
+
 def list_only(names: Names, *versions: int) -> list[str]:
     """The statements after which the tables claim to be those of these versions."""
     table = names.table("schema_version")

@@ -128,7 +128,7 @@ def place(message: Message) -> tuple[int, int | None]:
 
 
 @each_database
-@pytest.mark.parametrize("where", [0, MANY // 2, MANY - 1], ids=["first", "in the middle", "last"])
+@pytest.mark.parametrize("where", [0, MANY - 1], ids=["first", "last"])
 def test_O_3_a_conflict_among_ten_thousand_leaves_none(where: int, caller: Caller, database: Database) -> None:
     holder = caller.add(OUTBOX, "orders", "the holder", idempotency_key=str(uuid4()))
     caller.commit()

@@ -28,7 +28,7 @@ from postroom.store.ledger.entries import LEDGER_ENTRIES, UNTIL_CONFIRMED, Terms
 from postroom.store.outbox.leases import new_token
 from tests.contract.store_drivers import Room, only_on
 
-EXAMPLES = {"sqlite": 60, "postgresql": 15, "mariadb": 15}
+EXAMPLES = {"sqlite": 25, "postgresql": 15, "mariadb": 15}
 STEPS = 40
 
 MINUTE, HOUR = 60.0, 3600.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-EXAMPLES = {"sqlite": 60, "postgresql": 15, "mariadb": 15}
+EXAMPLES = {"sqlite": 25, "postgresql": 15, "mariadb": 15}
 ACTIONS = 40
 MOST_ROUNDS = 80
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from postroom.store.connections.stores import ConnectionFactory, RunSteps
     from postroom.store.sql.steps import Steps
 
-EXAMPLES = {"sqlite": 60, "postgresql": 10, "mariadb": 8}
+EXAMPLES = {"sqlite": 25, "postgresql": 10, "mariadb": 8}
 STEPS = 60
 HOUR = 3600.0
 LEASE = 100 * HOUR

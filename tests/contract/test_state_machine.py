@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-EXAMPLES = {"sqlite": 80, "postgresql": 15, "mariadb": 15}
+EXAMPLES = {"sqlite": 35, "postgresql": 15, "mariadb": 15}
 STEPS = 50
 
 MINUTE, HOUR = 60.0, 3600.0

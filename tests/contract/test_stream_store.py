@@ -87,8 +87,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(fresh_database: FreshDatabase) -> Iterator[Desk]:
-    with closing(Desk(fresh_database("postgresql"))) as desk:
+def desk(ready_database: FreshDatabase) -> Iterator[Desk]:
+    with closing(Desk(ready_database("postgresql"))) as desk:
         yield desk
 
 

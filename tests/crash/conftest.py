@@ -30,7 +30,7 @@ def places(tmp_path: Path) -> Places:
 
 
 @pytest.fixture
-def shop(kind: str, fresh_database: FreshDatabase) -> Iterator[Shop]:
+def shop(kind: str, ready_database: FreshDatabase) -> Iterator[Shop]:
     """A service on a database of this kind, with its tables."""
-    with closing(Shop(fresh_database(kind))) as shop:
+    with closing(Shop(ready_database(kind))) as shop:
         yield shop

@@ -53,9 +53,9 @@ OTHERS = pytest.mark.parametrize(
 
 @pytest.fixture
 def billing(
-    rig_kind: type[ServerSourceRig], kind: str, fresh_database: FreshDatabase, processes: Processes
+    rig_kind: type[ServerSourceRig], kind: str, ready_database: FreshDatabase, processes: Processes
 ) -> Iterator[Billing]:
-    with closing(Billing(rig_kind(), fresh_database(kind), processes)) as billing:
+    with closing(Billing(rig_kind(), ready_database(kind), processes)) as billing:
         yield billing
 
 
@@ -178,9 +178,9 @@ def test_E_3_wherever_consumers_die_each_message_has_one_effect_on_the_other_bro
 
 @pytest.mark.parametrize(("rig_kind", "kind"), [pytest.param(RedisSourceRig, "sqlite", id="redis-sqlite")])
 def test_E_3_a_relay_dies_in_mid_send_and_the_inbox_stops_the_second_effect(
-    billing: Billing, processes: Processes, fresh_database: FreshDatabase
+    billing: Billing, processes: Processes, ready_database: FreshDatabase
 ) -> None:
-    with closing(Shop(fresh_database("sqlite"))) as shop:
+    with closing(Shop(ready_database("sqlite"))) as shop:
         shop.commit(*(billing.order(number) for number in range(20)))
         fate = relay_worker.Fate(signal.SIGKILL, relay_worker.Point.PUBLISHED, keyed=False)
         victim = processes.start("relay", send, shop.url, billing.source_rig.url(), fate)
@@ -253,10 +253,10 @@ def test_I_2_a_consumer_goes_on_when_its_database_is_killed_and_back_and_hardly_
 
 @pytest.mark.parametrize(("rig_kind", "kind"), [(NatsSourceRig, "postgresql")])
 def test_E_3_of_two_thousand_messages_each_has_one_effect_whatever_is_killed(
-    billing: Billing, processes: Processes, fresh_database: FreshDatabase
+    billing: Billing, processes: Processes, ready_database: FreshDatabase
 ) -> None:
     chance = random.Random(19)  # noqa: S311 - repeatable, not secret
-    with closing(Shop(fresh_database("postgresql"))) as shop:
+    with closing(Shop(ready_database("postgresql"))) as shop:
 
         def order(number: int) -> Message:
             return billing.order(number, f"key-{number % 50}", failures=int(chance.random() < 0.05))
@@ -283,10 +283,10 @@ def test_E_3_of_two_thousand_messages_each_has_one_effect_whatever_is_killed(
 
 
 def test_I_2_order_by_key_is_kept_when_one_process_hands_over_to_the_next(
-    processes: Processes, fresh_database: FreshDatabase
+    processes: Processes, ready_database: FreshDatabase
 ) -> None:
     chance = random.Random(20)  # noqa: S311 - repeatable, not secret
-    with closing(Billing(NatsSourceRig(), fresh_database("postgresql"), processes, hasty=False)) as billing:
+    with closing(Billing(NatsSourceRig(), ready_database("postgresql"), processes, hasty=False)) as billing:
         failing = {number for number in range(600) if chance.random() < 0.05}
         billing.publish(*(billing.order(number, f"key-{number % 50}", int(number in failing)) for number in range(600)))
         for name in ("one", "two"):

@@ -23,8 +23,8 @@ EARLY = {Point.ASKED, Point.ADMITTED, Point.WORKING, Point.RECORDED}
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest, fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database(request.param))) as service:
+def service(request: pytest.FixtureRequest, ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database(request.param))) as service:
         service.execute("CREATE TABLE bill (number INTEGER, name VARCHAR(80))")
         yield service
 

@@ -122,8 +122,8 @@ def end(orders: Orders, id: str, expected: str) -> None:
 
 
 @pytest.fixture
-def orders(kind: str, fresh_database: FreshDatabase, processes: Processes) -> Iterator[Orders]:
-    with closing(Orders(fresh_database(kind), processes)) as orders:
+def orders(kind: str, ready_database: FreshDatabase, processes: Processes) -> Iterator[Orders]:
+    with closing(Orders(ready_database(kind), processes)) as orders:
         yield orders
 
 

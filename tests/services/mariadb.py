@@ -12,12 +12,15 @@ from tests.services.packages import require_programs
 from tests.services.service import DatabaseService
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 # The core packages hold the programs alone: nothing is configured, no service is started.
 PACKAGES = ("mariadb-server-core", "mariadb-client-core")
 # What a crash of the machine would lose, tests do not mind; a killed server loses nothing.
 NOT_DURABLE = ("--innodb-flush-log-at-trx-commit=2", "--skip-innodb-doublewrite", "--debug-no-sync")
+GONE = 1094
+"""The error of a KILL whose session has ended by itself."""
 
 
 class MariaDB(DatabaseService):
@@ -50,7 +53,7 @@ class MariaDB(DatabaseService):
         ]
 
     def ping(self) -> None:
-        self._execute("SELECT 1")
+        self.run_statements(None, ["SELECT 1"])
 
     def url(self, database: str) -> str:
         return f"mysql://root@127.0.0.1:{self.port}/{database}"
@@ -59,13 +62,27 @@ class MariaDB(DatabaseService):
         return f"mysql://root@localhost/{database}?unix_socket={self._socket}"
 
     def create_database(self, name: str) -> None:
-        self._execute(f"CREATE DATABASE `{name}`")
+        self.run_statements(None, [f"CREATE DATABASE `{name}`"])
 
     def drop_database(self, name: str) -> None:
         # An open transaction on one of its tables would hold up the DROP for ever.
-        for (session,) in self._execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"):
-            self._execute(f"KILL {session}", ignore=1094)  # 1094: it has gone by itself
-        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
+        with closing(self._connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'")
+            for (session,) in cursor.fetchall():
+                try:
+                    cursor.execute(f"KILL {session}")
+                except pymysql.OperationalError as error:
+                    if error.args[0] != GONE:
+                        raise
+            cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def run_statements(self, database: str | None, statements: Sequence[str]) -> tuple[tuple[object, ...], ...]:
+        """Run statements in a database; returns the rows of the last one."""
+        with closing(self._connect(database)) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            connection.commit()
+            return cursor.fetchall()
 
     @property
     def _data(self) -> Path:
@@ -78,14 +95,8 @@ class MariaDB(DatabaseService):
     def _as_root(self) -> tuple[str, ...]:
         return ("--user=root",) if os.geteuid() == 0 else ()
 
-    def _execute(self, statement: str, ignore: int | None = None) -> tuple[tuple[object, ...], ...]:
-        with (
-            closing(pymysql.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=5)) as connection,
-            connection.cursor() as cursor,
-        ):
-            try:
-                cursor.execute(statement)
-            except pymysql.OperationalError as error:
-                if error.args[0] != ignore:
-                    raise
-            return cursor.fetchall()
+    def _connect(self, database: str | None = None) -> pymysql.Connection[pymysql.cursors.Cursor]:
+        # Without `ssl_disabled`, every connection reads the certificates of the whole world first.
+        return pymysql.connect(
+            host="127.0.0.1", port=self.port, user="root", database=database, connect_timeout=5, ssl_disabled=True
+        )

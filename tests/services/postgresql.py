@@ -80,8 +80,9 @@ class PostgreSQL(DatabaseService):
     def socket_url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self.directory}&port={self.port}"
 
-    def create_database(self, name: str) -> None:
-        self._execute("CREATE DATABASE {}", name)
+    def create_database(self, name: str, template: str = "template1") -> None:
+        """Create a copy of the template, to which nobody may be connected; that of a new server is empty."""
+        self._execute("CREATE DATABASE {} TEMPLATE {}", name, template)
 
     def drop_database(self, name: str) -> None:
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
@@ -105,9 +106,9 @@ class PostgreSQL(DatabaseService):
         self._install = copy / package.name / self._install.name
         shutil.chown(self.directory, user)
 
-    def _execute(self, statement: LiteralString, name: str) -> None:
+    def _execute(self, statement: LiteralString, *names: str) -> None:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
+            connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
 
 class Standby(PostgreSQL):

@@ -38,6 +38,6 @@ async def broker(rig: Rig) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-def service(fresh_database: FreshDatabase) -> Iterator[Service]:
-    with closing(Service(fresh_database("postgresql"))) as service:
+def service(ready_database: FreshDatabase) -> Iterator[Service]:
+    with closing(Service(ready_database("postgresql"))) as service:
         yield service

@@ -28,7 +28,7 @@ WHERE d.state = 3 ORDER BY o.position"""
 
 
 async def test_B_3_what_cannot_be_read_is_a_dead_letter_and_the_others_are_handled(
-    server_rig: ServerSourceRig, server_counter: Counter, fresh_database: FreshDatabase
+    server_rig: ServerSourceRig, server_counter: Counter, ready_database: FreshDatabase
 ) -> None:
     send, hostile = HOSTILE[type(server_rig)]
     good = await server_counter.publish(range(50))
@@ -36,7 +36,7 @@ async def test_B_3_what_cannot_be_read_is_a_dead_letter_and_the_others_are_handl
     good += await server_counter.publish(range(50, 100))
     handled: Tally[str] = Tally()
     odd: list[bytes] = []
-    with closing(Service(fresh_database("sqlite"))) as service:
+    with closing(Service(ready_database("sqlite"))) as service:
         consumer = Consumer("hostile", server_counter.source(), database=service.url, poll_interval_sec=0.02)
 
         @consumer.handler(server_counter.topic)

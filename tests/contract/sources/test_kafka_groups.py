@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 PATIENCE = 20.0
 
 
-async def test_I_2_once_gets_what_is_there_and_leaves_the_group(topic: str, fresh_database: FreshDatabase) -> None:
-    with own_kafka(topic) as kafka, closing(Service(fresh_database("sqlite"))) as service:
+async def test_I_2_once_gets_what_is_there_and_leaves_the_group(topic: str, ready_database: FreshDatabase) -> None:
+    with own_kafka(topic) as kafka, closing(Service(ready_database("sqlite"))) as service:
         url = f"{kafka.url}?session_timeout_ms=6000"  # so long the mock waits for those that have left
         consumer = Consumer("once", url, database=service.url)
         handled: list[bytes] = []
@@ -40,8 +40,8 @@ async def test_I_2_once_gets_what_is_there_and_leaves_the_group(topic: str, fres
         assert kafka.farewells() == 3
 
 
-async def test_a_member_without_partitions_is_not_waited_for(topic: str, fresh_database: FreshDatabase) -> None:
-    with own_kafka(topic, 50) as kafka, closing(Service(fresh_database("sqlite"))) as service:
+async def test_a_member_without_partitions_is_not_waited_for(topic: str, ready_database: FreshDatabase) -> None:
+    with own_kafka(topic, 50) as kafka, closing(Service(ready_database("sqlite"))) as service:
         url = f"{kafka.url}?session_timeout_ms=6000"
         other = KafkaSource(url, "once", [topic])
         await kafka.send(topic, b"1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import text
@@ -186,7 +187,7 @@ def _has(names: Names, right: Right) -> str:
 def _may(connection: Connection, names: Names, right: Right) -> bool:
     """Try the privilege on no row: MySQL has no function to ask, and with roles its grant tables are hard to read."""
     table = names.table(right.table)
-    columns = right.columns or _first_column(names, right.table)
+    columns = right.columns or (_first_columns(names).get(names.bare(right.table), "position"),)  # the view's first
     listed = ", ".join(columns)
     nothing = ", ".join(["NULL"] * len(columns))
     trial = {
@@ -204,9 +205,10 @@ def _may(connection: Connection, names: Names, right: Right) -> bool:
     return True
 
 
-def _first_column(names: Names, table: str) -> tuple[str, ...]:
-    columns = {one.name: one.columns.keys() for one in metadata(names).tables.values()}
-    return (str(columns[names.bare(table)][0]) if names.bare(table) in columns else "position",)  # the view's first
+@cache  # to make all the tables takes long, and a relay asks for a dozen of them when it starts
+def _first_columns(names: Names) -> Mapping[str, str]:
+    """A column of each table that is there for sure, by the table's name."""
+    return {one.name: str(one.columns.keys()[0]) for one in metadata(names).tables.values()}
 
 
 def _merged(rights: Iterable[Right]) -> list[Right]:

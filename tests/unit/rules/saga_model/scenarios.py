@@ -48,18 +48,9 @@ SMALL = MappingProxyType(
         ),
         "a child": Scenario(A_CHILD, 2, child=0),
         "a group of steps": Scenario(TWO_STEPS, 2, has_deadline=True),
-        "a group of calls": Scenario(TWO_CALLS, 2),
         "a group of both": Scenario((step("a", group="g"), call("b", group="g")), 1, may_abort=True),
         "a pivot that is a call": Scenario((step("a"), *PIVOT_CALL, call("c")), 1, may_abort=True, has_deadline=True),
-        "a pivot that is a step": Scenario(
-            (call("a"), no_way_back("b", Kind.STEP), wait("c")),
-            1,
-            may_abort=True,
-            has_deadline=True,
-            may_signal=True,
-            wait_times_out=True,
-        ),
-        "a pivot that can be undone": Scenario((step("a"), call("b", pivot=True)), 2, may_abort=True),
+        "a pivot that can be undone": Scenario((step("a"), call("b", pivot=True)), 1, may_abort=True),
     }
 )
 """Searched at every check."""
@@ -81,6 +72,8 @@ LARGE = MappingProxyType(
             may_signal=True,
             wait_times_out=True,
         ),
+        "a pivot that can be undone": Scenario((step("a"), call("b", pivot=True)), 2, may_abort=True),
+        "a group of calls": Scenario(TWO_CALLS, 2),
         "a deploy takes a step away": Scenario(STEP_AND_CALL, 3, lost_code=1, may_stop=True),
     }
 )
