@@ -283,7 +283,7 @@ async def test_R_7_an_outbox_goes_into_the_stream_and_back_while_it_is_used(serv
 
     table_relay = Relay(service.url, publish, **QUICK)
     async with table_relay, asyncio.TaskGroup() as group:
-        group.create_task(produce())
+        producing = group.create_task(produce())
         await wait_for(lambda: len(sent) > 50)
         async with running(service, publish, hook=note):
             so_far = len(sent)
@@ -299,6 +299,7 @@ async def test_R_7_an_outbox_goes_into_the_stream_and_back_while_it_is_used(serv
             await wait_for(lambda: len(sent) > so_far + 100)
             assert service.count("outbox", "streamed") == streamed
             stop.set()
+            await producing
             await wait_for(lambda: service.is_settled(added))
     assert service.rows("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []
     assert {one.json() for one in sent} == set(range(added))
