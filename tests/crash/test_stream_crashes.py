@@ -91,7 +91,7 @@ def test_R_7_a_message_that_kills_its_readers_is_dead_and_no_other(
         Outbox(cdc=True).add_many(connection, [*innocent, Message.new("deadly", key=key)])
     one = processes.start("relay", dying_relay, shop.url, places)
     for number in range(MOST_DEATHS):
-        wait_until(lambda: one.ended() or shop.status().dead == 1, "it dies, or gives up the message")
+        wait_until(lambda: one.ended() or shop.status().dead == 1, "it dies, or gives it up")  # noqa: B023 - called at once
         if not one.ended():
             break
         one = processes.start(f"relay-{number}", dying_relay, shop.url, places)
