@@ -283,7 +283,7 @@ async def test_R_7_an_outbox_goes_into_the_stream_and_back_while_it_is_used(serv
 
     table_relay = Relay(service.url, publish, **QUICK)
     async with table_relay, asyncio.TaskGroup() as group:
-        group.create_task(produce())
+        producing = group.create_task(produce())
         await wait_for(lambda: len(sent) > 50)
         async with running(service, publish, hook=note):
             so_far = len(sent)
@@ -299,6 +299,7 @@ async def test_R_7_an_outbox_goes_into_the_stream_and_back_while_it_is_used(serv
             await wait_for(lambda: len(sent) > so_far + 100)
             assert service.count("outbox", "streamed") == streamed
             stop.set()
+            await producing
             await wait_for(lambda: service.is_settled(added))
     assert service.rows("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []
     assert {one.json() for one in sent} == set(range(added))
@@ -391,3 +392,56 @@ async def test_R_7_an_outbox_without_a_table(service: Streaming) -> None:
     assert sorted(one.json() for one in sent) == list(range(6))
     assert {(one.headers["n"], one.type) for one in sent} == {(str(n), "T") for n in range(6)}
     assert service.count("outbox") == 2
+
+
+async def test_R_7_what_was_written_while_the_publication_was_missing_is_found_in_the_table(service: Streaming) -> None:
+    broker = MemoryBroker()
+    changes: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, StreamChanged):
+            changes.append(event.what)
+
+    async with running(service, broker):
+        service.add(*numbered(10))
+        await wait_for(lambda: service.is_settled(10))
+    service.execute("DROP PUBLICATION postroom_outbox")
+    service.add(*numbered(10, 10))
+    async with running(service, broker, hook=note):
+        service.add(*numbered(10, 20))
+        await wait_for(lambda: service.is_settled(30))
+        assert "created" in changes
+        service.execute("DROP PUBLICATION postroom_outbox")
+        service.add(*numbered(10, 30))
+        service.rows("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+        await wait_for(lambda: service.is_settled(40))
+    assert all(numbers == sorted(numbers) for numbers in by_key(broker.messages).values())
+    assert {one.json() for one in broker.messages} == set(range(40))
+
+
+async def test_R_7_a_slot_that_the_server_invalidated_is_made_anew(service: Streaming) -> None:
+    """As with `max_slot_wal_keep_size`, when no relay ran for long."""
+    broker = MemoryBroker()
+    async with running(service, broker):
+        service.add(*numbered(10))
+        await wait_for(lambda: service.is_settled(10))
+    service.add(*numbered(10, 10))
+    [[name]] = service.rows("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
+    with service.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+        connection.exec_driver_sql("SELECT pg_reload_conf()")
+        try:
+            status = f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{name}'"
+            while connection.exec_driver_sql(status).scalar() != "lost":
+                for _ in range(3):
+                    connection.exec_driver_sql("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))")
+                    connection.exec_driver_sql("SELECT pg_switch_wal()")
+                connection.exec_driver_sql("CHECKPOINT")
+        finally:
+            connection.exec_driver_sql("ALTER SYSTEM RESET max_slot_wal_keep_size")
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
+    async with running(service, broker):
+        service.add(*numbered(10, 20))
+        await wait_for(lambda: service.is_settled(30))
+    assert all(numbers == sorted(numbers) for numbers in by_key(broker.messages).values())
+    assert len(broker.messages) == 30

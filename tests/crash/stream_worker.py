@@ -125,6 +125,19 @@ def stream_relay(name: str, url: str, places: Places, fate: StreamFate | None = 
         asyncio.run(_run(one))
 
 
+def dying_relay(name: str, url: str, places: Places) -> None:
+    """Deliver until a message comes that kills whoever sends it."""
+
+    def publish(message: Message) -> None:
+        if message.topic == "deadly":
+            signal.raise_signal(signal.SIGKILL)
+        broker(message)
+
+    broker = FileBroker(name, places, None)
+    settings: dict[str, Any] = {**QUICK}
+    asyncio.run(_run(Relay(url, publish, worker=name, cdc=True, **settings)))
+
+
 async def _run(one: Relay) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, one.stop)
     await one.run()

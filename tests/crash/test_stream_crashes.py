@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from postroom import Message, Outbox
+from tests.contract.schema_support import engine_for
 from tests.crash.processes import dismiss, wait_until
 from tests.crash.shop import Shop, check
 from tests.crash.stream import produce
-from tests.crash.stream_worker import StreamFate, StreamPoint, stream_relay
+from tests.crash.stream_worker import StreamFate, StreamPoint, dying_relay, stream_relay
 from tests.services.databases import need
 from tests.services.postgresql import PostgreSQL
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from tests.crash.processes import Processes
 
 KIND = pytest.mark.parametrize("kind", ["postgresql"])
+MOST_DEATHS = 15
 producer = partial(produce, cdc=True)
 
 
@@ -71,6 +74,32 @@ def test_R_7_a_reader_that_wakes_after_its_lease_records_nothing(
     wait_until(lambda: all_sent(shop), "all is sent", lambda: shop.status().sent)
     dismiss(zombie, other)
     check(shop, places)
+
+
+@KIND
+@pytest.mark.parametrize("key", ["k", None], ids=["keyed", "unkeyed"])
+def test_R_7_a_message_that_kills_its_readers_is_dead_and_no_other(
+    shop: Shop, processes: Processes, places: Places, kind: str, key: str | None
+) -> None:
+    """The stream counts no claims: what a killed reader may have been sending goes to the table, which does."""
+    del kind
+    first = processes.start("first", stream_relay, shop.url, places)
+    wait_until(shop.streams, "the stream is read")
+    dismiss(first)
+    with engine_for(shop.url) as engine, engine.begin() as connection:
+        innocent = [Message.new("orders.created", n, key=f"key-{n}") for n in range(3)]
+        Outbox(cdc=True).add_many(connection, [*innocent, Message.new("deadly", key=key)])
+    one = processes.start("relay", dying_relay, shop.url, places)
+    for number in range(MOST_DEATHS):
+        wait_until(lambda: one.ended() or shop.status().dead == 1, "it dies, or gives it up")  # noqa: B023 - called at once
+        if not one.ended():
+            break
+        one = processes.start(f"relay-{number}", dying_relay, shop.url, places)
+    assert shop.status().dead == 1
+    wait_until(lambda: shop.status().sent == 3, "all others are sent")
+    dismiss(one)
+    [[code]] = shop.select("SELECT error_code FROM {delivery}")
+    assert code == "LEASE_EXPIRED"
 
 
 @pytest.fixture

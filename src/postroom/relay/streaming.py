@@ -34,6 +34,7 @@ async def prepare_stream(store: ConnectionFactory) -> None:
         missing: list[str] = []
         if not await run(slots.is_published()):
             try:
+                await run(slots.drop_slot(name))  # it cannot show what was written without a publication
                 await run(slots.publish())
             except Exception as error:
                 if not _is_denied(error):

@@ -71,6 +71,8 @@ class Stream:
         self._stopping = asyncio.Event()
         self._term: Term | None = None
         self._told = ""
+        self._is_beyond_repair = False
+        """Whether the slot must be made anew."""
         self._may_begin = True
         """Whether to put the outbox into the stream: at the start, but not after somebody took it out."""
 
@@ -89,13 +91,17 @@ class Stream:
                 await self._help_to_close()
                 pause = min(LOOKS, self._options.heartbeat)
             except Exception as error:  # noqa: BLE001 - whatever it is, what is in the table goes on
-                if not isinstance(error, PostroomError | StreamBroken):
-                    self._database.note_flaw(error)
-                self._tell(
-                    "lost", str(error) if isinstance(error, PostroomError | StreamBroken) else type(error).__name__
-                )
+                self._lost(error)
                 pause = backoff.next()
             await wait_for(self._stopping, pause)
+
+    def _lost(self, error: Exception) -> None:
+        """Note what ended a term."""
+        is_ours = not isinstance(error, PostroomError | StreamBroken)
+        if is_ours:
+            self._database.note_flaw(error)
+        self._is_beyond_repair = isinstance(error, StreamBroken) and error.is_beyond_repair
+        self._tell("lost", type(error).__name__ if is_ours else str(error))
 
     def stop(self) -> None:
         """Read no more."""
@@ -204,11 +210,11 @@ class Stream:
         name = self._slots.slot_of(server)
         slot = await setting_up(self._slots.slot(name))
         is_published = await setting_up(self._slots.is_published())
-        if slot is not None and (slot.wal_status == LOST or (lease.mode is Mode.STREAM and not is_published)):
-            why = "was lost" if slot.wal_status == LOST else "showed not all"
+        if slot is not None and (slot.wal_status == LOST or not is_published or self._is_beyond_repair):
+            why = "was lost" if is_published else "shows not all"
             self._tell("dropped", f"slot {name} {why}")
             await setting_up(self._slots.drop_slot(name))
-            slot = None
+            slot, self._is_beyond_repair = None, False
         if not is_published:
             await setting_up(self._slots.publish())
         if slot is None:

@@ -14,11 +14,13 @@ from postroom.store.connections.urls import resolve
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from psycopg.pq.abc import PGconn
+    from psycopg.pq.abc import PGconn, PGresult
 
 TIME_LIMIT = 10.0
 """Seconds for the server to answer."""
 _COPY_DONE = -1
+_BEYOND_REPAIR = {"42704", "55000"}
+"""A publication that was missing when a row was written, on servers before 18; a slot that was invalidated."""
 
 
 def id_of(data: bytes) -> UUID:
@@ -32,6 +34,11 @@ with suppress(ImportError):  # asyncpg's own is quicker
 
 class StreamBroken(Exception):
     """The connection ended, or the server refused to go on."""
+
+    def __init__(self, reason: str, code: str = "") -> None:
+        super().__init__(reason)
+        self.is_beyond_repair = code in _BEYOND_REPAIR
+        """The slot will never show what comes next: it must be made anew."""
 
 
 class ReplicationConnection:
@@ -83,7 +90,7 @@ class ReplicationConnection:
             raise StreamBroken("the server does not begin to send") from error
         result = self._connection.get_result()
         if result is None or result.status != ExecStatus.COPY_BOTH:
-            raise StreamBroken("" if result is None else _message(result.error_message))
+            raise _refused(result)
 
     async def receive(self, most: int, most_bytes: int) -> Sequence[bytes]:
         """All that has come, up to a limit: at least one piece. Raises `StreamBroken`."""
@@ -108,8 +115,7 @@ class ReplicationConnection:
             if size == 0:
                 break
             if size == _COPY_DONE:
-                result = self._connection.get_result()
-                raise StreamBroken(_message(result.error_message) if result else "the server ended the copy")
+                raise _refused(self._connection.get_result())
             if size < 0:
                 raise StreamBroken(_message(self._connection.error_message))
             pieces.append(bytes(data))
@@ -169,6 +175,15 @@ def _options(url: str) -> dict[str, Any]:
         raise InvalidSetting(f"cdc reads PostgreSQL's write-ahead log, and this is {resolved.get_backend_name()}")
     _, options = resolved.set(drivername="postgresql+psycopg").get_dialect()().create_connect_args(resolved)
     return {name: value for name, value in options.items() if not name.startswith("prepared_statement_")}
+
+
+def _refused(result: PGresult | None) -> StreamBroken:
+    from psycopg.pq import DiagnosticField
+
+    if result is None:
+        return StreamBroken("the server ended the copy")
+    code = result.error_field(DiagnosticField.SQLSTATE) or b""
+    return StreamBroken(_message(result.error_message), code.decode())
 
 
 def _said(error: BaseException) -> str:
