@@ -44,6 +44,8 @@ bench: $(READY) ## measure
 lock: $(READY) ## resolve requirements.lock again (newest versions: make lock OPTIONS=--upgrade)
 	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --group dev \
 		--generate-hashes --custom-compile-command 'make lock' --output-file requirements.lock $(OPTIONS)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group debezium \
+		--generate-hashes --custom-compile-command 'make lock' --output-file requirements-debezium.lock $(OPTIONS)
 
 clean: ## remove environments, caches and reports
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.debezium import DebeziumSteps, DebeziumSwitch
 from postroom.admin.observing import Observing
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Admin(Observing):
+class Admin(Observing, DebeziumSwitch):
     """Looks at messages and acts on them, over all queues of one database. The commands do the same.
 
     ``database`` is a URL. It, and all other settings, which may be given by name, default to the settings in force;
@@ -63,6 +64,7 @@ class Admin(Observing):
         self._store = open_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
         super().__init__(self._steps.observing)
+        self._debezium = DebeziumSteps(self._store.names)
         self._checked = False
         self._closed = False
 

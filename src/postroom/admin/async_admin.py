@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.async_observing import AsyncObserving
+from postroom.admin.debezium import AsyncDebeziumSwitch, DebeziumSteps
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_async_store
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncObserving):
+class AsyncAdmin(AsyncObserving, AsyncDebeziumSwitch):
     """`Admin` for async code: the same methods, awaited, with the same contracts.
 
     ``progress`` may be called from another thread.
@@ -57,6 +58,7 @@ class AsyncAdmin(AsyncObserving):
         self._store = open_async_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
         super().__init__(self._steps.observing)
+        self._debezium = DebeziumSteps(self._store.names)
         self._checked = False
         self._closed = False
 
