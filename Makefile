@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help run example example-orders example-saga test check coverage bench lock clean lint types imports unit tests other-pythons other-environments
+.PHONY: help run example example-orders example-saga test check coverage debezium bench lock clean lint types imports unit tests other-pythons other-environments
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
@@ -75,6 +75,9 @@ tests: $(READY)
 	$(call heading,the rules are covered in full)
 	@$(BIN)/python -m pytest -q -n 2 tests/unit/rules --ignore-glob='*_search.py' --cov --cov-report=
 	@$(BIN)/coverage report --include='src/postroom/rules/*' --fail-under=100
+
+debezium: $(READY) ## only the tests with the real Debezium: Java, and a wheel of 200 MB in .venv-debezium
+	@$(BIN)/python -m pytest -q tests/contract/test_debezium.py tests/contract/test_debezium_mode.py
 
 coverage: $(READY) ## everything once more, and which lines it runs
 	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term

