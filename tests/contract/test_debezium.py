@@ -41,12 +41,11 @@ def settings() -> dict[str, str]:
     return {**config, "name": "postroom-outbox", "heartbeat.interval.ms": "300", "status.update.interval.ms": "300"}
 
 
-def plain_sql() -> str:
-    """The page's statement for programs that insert rows themselves."""
-    [block] = [
-        block for block in re.findall(r"^```sql\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if ":topic" in block
-    ]
-    return str(block).strip().rstrip(";")
+def page_sql(mark: str) -> str:
+    """The page's SQL block with this in it."""
+    blocks: list[str] = re.findall(r"^```sql\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    [block] = [block for block in blocks if mark in block]
+    return block.strip().rstrip(";")
 
 
 class Expected(NamedTuple):
@@ -97,7 +96,7 @@ def write_all(url: str) -> None:
             outbox.add_many(connection, two)
         connection.execute("""SELECT postroom.add('sql', '{"n":1}', key => 'Ä', headers => '{"h": "1"}')""")
         connection.execute("SELECT postroom.add('sql', NULL, type => 'Gone')")
-        statement = render(plain_sql(), "format")
+        statement = render(page_sql(":topic"), "format")
         values = {"topic": "plain", "type": "Plain", "key": "k", "payload": b"\x00\xff", "content_type": "image/png"}
         connection.execute(statement.text.encode(), [values[name] for name in statement.order])
 
@@ -114,6 +113,9 @@ def url(module_database: FreshDatabase) -> str:
     url = module_database("postgresql")
     with closing(Database(url).store), Admin(url) as admin:
         admin.debezium_on()
+        assert ";\n".join(admin.debezium_sql()) == page_sql("CREATE PUBLICATION")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(page_sql("CREATE ROLE").encode())
     return url
 
 

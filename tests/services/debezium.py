@@ -59,7 +59,6 @@ class Debezium(Service):
             **self._settings,
             "database.hostname": to["host"],
             "database.port": to["port"],
-            "database.user": to["user"],
             "database.password": "",
             "database.dbname": to["dbname"],
             "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",

