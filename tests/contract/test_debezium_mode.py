@@ -13,6 +13,8 @@ from postroom import Admin, AsyncAdmin, Ledger, Outbox
 from postroom.errors import InvalidSetting
 from postroom.idempotency import Run
 from postroom.rules.stream.modes import Mode
+from postroom.store.admin.partitions import Partitions
+from postroom.store.schema.partitions import partition
 from postroom.store.stream.debezium import SLOT
 from postroom.store.stream.leadership import Leadership
 from tests.contract.waiting import Background, wait_until
@@ -49,6 +51,15 @@ class Shop:
     def confirm(self) -> None:
         """As Debezium does when Kafka has everything."""
         self.one(f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_insert_lsn())::text")
+
+    def read(self) -> int:
+        """How many messages Debezium would read now."""
+        return int(
+            self.one(
+                f"SELECT count(*) FROM pg_logical_slot_peek_binary_changes('{SLOT}', NULL, NULL, 'proto_version', '1', "
+                "'publication_names', 'postroom_outbox') WHERE get_byte(data, 0) = ascii('I')"
+            )
+        )
 
     def receipts(self) -> int:
         self.admin.cleanup()
@@ -129,6 +140,26 @@ def test_a_cleanup_settles_many_page_by_page_and_none_twice(shop: Shop) -> None:
     shop.confirm()
     assert shop.receipts() == 12_000
     assert shop.receipts() == 12_000
+
+
+def test_what_is_put_back_into_its_partition_is_not_sent_again(shop: Shop) -> None:
+    store = shop.database.store
+    assert store.call(lambda connection: partition(connection, store.names))
+    parts = Partitions(store.names)
+    [first, *_] = store.run(parts.existing())
+    shop.one(f"SELECT setval(pg_get_serial_sequence('{{outbox}}', 'position'), {first.range.start})")
+    shop.admin.debezium_on()
+    shop.add(payload="settled")
+    shop.receipts()
+    shop.confirm()
+    assert shop.receipts() == 1
+    shop.add(payload="stays")
+    shop.confirm()
+    assert store.run(parts.transaction(parts.empty, first, 0)) == 1
+    assert shop.database.rows("SELECT convert_from(payload, 'UTF8'), streamed FROM {outbox}") == [("stays", True)]
+    assert shop.read() == 0
+    shop.add(payload="new")
+    assert shop.read() == 1
 
 
 def test_the_way_back_waits_for_debezium_and_leaves_nothing_to_send_again(shop: Shop) -> None:
