@@ -15,7 +15,7 @@ from postroom.idempotency import Run
 from postroom.rules.stream.modes import Mode
 from postroom.store.admin.partitions import Partitions
 from postroom.store.schema.partitions import partition
-from postroom.store.stream.debezium import SLOT
+from postroom.store.stream.debezium import SLOT, Debezium
 from postroom.store.stream.leadership import Leadership
 from tests.contract.waiting import Background, wait_until
 from tests.contract.write_support import Database
@@ -101,6 +101,14 @@ def test_what_debezium_cannot_do_has_a_delivery(shop: Shop) -> None:
     found = shop.database.rows("SELECT convert_from(payload, 'UTF8'), type FROM {outbox} WHERE streamed")
     assert found == [("0", "orders")]
     assert shop.database.rows("SELECT count(*) FROM {outbox} WHERE NOT streamed AND type IS NOT NULL") == [(0,)]
+    shop.database.store.run(Debezium(shop.database.store.names).leave())
+    assert shop.mode == Mode.CLOSING  # and Debezium still sends
+    shop.add(payload="last")
+    shop.add(payload="expires", expires_at=soon)
+    shop.one("SELECT postroom.add('orders', '8')")
+    shop.one("SELECT postroom.add('orders', '9', expires_at => now() + interval '1 hour')")
+    assert shop.deliveries() == 1 + 7 + 2
+    assert shop.one("SELECT count(*) FROM {outbox} WHERE streamed AND type = topic") == 3
 
 
 def test_no_relay_reads_what_is_debeziums(shop: Shop) -> None:

@@ -133,7 +133,7 @@ def add_function(names: Names) -> list[str]:
         control=CONTROL,
         reserved_headers=RESERVED_HEADERS,
         stream_mode=stream_mode(names.table("outbox_stream")),
-        debezium=Mode.DEBEZIUM,
+        by_relays=Mode.STREAM,
         earliest=EARLIEST,
         latest=LATEST,
     )
@@ -195,7 +195,8 @@ DECLARE
     part bytea;
     fingerprint text;
     stream_mode text := ({stream_mode});
-    in_stream boolean := NOT later AND stream_mode IS NOT NULL AND (stream_mode <> '{debezium}' OR expires_at IS NULL);
+    in_stream boolean := NOT later AND stream_mode IS NOT NULL AND (stream_mode = '{by_relays}' OR expires_at IS NULL);
+    sent_type text := coalesce(type, CASE WHEN in_stream AND stream_mode <> '{by_relays}' THEN topic END);
     added bigint;
     wrong record;
     holder record;
@@ -261,8 +262,8 @@ BEGIN
         WITH message AS (
             INSERT INTO {outbox} (id, topic, type, aggregate_type, aggregate_id, ordering_key, payload,
                 content_type, headers, idempotency_key, digest, expires_at, streamed)
-            VALUES (new_id, topic, coalesce(type, CASE WHEN in_stream THEN topic END), aggregate_type, aggregate_id,
-                key, body, body_type, headers, given_key, fingerprint, expires_at, in_stream)
+            VALUES (new_id, topic, sent_type, aggregate_type, aggregate_id, key,
+                body, body_type, headers, given_key, fingerprint, expires_at, in_stream)
             ON CONFLICT DO NOTHING
             RETURNING position
         ), delivery AS (

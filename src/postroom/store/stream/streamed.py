@@ -23,15 +23,21 @@ def is_streamed(columns: Mapping[str, str], mode: str = "stream.mode") -> str:
     """Whether a message with these columns goes to the stream. Scheduled ones never do.
 
     A relay sees to the rest when it reads the message. Debezium does not, and knows one broker: so what expires, has an
-    entry in the ledger, or goes to another broker, is left to relays.
+    entry in the ledger, or goes to another broker, is left to relays. While an outbox leaves the stream, the reader may
+    still be Debezium.
     """
     return (
-        f"{mode} IS NOT NULL AND {columns['state']} = {int(Stored.READY)} AND ({mode} <> '{Mode.DEBEZIUM}' "
+        f"{mode} IS NOT NULL AND {columns['state']} = {int(Stored.READY)} AND ({mode} = '{Mode.STREAM}' "
         f"OR {columns['queue']} = '{DEFAULT_QUEUE}' AND {columns['expires_at']} IS NULL "
         f"AND NOT coalesce(jsonb_exists({columns['headers']}, '{LEDGER}'), false))"
     )
 
 
-def never_null(columns: Mapping[str, str], streamed: str) -> str:
+def answer(columns: Mapping[str, str]) -> str:
+    """Selects from `stream`, for a message with these columns: whether it is streamed, and whether to Debezium."""
+    return f"{is_streamed(columns)} AS flows, stream.mode <> '{Mode.STREAM}' AS to_debezium"
+
+
+def never_null(columns: Mapping[str, str], to_debezium: str) -> str:
     """The type as it leaves: a message without one has its topic's name. Debezium can send only what is in the row."""
-    return f"coalesce({columns['type']}, CASE WHEN {streamed} THEN {columns['topic']} END)"
+    return f"coalesce({columns['type']}, CASE WHEN {to_debezium} THEN {columns['topic']} END)"

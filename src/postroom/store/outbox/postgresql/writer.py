@@ -11,7 +11,7 @@ from postroom.store.sql.dialect import listed
 from postroom.store.sql.names import WAKE_LANES, WAKE_ROWS, channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query, Steps
-from postroom.store.stream.streamed import is_streamed, never_null, stream_mode
+from postroom.store.stream.streamed import answer, never_null, stream_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,10 +76,10 @@ class PostgreSQLWriter(Writer):
             sent = {column: f"{column}{self._stored_as(column)}" for column in self._COLUMNS}
             flows = "(SELECT flows FROM streamed)"
             asked = f", stream AS MATERIALIZED ({stream_mode(self.tables['stream'])})"
-            answered = f", streamed AS MATERIALIZED (SELECT {is_streamed(one)} AS flows FROM stream)"
-            all_answered, asked_once = f", {is_streamed(sent)} AS flows", " CROSS JOIN stream"
-            values = f"{_listed_with_type(one, flows)}, {flows}"
-            all_values = f"{_listed_with_type({name: name for name in MESSAGE_COLUMNS}, 'flows')}, flows"
+            answered = f", streamed AS MATERIALIZED (SELECT {answer(one)} FROM stream)"
+            all_answered, asked_once = f", {answer(sent)}", " CROSS JOIN stream"
+            values = f"{_with_type(one, '(SELECT flows AND to_debezium FROM streamed)')}, {flows}"
+            all_values = f"{_with_type({name: name for name in MESSAGE_COLUMNS}, 'flows AND to_debezium')}, flows"
             streamed, unless = ", streamed", " WHERE NOT message.streamed"
         self.one = f"""
             WITH {STARTED}{asked}{answered}, message AS (
@@ -149,9 +149,9 @@ class PostgreSQLWriter(Writer):
         return None if moment is None else moment.isoformat()
 
 
-def _listed_with_type(columns: dict[str, str], streamed: str) -> str:
-    """A message's columns, with a type in all that is streamed."""
-    return listed(never_null(columns, streamed) if name == "type" else columns[name] for name in MESSAGE_COLUMNS)
+def _with_type(columns: dict[str, str], to_debezium: str) -> str:
+    """A message's columns, with a type in all that Debezium sends."""
+    return listed(never_null(columns, to_debezium) if name == "type" else columns[name] for name in MESSAGE_COLUMNS)
 
 
 def _told(channel: str | None, what: str, notify: bool) -> str:  # noqa: FBT001 - the setting, handed on
