@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help run example example-orders example-saga test check coverage bench lock clean lint types imports unit tests rules-covered other-pythons other-environments
+.PHONY: help run example example-orders example-saga test check coverage debezium bench lock clean lint types imports unit tests rules-covered other-pythons other-environments
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
@@ -50,6 +50,8 @@ bench: $(READY) ## measure
 lock: $(READY) ## resolve requirements.lock again (newest versions: make lock OPTIONS=--upgrade)
 	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --group dev \
 		--generate-hashes --custom-compile-command 'make lock' --output-file requirements.lock $(OPTIONS)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group debezium \
+		--generate-hashes --custom-compile-command 'make lock' --output-file requirements-debezium.lock $(OPTIONS)
 
 clean: ## remove environments, caches and reports
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* \
@@ -81,6 +83,9 @@ rules-covered: $(READY)
 	$(call heading,the rules are covered in full)
 	@$(BIN)/python -m pytest -q $(FEWER) tests/unit/rules --ignore-glob='*_search.py' --cov --cov-report=
 	@$(BIN)/coverage report --include='src/postroom/rules/*' --fail-under=100
+
+debezium: $(READY) ## only the tests with the real Debezium: Java, and a wheel of 200 MB in .venv-debezium
+	@$(BIN)/python -m pytest -q tests/contract/test_debezium.py tests/contract/test_debezium_mode.py
 
 coverage: $(READY) ## everything once more, and which lines it runs
 	@$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term

@@ -49,9 +49,9 @@ class Outbox:
     ``brokers``: the topic patterns for which relays have brokers of their own. Messages then go to the right queue at
     once; without them, a relay moves them there.
 
-    ``cdc``: on PostgreSQL, write no delivery while ``relay --cdc`` reads the write-ahead log: one row instead of two.
-    Give it to every producer of a database, or to none: keys that both use may leave out of order. It has no effect on
-    other databases, nor while no such relay was ever started.
+    ``cdc``: on PostgreSQL, write no delivery while ``relay --cdc`` or Debezium reads the write-ahead log: one row
+    instead of two. Give it to every producer of a database, or to none: keys that both use may leave out of order. It
+    has no effect on other databases, nor before such a relay is started, or `Admin.debezium_on` called.
 
     ``hook`` receives `postroom.telemetry.events.Added` for what was written, as metrics want it. It is called before
     the transaction ends, so what is rolled back is reported too.

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.coordinating import Coordinating
+from postroom.admin.debezium import DebeziumSteps, DebeziumSwitch
 from postroom.admin.observing import Observing
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Admin(Observing, Coordinating):
+class Admin(Observing, Coordinating, DebeziumSwitch):
     """Looks at messages and acts on them, over all queues of one database. The commands do the same.
 
     ``database`` is a URL. It, and all other settings, which may be given by name, default to the settings in force;
@@ -57,6 +58,7 @@ class Admin(Observing, Coordinating):
         self._steps = AdminSteps(self._store.names, in_force)
         Observing.__init__(self, self._steps.observing)
         Coordinating.__init__(self, self._steps.sagas, self._steps.transactions)
+        self._debezium = DebeziumSteps(self._store.names)
         self._checked = False
         self._closed = False
 

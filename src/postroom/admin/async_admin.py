@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.async_coordinating import AsyncCoordinating
 from postroom.admin.async_observing import AsyncObserving
+from postroom.admin.debezium import AsyncDebeziumSwitch, DebeziumSteps
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_async_store
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncObserving, AsyncCoordinating):
+class AsyncAdmin(AsyncObserving, AsyncCoordinating, AsyncDebeziumSwitch):
     """`Admin` for async code: the same methods, awaited, with the same contracts.
 
     ``progress`` may be called from another thread.
@@ -51,6 +52,7 @@ class AsyncAdmin(AsyncObserving, AsyncCoordinating):
         self._steps = AdminSteps(self._store.names, in_force)
         AsyncObserving.__init__(self, self._steps.observing)
         AsyncCoordinating.__init__(self, self._steps.sagas, self._steps.transactions)
+        self._debezium = DebeziumSteps(self._store.names)
         self._checked = False
         self._closed = False
 

@@ -14,7 +14,7 @@ from postroom.brokers.header_formats import AMQP, CONTENT_TYPE, HTTP, KAFKA, NAT
 from postroom.encoding import BINARY
 from postroom.errors import InvalidMessage
 from postroom.incoming import Incoming
-from postroom.rules.naming import LEDGER, OURS, readable
+from postroom.rules.naming import ALL_HEADERS, LEDGER, OURS, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -190,7 +190,8 @@ def decode(
     }
     if content_type is not None:
         event["datacontenttype"] = protocol.user_header("", readable(content_type))[1]
-    return _event(event, (body or b"") if content_type is not None else body or None, users, topic, key)
+    has_data = content_type is not None and not (body is None and protocol.tombstones)
+    return _event(event, (body or b"") if has_data else body or None, users, topic, key)
 
 
 def _attribute(name: str, value: str, protocol: HeaderFormat) -> str:
@@ -208,8 +209,17 @@ def _users(protocol: HeaderFormat, headers: Mapping[str, str]) -> dict[str, str]
     users = dict(
         protocol.user_header(name, readable(value)) for name, value in headers.items() if not protocol.is_reserved(name)
     )
+    users = _all_in_one(users.pop(ALL_HEADERS, "")) | users
     users.pop(LEDGER, None)
     return users
+
+
+def _all_in_one(header: str) -> dict[str, str]:
+    """The headers that Debezium sends as one, since it has them as one column."""
+    try:
+        return msgspec.json.decode(header, type=dict[str, str]) if header else {}
+    except (msgspec.DecodeError, RecursionError):
+        return {ALL_HEADERS: header}
 
 
 def is_structured(headers: Mapping[str, str]) -> bool:

@@ -7,6 +7,8 @@ import re
 LONGEST = 255
 LEDGER = "postroom-ledger"
 """Header of a message that belongs to a ledger entry: scope, key and digest, as JSON. It is never sent."""
+ALL_HEADERS = "postroom-headers"
+"""Header with all of the user's, as a JSON object: Debezium, which has them in one column, sends them like this."""
 RESERVED_HEADERS = "postroom-"
 """Prefix of the headers that Postroom itself adds. The SQL function for producers refuses headers with it."""
 REPLAY_OF = f"{RESERVED_HEADERS}replay-of"

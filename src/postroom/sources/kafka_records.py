@@ -7,6 +7,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from postroom.brokers.cloudevents import KAFKA, incoming
+from postroom.rules.naming import ALL_HEADERS
 from postroom.sources.port import Received
 from postroom.sources.reading import fingerprint, key_of, text, undecodable
 
@@ -25,7 +26,12 @@ def received_from(partition: Partition, record: Any) -> Received:
     topic, offset, body = partition.topic, record.offset(), record.value()
     key = None if record.key() is None else key_of(_bytes(record.key()))
     try:
-        headers = [(name, _bytes(value)) for name, value in _headers(record) or ()]
+        # An attribute without a value is not set: Debezium sends such for columns that are NULL.
+        headers = [
+            (name, _bytes(value))
+            for name, value in _headers(record) or ()
+            if value is not None or not (KAFKA.is_reserved(name) or name == ALL_HEADERS)
+        ]
         id = partial(_place, record, headers)  # noqa: A001 - its name everywhere
         message = incoming(KAFKA, {name: text(value) for name, value in headers}, body, id=id, topic=topic, key=key)
     except Exception as error:  # noqa: BLE001 - whatever it is, only this record is at fault

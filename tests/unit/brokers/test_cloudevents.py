@@ -196,6 +196,18 @@ def test_what_says_that_it_is_an_event_and_is_none_says_why() -> None:
     assert "not a structured CloudEvent" in str(torn.problem)
 
 
+def test_debezium_sends_all_headers_in_one_and_tombstones_with_a_content_type() -> None:
+    event = {"ce_specversion": "1.0", "ce_id": "a", "ce_source": "postroom", "ce_type": "t"}
+    sent = {**event, "content-type": "application/json", "colour": "red"}
+    one = {"postroom-headers": '{"traceparent": "00-1", "ce_id": "ä", "colour": "blue", "postroom-ledger": "{}"}'}
+    found = decode(KAFKA, {**sent, **one}, None)
+    assert (found.id, found.payload) == ("a", None)
+    assert found.headers == {"traceparent": "00-1", "ce_id": "ä", "colour": "red"}
+    assert decode(KAFKA, sent, b"").payload == b""
+    for wrong in ("[1]", '{"n": 1}', "{"):
+        assert decode(KAFKA, {**event, "postroom-headers": wrong}, b"x").headers == {"postroom-headers": wrong}
+
+
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 

@@ -17,13 +17,16 @@ class Mode(StrEnum):
     DRAINING = "draining"
     """New messages have deliveries. No lane may be read until those that were left in the stream have theirs."""
 
+    DEBEZIUM = "debezium"
+    """As `STREAM`, but Debezium reads the stream, and no relay does."""
+
     @property
     def lanes_rest(self) -> bool:
         """Whether relays hold no lanes: what is in them may come before what is still in the stream."""
         return self in {Mode.CLOSING, Mode.DRAINING}
 
 
-STREAMING = (Mode.STREAM, Mode.CLOSING)
+STREAMING = (Mode.STREAM, Mode.CLOSING, Mode.DEBEZIUM)
 """In these modes, new messages without a due time have no delivery."""
 
 STREAM = "outbox"

@@ -118,9 +118,16 @@ class Partitions(Operations):
         copies = {"postroom_messages": messages, "postroom_receipts": receipts} if found.rows else {}
         for copy, table in copies.items():
             yield Query(f"CREATE TEMPORARY TABLE {copy} ON COMMIT DROP AS SELECT * FROM {table} WHERE {stays}")
+        streamed: list[int] = []
+        if copies:
+            # The publication shows what is inserted into the stream, and nothing else. This was read already.
+            hidden = yield Query(f"UPDATE {next(iter(copies))} SET streamed = false WHERE streamed RETURNING position")
+            streamed = sorted(position for [position] in hidden.rows)
         yield Query(f"TRUNCATE {messages}, {receipts}")
         for copy, table in copies.items():
             yield Query(f"INSERT INTO {table} SELECT * FROM {copy}")
+        if streamed:
+            yield Query(f"UPDATE {messages} SET streamed = true WHERE position IN ({whole_numbers(streamed)})")
         return int(before - staying)
 
     def drop(self, part: Existing) -> Steps[bool]:

@@ -18,6 +18,7 @@ from postroom.store.admin.sweeps import Old, Sweep
 from postroom.store.outbox.flow import MINUTE_MS
 from postroom.store.sql.dialect import DIALECTS
 from postroom.store.sql.steps import Query, Steps
+from postroom.store.stream.debezium import SentByDebezium
 from postroom.store.twophase.branches import WITNESS, WITNESS_KEPT
 from postroom.telemetry.events import Cleaned
 
@@ -54,6 +55,7 @@ class Kept(NamedTuple):
 def sweeps(names: Names, kept: Kept) -> list[tuple[str, Pages]]:
     """Everything that a cleanup goes through, by the field of `Cleaned` that counts it."""
     return [
+        ("messages", SentByDebezium(names)),
         ("messages", OldPartitions(names, kept.messages * DAY)),
         ("messages", SettledMessages(names, kept.messages * DAY)),
         ("marks", marks(names, kept.marks * DAY)),

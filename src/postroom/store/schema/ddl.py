@@ -12,14 +12,15 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from postroom.rules.naming import RESERVED, RESERVED_HEADERS
 from postroom.rules.ordering import LANES, NO_LANE, Order
-from postroom.rules.stream.modes import STREAM, STREAMING
+from postroom.rules.stream.modes import STREAM, Mode
 from postroom.store.admin.status import SENDING_LANE, STATUS
 from postroom.store.schema.guards import triggers
 from postroom.store.schema.tables import COMPATIBLE_FROM, STORAGE, VERSION, metadata
 from postroom.store.sql.behind import is_behind
-from postroom.store.sql.dialect import DIALECTS, EARLIEST, LATEST, listed
+from postroom.store.sql.dialect import DIALECTS, EARLIEST, LATEST
 from postroom.store.sql.names import Names, dialect_of
 from postroom.store.sql.operations import DEFAULT_QUEUE
+from postroom.store.stream.streamed import stream_mode
 
 if TYPE_CHECKING:
     from sqlalchemy import Index, Table
@@ -131,8 +132,8 @@ def add_function(names: Names) -> list[str]:
         reserved=RESERVED,
         control=CONTROL,
         reserved_headers=RESERVED_HEADERS,
-        streaming=listed(f"'{mode}'" for mode in STREAMING),
-        stream_name=STREAM,
+        stream_mode=stream_mode(names.table("outbox_stream")),
+        by_relays=Mode.STREAM,
         earliest=EARLIEST,
         latest=LATEST,
     )
@@ -193,9 +194,9 @@ DECLARE
     framed bytea := '';
     part bytea;
     fingerprint text;
-    in_stream boolean := NOT later AND EXISTS (
-        SELECT 1 FROM {stream} s WHERE s.name = '{stream_name}' AND s.mode IN ({streaming})
-    );
+    stream_mode text := ({stream_mode});
+    in_stream boolean := NOT later AND stream_mode IS NOT NULL AND (stream_mode = '{by_relays}' OR expires_at IS NULL);
+    sent_type text := coalesce(type, CASE WHEN in_stream AND stream_mode <> '{by_relays}' THEN topic END);
     added bigint;
     wrong record;
     holder record;
@@ -261,8 +262,8 @@ BEGIN
         WITH message AS (
             INSERT INTO {outbox} (id, topic, type, aggregate_type, aggregate_id, ordering_key, payload,
                 content_type, headers, idempotency_key, digest, expires_at, streamed)
-            VALUES (new_id, topic, type, aggregate_type, aggregate_id, key, body,
-                body_type, headers, given_key, fingerprint, expires_at, in_stream)
+            VALUES (new_id, topic, sent_type, aggregate_type, aggregate_id, key,
+                body, body_type, headers, given_key, fingerprint, expires_at, in_stream)
             ON CONFLICT DO NOTHING
             RETURNING position
         ), delivery AS (

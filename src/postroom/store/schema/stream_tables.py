@@ -24,6 +24,10 @@ def stream(tables: MetaData, names: Names, types: Types) -> Table:
         words("system_id", 32),
         number("done", BigInteger),  # a place in the WAL: everything before it is settled, or has a delivery
         number("token", BigInteger),
+        # What Debezium has sent: see `postroom.store.stream.debezium`.
+        number("settled", BigInteger),
+        number("marked", BigInteger),
+        number("marked_before", BigInteger),
         words("owner", 255),
         moment("leased_until", types, types.never),
         moment("changed_at", types, types.now),  # when the mode changed last

@@ -72,4 +72,4 @@ def test_names_fit_and_differ() -> None:
 
 def test_lanes_rest_while_an_outbox_leaves_the_stream() -> None:
     assert {mode for mode in Mode if mode.lanes_rest} == {Mode.CLOSING, Mode.DRAINING}
-    assert set(STREAMING) == {Mode.STREAM, Mode.CLOSING}
+    assert set(STREAMING) == {Mode.STREAM, Mode.CLOSING, Mode.DEBEZIUM}

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
-from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import key_hash
-from postroom.rules.stream.modes import STREAM, STREAMING
 from postroom.store.outbox.writer import DELIVERY_COLUMNS, MESSAGE_COLUMNS, Writer
 from postroom.store.sql.dialect import listed
 from postroom.store.sql.names import WAKE_LANES, WAKE_ROWS, channel
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query, Steps
+from postroom.store.stream.streamed import answer, never_null, stream_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,22 +69,22 @@ class PostgreSQLWriter(Writer):
         many = listed(f":{column}::{self._sent_as(column)}[]" for column in self._COLUMNS)
         given = listed(f"{column}{self._stored_as(column)} AS {column}" for column in self._COLUMNS)
         columns = listed(MESSAGE_COLUMNS)
-        # Asked in the statement that inserts, so that no producer can be behind the times; scheduled ones never are.
-        asked, to_stream, streamed, unless = "", "", "", ""
+        # Asked in the statement that inserts, so that no producer can be behind the times.
+        asked, answered, all_answered, asked_once, streamed, unless = "", "", "", "", "", ""
+        values, all_values = listed(one[column] for column in MESSAGE_COLUMNS), columns
         if stream:
-            modes = listed(f"'{mode}'" for mode in STREAMING)
-            asked = (
-                f", stream AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM {self.tables['stream']} "
-                f"WHERE name = '{STREAM}' AND mode IN ({modes})) AS flows)"
-            )
-            to_stream = f"(SELECT flows FROM stream) AND {{state}} = {int(Stored.READY)}"
+            sent = {column: f"{column}{self._stored_as(column)}" for column in self._COLUMNS}
+            flows = "(SELECT flows FROM streamed)"
+            asked = f", stream AS MATERIALIZED ({stream_mode(self.tables['stream'])})"
+            answered = f", streamed AS MATERIALIZED (SELECT {answer(one)} FROM stream)"
+            all_answered, asked_once = f", {answer(sent)}", " CROSS JOIN stream"
+            values = f"{_with_type(one, '(SELECT flows AND to_debezium FROM streamed)')}, {flows}"
+            all_values = f"{_with_type({name: name for name in MESSAGE_COLUMNS}, 'flows AND to_debezium')}, flows"
             streamed, unless = ", streamed", " WHERE NOT message.streamed"
-        one_streamed = f", {to_stream.format(state=one['state'])}" if stream else ""
-        many_streamed = f", {to_stream.format(state='given.state')}" if stream else ""
         self.one = f"""
-            WITH {STARTED}{asked}, message AS (
+            WITH {STARTED}{asked}{answered}, message AS (
                 INSERT INTO {self.tables["outbox"]} ({columns}{streamed})
-                SELECT {listed(one[column] for column in MESSAGE_COLUMNS)}{one_streamed} FROM started
+                SELECT {values} FROM started
                 ON CONFLICT DO NOTHING
                 RETURNING id, queue, position{streamed}
             ), delivery AS (
@@ -97,11 +96,11 @@ class PostgreSQLWriter(Writer):
             SELECT {self.id_as_text} FROM message{told}"""
         self._many = f"""
             WITH {STARTED}{asked}, given AS MATERIALIZED (
-                SELECT {given}, n
-                FROM unnest({many}) WITH ORDINALITY AS sent ({listed(self._COLUMNS)}, n)
+                SELECT {given}, n{all_answered}
+                FROM unnest({many}) WITH ORDINALITY AS sent ({listed(self._COLUMNS)}, n){asked_once}
             ), message AS (
                 INSERT INTO {self.tables["outbox"]} ({columns}{streamed})
-                SELECT {columns}{many_streamed} FROM given CROSS JOIN started ORDER BY n
+                SELECT {all_values} FROM given CROSS JOIN started ORDER BY n
                 ON CONFLICT DO NOTHING
                 RETURNING id, position{streamed}
             ), delivery AS (
@@ -148,6 +147,11 @@ class PostgreSQLWriter(Writer):
 
     def _moment(self, moment: datetime | None) -> str | None:
         return None if moment is None else moment.isoformat()
+
+
+def _with_type(columns: dict[str, str], to_debezium: str) -> str:
+    """A message's columns, with a type in all that Debezium sends."""
+    return listed(never_null(columns, to_debezium) if name == "type" else columns[name] for name in MESSAGE_COLUMNS)
 
 
 def _told(channel: str | None, what: str, notify: bool) -> str:  # noqa: FBT001 - the setting, handed on

@@ -1,0 +1,138 @@
+"""`DebeziumSwitch`: the part of `Admin` that hands the outbox to Debezium, and takes it back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from abc import abstractmethod
+from typing import TYPE_CHECKING, TypeVar
+
+from postroom.errors import InvalidSetting
+from postroom.rules.stream.modes import Mode
+from postroom.store.stream.debezium import SLOT, Debezium
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postroom.store.sql.names import Names
+    from postroom.store.sql.steps import Steps
+
+T = TypeVar("T")
+OLDEST_SERVER = 15
+LOOKS = 0.5
+"""Seconds between two looks at how far Debezium is."""
+_SLOT = re.compile("[a-z0-9_]{1,63}")
+
+
+class DebeziumSteps:
+    """What both do."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._debezium: Debezium | None = None
+
+    @property
+    def _store(self) -> Debezium:
+        if self._names.dialect != "postgresql":
+            raise InvalidSetting(f"Debezium reads the outbox from PostgreSQL only, and this is {self._names.dialect}")
+        if self._debezium is None:
+            self._debezium = Debezium(self._names)
+        return self._debezium
+
+    def sql(self, slot: str) -> Steps[tuple[str, ...]]:
+        """The statements that `on` runs."""
+        store = self._store
+        _check_slot(slot)
+        server = yield from store.slots.server()
+        if server.version < OLDEST_SERVER * 10_000:
+            raise InvalidSetting(
+                f"this needs PostgreSQL {OLDEST_SERVER} or newer, and this is {server.version // 10_000}"
+            )
+        if server.wal_level != "logical":
+            raise InvalidSetting(
+                f"Debezium needs wal_level = logical, and it is {server.wal_level}: set it in postgresql.conf, and "
+                "restart the server"
+            )
+        return tuple(store.statements(slot, server.version))
+
+    def on(self, slot: str) -> Steps[None]:
+        """Publication, slot, mode."""
+        yield from self.sql(slot)
+        mode = yield from self._store.begin(slot)
+        if mode is not Mode.DEBEZIUM:
+            raise InvalidSetting(
+                f"the outbox is in the mode {mode}, because relays read its stream: take it back to the table first, "
+                "and start them without cdc"
+            )
+
+    def leave(self) -> Steps[bool]:
+        """Begin to take it back."""
+        return (yield from self._store.leave())
+
+    def advance(self, *, wait: bool) -> Steps[str]:
+        """Go on; returns what it waits for."""
+        return (yield from self._store.advance(wait=wait))
+
+
+class DebeziumSwitch:
+    """Hands the outbox to Debezium, and takes it back."""
+
+    _debezium: DebeziumSteps
+
+    @abstractmethod
+    def _run(self, steps: Steps[T]) -> T: ...
+
+    def debezium_sql(self, slot: str = SLOT) -> tuple[str, ...]:
+        """The statements that `debezium_on` runs, in order: for a person who may create publications and slots."""
+        return self._run(self._debezium.sql(slot))
+
+    def debezium_on(self, slot: str = SLOT) -> None:
+        """From now on, producers with ``cdc`` write one row for Debezium, and no delivery.
+
+        Makes the publication and the slot first, if they are not there: the slot keeps everything for a connector that
+        is started later. Raises `InvalidSetting` if the server or the outbox is not fit for it.
+        """
+        self._run(self._debezium.on(slot))
+
+    def debezium_off(self, *, wait: bool = True, progress: Callable[[str], None] | None = None) -> None:
+        """Take the outbox back to relays. Returns when they send, and what Debezium had to send is sent.
+
+        Keep the connector running meanwhile. Without ``wait``, because there is none any more, relays send everything
+        that has no receipt, also what Debezium may have sent. ``progress`` is told what it waits for.
+        """
+        if self._run(self._debezium.leave()):
+            while waits := self._run(self._debezium.advance(wait=wait)):
+                if progress:
+                    progress(waits)
+                time.sleep(LOOKS)
+
+
+class AsyncDebeziumSwitch:
+    """`DebeziumSwitch` for async code."""
+
+    _debezium: DebeziumSteps
+
+    @abstractmethod
+    async def _run(self, steps: Steps[T]) -> T: ...
+
+    async def debezium_sql(self, slot: str = SLOT) -> tuple[str, ...]:
+        """`Admin.debezium_sql`."""
+        return await self._run(self._debezium.sql(slot))
+
+    async def debezium_on(self, slot: str = SLOT) -> None:
+        """`Admin.debezium_on`."""
+        await self._run(self._debezium.on(slot))
+
+    async def debezium_off(self, *, wait: bool = True, progress: Callable[[str], None] | None = None) -> None:
+        """`Admin.debezium_off`."""
+        if await self._run(self._debezium.leave()):
+            while waits := await self._run(self._debezium.advance(wait=wait)):
+                if progress:
+                    progress(waits)
+                await asyncio.sleep(LOOKS)
+
+
+def _check_slot(slot: str) -> None:
+    if not _SLOT.fullmatch(slot):
+        raise InvalidSetting(f"slot = {slot[:80]!r} is not valid: use 1 to 63 of a-z, 0-9 and _")
