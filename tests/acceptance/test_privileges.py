@@ -22,7 +22,7 @@ from postroom.store.admin.backlog import BacklogReader
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
 from postroom.store.outbox.workers import Workers
-from postroom.store.schema.grants import RIGHTS, grant_statements, missing_rights
+from postroom.store.schema.grants import grant_statements, missing_rights, rights_for
 from postroom.store.schema.purposes import Purpose
 from postroom.store.twophase.log import TwoPhaseLog
 from postroom.telemetry.events import Denied, Event, Reachability
@@ -417,7 +417,7 @@ def test_each_privilege_that_is_missing_is_named(roles: Roles, purpose: Purpose)
     with engine_of(url) as engine, engine.connect() as connection:
         assert missing_rights(connection, roles.names, purpose) == []
         connection.rollback()
-        for right in RIGHTS[purpose]:
+        for right in rights_for(roles.names, purpose):
             columns = f" ({', '.join(right.columns)})" if right.columns else ""
             roles.revoke(url, f"{right.privilege}{columns}", right.table)
             assert str(right) in missing_rights(connection, roles.names, purpose)

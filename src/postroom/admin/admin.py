@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.cdc import CdcActs
 from postroom.admin.observing import Observing
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Admin(Observing):
+class Admin(Observing, CdcActs):
     """Looks at messages and acts on them, over all queues of one database. The commands do the same.
 
     ``database`` is a URL. It, and all other settings, which may be given by name, default to the settings in force;
@@ -62,7 +63,8 @@ class Admin(Observing):
         in_force = Settings.load(database=database, **settings)
         self._store = open_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
-        super().__init__(self._steps.observing)
+        Observing.__init__(self, self._steps.observing)
+        CdcActs.__init__(self, self._steps.cdc)
         self._checked = False
         self._closed = False
 
@@ -360,7 +362,8 @@ class Admin(Observing):
 
         ``action`` is requeue, discard, cancel, conflict, replay, replayed, shown, or what is done to sagas:
         saga_parked, saga_resumed, saga_skipped, saga_aborted or saga_forked; or to two-phase commits:
-        transaction_forgotten or transaction_decided. ``before`` is the `next` of the page before.
+        transaction_forgotten or transaction_decided; or to the stream: cdc_set_up, cdc_off or cdc_swept. ``before``
+        is the `next` of the page before.
         """
         return self._run(self._steps.audit(action, actor, message, limit, before))
 

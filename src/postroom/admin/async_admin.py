@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.async_cdc import AsyncCdcActs
 from postroom.admin.async_observing import AsyncObserving
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncObserving):
+class AsyncAdmin(AsyncObserving, AsyncCdcActs):
     """`Admin` for async code: the same methods, awaited, with the same contracts.
 
     ``progress`` may be called from another thread.
@@ -56,7 +57,8 @@ class AsyncAdmin(AsyncObserving):
         in_force = Settings.load(database=database, **settings)
         self._store = open_async_store(in_force)
         self._steps = AdminSteps(self._store.names, in_force)
-        super().__init__(self._steps.observing)
+        AsyncObserving.__init__(self, self._steps.observing)
+        AsyncCdcActs.__init__(self, self._steps.cdc)
         self._checked = False
         self._closed = False
 

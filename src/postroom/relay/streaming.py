@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting, PrivilegeMissing
 from postroom.store.sql.db_errors import is_denied, reason
-from postroom.store.stream.slots import Slots
+from postroom.store.stream.slots import OLDEST_SERVER, Slots
 
 if TYPE_CHECKING:
     from postroom.store.connections.stores import ConnectionFactory
-
-OLDEST_SERVER = 15
 
 
 async def prepare_stream(store: ConnectionFactory) -> None:

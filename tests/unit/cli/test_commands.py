@@ -26,9 +26,9 @@ def add(topic: str, payload: object = None, **fields: str) -> None:
 
 
 def test_init_says_what_it_did(postroom: Command) -> None:
-    assert postroom("init", *DATABASE) == (0, "created version 5 of Postroom's tables\n", "")
-    assert postroom("init", *DATABASE) == (0, "already at version 5: nothing to do\n", "")
-    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 5, "version": 5}
+    assert postroom("init", *DATABASE) == (0, "created version 6 of Postroom's tables\n", "")
+    assert postroom("init", *DATABASE) == (0, "already at version 6: nothing to do\n", "")
+    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 6, "version": 6}
 
 
 def test_init_tells_an_upgrade_from_a_creation() -> None:

@@ -249,7 +249,7 @@ async def test_what_is_in_hand_proves_nothing_about_the_destination_until_it_lan
     events: list[Event] = []
     worker = worker_for(Sagas(), events)
     first, probe, after = claimed(1), claimed(2), claimed(3)
-    circuit = worker._health.circuit
+    circuit = worker.health.circuit
     await in_hand(worker, first)
     worker.attempt.land(first, Unreached("no thread is free"), 0.0)
     assert worker.pending.take_pending() == [GivenBack(first)]

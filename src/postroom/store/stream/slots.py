@@ -33,6 +33,8 @@ COLUMNS = (
 PLACE = "({} - '0/0'::pg_lsn)::bigint"
 """A place in the write-ahead log as a number."""
 _FAILOVER_FROM = 170_000
+OLDEST_SERVER = 15
+"""Publications of some columns and rows."""
 LOST = "lost"
 
 
