@@ -146,6 +146,9 @@ def test_R_7_messages_in_the_stream_are_told_from_lost_ones_and_swept(desk: Desk
     [one, other] = desk.add("a", None)
     code, _, err = desk.ended("cdc", "status")
     assert (code, "nobody reads: start `postroom relay --cdc`" in err) == (0, True)
+    code, out, err = desk.ended("status")
+    assert (code, "stream: stream, read by nobody" in out, "nobody reads the stream" in err) == (0, True, True)
+    assert desk.json("status")["stream"] == {"mode": "stream", "reader": ""}
     assert "pending: in the stream, which no relay reads" in desk("messages", "show", str(one))
     assert {row["status"] for row in desk.json("messages", "list")} == {"pending"}
     assert len(desk.json("messages", "list", "--status", "pending")) == 2
@@ -175,6 +178,16 @@ def test_R_7_an_outbox_in_the_stream_becomes_partitioned_and_no_message_is_misse
         desk.until(lambda: len(sent) == 5)
         assert {*sent} == {*map(str, first), *map(str, second)}
     assert desk.execute("SELECT count(*) FROM {receipt}") == [(5,)]
+    assert desk.execute("SELECT count(*) FROM {delivery}") == [(0,)]
+
+
+def test_R_7_several_processes_read_in_turns_until_all_is_sent(desk: Desk) -> None:
+    desk.relay_once()
+    desk.add("a", "a", None)
+    options = ("--cdc", "--cdc-max-wal-bytes", "1000000000", "--processes", "2", "--until-empty")
+    code, _, _ = desk.ended("relay", "--broker", "stdout:", *options)
+    assert code == 0
+    assert desk.execute("SELECT count(*) FROM {receipt}") == [(3,)]
     assert desk.execute("SELECT count(*) FROM {delivery}") == [(0,)]
 
 

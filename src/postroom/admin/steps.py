@@ -19,7 +19,7 @@ from postroom.errors import InvalidSetting, MessageNotFound
 from postroom.rules.failures import cut
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
-from postroom.rules.why_not_sent import WhyNotSent
+from postroom.rules.why_not_sent import STREAMED
 from postroom.settings import LEAST_LOAD
 from postroom.store.admin.audit import ACTIONS, SHOWN, AuditEntry, AuditTrail, Entry, Note, audit
 from postroom.store.admin.cancellation import Cancellation
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
-
-
-STREAMED = (WhyNotSent.IN_STREAM, WhyNotSent.NO_READER)
 
 
 class AdminSteps:

@@ -38,6 +38,10 @@ class WhyNotSent(StrEnum):
     """It has neither a delivery nor a receipt."""
 
 
+STREAMED = (WhyNotSent.IN_STREAM, WhyNotSent.NO_READER)
+"""It is in the stream, where nobody can stop it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known about a message, its delivery, and the relays that could send it."""
