@@ -75,7 +75,10 @@ def assert_the_commands_work(url: str, capsys: pytest.CaptureFixture[str]) -> No
         Outbox().add(connection, "orders.shipped", {"secret": "swordfish"})
     status = postroom.json("status")
     assert status.pop("oldest_pending_seconds") >= 0
-    assert [status.pop(name) for name in ("relays", "targets", "sagas", "transactions")] == [[], [], {}, {}]
+    assert [status.pop(name) for name in ("relays", "targets", "sagas", "transactions", "stream")] == [
+        *([], [], {}, {}),
+        None,
+    ]
     assert status == {"pending": 2, "sending": 0, "waiting": 0, "dead": 0, "sent": 0, "expired": 0, "held": 0}
     newest, oldest = postroom.json("messages", "list")
     assert (newest["topic"], oldest["topic"]) == ("orders.shipped", "orders.created")

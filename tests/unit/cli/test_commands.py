@@ -95,7 +95,7 @@ def test_status_counts_for_people_and_for_programs(postroom: Command) -> None:
     found = json.loads(postroom("status", *DATABASE, "--json").out)
     assert set(found) == {
         *("pending", "sending", "waiting", "dead", "sent", "expired", "held", "oldest_pending_seconds", "relays"),
-        *("targets", "sagas", "transactions"),
+        *("targets", "sagas", "transactions", "stream"),
     }
     assert (found["pending"], found["sent"]) == (2, 0)
     assert found["oldest_pending_seconds"] >= 0
