@@ -19,6 +19,7 @@
     ├── TransactionInDoubt                    whether a two-phase commit was decided is not known yet
     ├── TransactionNotFound     (LookupError) there is no two-phase commit with this id
     ├── TransactionActRefused                 what an operator wants does not fit the two-phase commit's state
+    ├── CdcActRefused                         what an operator wants does not fit how the stream stands
     ├── IdempotencyConflict                   the idempotency key belongs to another message
     ├── DuplicateMessage                      a message with this id is already there
     ├── InvalidEntry            (ValueError)  a ledger entry's key, scope, digest or response is wrong
@@ -238,6 +239,10 @@ class DriverMissing(PostroomError, ImportError):
 
 class DatabaseUnreachable(PostroomError):
     """The database does not answer."""
+
+
+class CdcActRefused(PostroomError):
+    """What an operator wants cannot be done while the stream stands as it does. Nothing was changed."""
 
 
 class PrivilegeMissing(PostroomError):

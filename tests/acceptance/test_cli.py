@@ -68,14 +68,17 @@ def socket_url(kind: str, url: str) -> str:
 
 def assert_the_commands_work(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     postroom = Commands(url, capsys)
-    assert postroom("init") == "created version 5 of Postroom's tables\n"
-    assert postroom("init") == "already at version 5: nothing to do\n"
+    assert postroom("init") == "created version 6 of Postroom's tables\n"
+    assert postroom("init") == "already at version 6: nothing to do\n"
     with transaction(url) as connection:
         Outbox().add(connection, "orders.created", {"secret": "swordfish"}, key="7", type="OrderCreated")
         Outbox().add(connection, "orders.shipped", {"secret": "swordfish"})
     status = postroom.json("status")
     assert status.pop("oldest_pending_seconds") >= 0
-    assert [status.pop(name) for name in ("relays", "targets", "sagas", "transactions")] == [[], [], {}, {}]
+    assert [status.pop(name) for name in ("relays", "targets", "sagas", "transactions", "stream")] == [
+        *([], [], {}, {}),
+        None,
+    ]
     assert status == {"pending": 2, "sending": 0, "waiting": 0, "dead": 0, "sent": 0, "expired": 0, "held": 0}
     newest, oldest = postroom.json("messages", "list")
     assert (newest["topic"], oldest["topic"]) == ("orders.shipped", "orders.created")
@@ -131,7 +134,7 @@ def test_the_same_where_only_an_async_driver_is_installed(
     monkeypatch.setitem(urls._SYNC, "postgresql", ("psycopg_is_not_there",))
     monkeypatch.setitem(urls._SYNC, "mysql", ("pymysql_is_not_there",))
     postroom = Commands(socket_url(kind, url) if socket else url, capsys)
-    assert postroom("init").startswith("created version 5")
+    assert postroom("init").startswith("created version 6")
     assert postroom.json("status")["pending"] == 0
     assert postroom.json("messages", "list") == []
 
@@ -159,7 +162,7 @@ def test_the_printed_schema_makes_tables_that_work(
     assert main(["schema", "--sql", "--dialect", kind]) == 0
     assert capsys.readouterr().out == for_this_dialect
     run_script(kind, url, for_this_dialect)
-    assert postroom("init") == "already at version 5: nothing to do\n"
+    assert postroom("init") == "already at version 6: nothing to do\n"
     with transaction(url) as connection:
         Outbox().add(connection, "orders.created", key="7")
     assert postroom.json("status")["pending"] == 1

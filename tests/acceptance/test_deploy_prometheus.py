@@ -43,8 +43,11 @@ def bill(connection, message):
 def refuse(message):
     return {{"status": "error", "reason_code": "INVALID_TARGET"}}
 """
-ELSEWHERE = {"Sagas by state", "Sagas that ended, and turned", "Two-phase commits in doubt"}
-"""Panels that are empty where there are neither sagas nor two-phase commits."""
+ELSEWHERE = {
+    *("Sagas by state", "Sagas that ended, and turned", "Two-phase commits in doubt"),
+    *("Write-ahead log held back", "Behind", "What happened to the stream"),
+}
+"""Panels that are empty where there are neither sagas nor two-phase commits, and nobody reads the log."""
 
 
 def exposed(process: Process) -> set[str]:

@@ -13,17 +13,18 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from postroom import Admin, Consumer, Message, Outbox, Relay, RetryPolicy, Saga, TwoPhaseCommit, schema
-from postroom.admin import ALL, Filter, SagaState, TransactionState
+from postroom.admin import ALL, Filter, Mode, SagaState, TransactionState
 from postroom.cli import main
-from postroom.errors import IdempotencyConflict, PrivilegeMissing, Refused
+from postroom.errors import IdempotencyConflict, InvalidSetting, PrivilegeMissing, Refused
 from postroom.idempotency import Ledger
 from postroom.rules.twophase_ids import transaction_id
 from postroom.store.admin.backlog import BacklogReader
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
 from postroom.store.outbox.workers import Workers
-from postroom.store.schema.grants import RIGHTS, grant_statements, missing_rights
+from postroom.store.schema.grants import grant_statements, missing_rights, rights_for
 from postroom.store.schema.purposes import Purpose
+from postroom.store.stream.slots import Slots
 from postroom.store.twophase.log import TwoPhaseLog
 from postroom.telemetry.events import Denied, Event, Reachability
 from tests.acceptance.service import Service
@@ -417,7 +418,7 @@ def test_each_privilege_that_is_missing_is_named(roles: Roles, purpose: Purpose)
     with engine_of(url) as engine, engine.connect() as connection:
         assert missing_rights(connection, roles.names, purpose) == []
         connection.rollback()
-        for right in RIGHTS[purpose]:
+        for right in rights_for(roles.names, purpose):
             columns = f" ({', '.join(right.columns)})" if right.columns else ""
             roles.revoke(url, f"{right.privilege}{columns}", right.table)
             assert str(right) in missing_rights(connection, roles.names, purpose)
@@ -458,3 +459,31 @@ async def test_R_5_a_relay_that_loses_a_privilege_says_so_once_and_goes_on_when_
     assert len(denials) == len(set(denials))
     assert all(re.search(f"({DENIED}).*outbox_delivery", reason) for reason in denials)
     assert not [event for event in events if isinstance(event, Reachability)]
+
+
+async def test_R_7_a_relay_reads_the_log_under_a_role_of_its_own(roles: Roles, kind: str) -> None:
+    if kind != "postgresql":
+        with pytest.raises(InvalidSetting, match="write-ahead log, and this is mysql"):
+            grant_statements(roles.names, "relay", [Purpose.RELAY, Purpose.CDC])
+        return
+    sent: list[str] = []
+    url = roles.make(Purpose.RELAY, Purpose.CDC)
+    relay = partial(Relay, url, lambda message: sent.append(message.topic), cdc=True)
+    with pytest.raises(PrivilegeMissing, match="CREATE PUBLICATION"):
+        await relay().run_once()
+    roles.execute(*Slots(roles.names).publication_statements())
+    await relay().run_once()
+    with engine_of(roles.make(Purpose.PRODUCER)) as engine, engine.begin() as connection:
+        Outbox(cdc=True).add(connection, "orders", {"n": 1}, key="a")
+    await relay().run_until_empty()
+    assert sent == ["orders"]
+    with Admin(roles.make(Purpose.DASHBOARD)) as admin:
+        assert (admin.cdc_status().mode, admin.cdc_status().may_replicate) == (Mode.STREAM, False)
+    with Admin(roles.make(Purpose.OPERATOR)) as admin:
+        assert admin.sweep_cdc(actor="ada") == 0
+        with pytest.raises(PrivilegeMissing, match="pg_drop_replication_slot"):
+            admin.switch_cdc_off(actor="ada")
+        assert admin.cdc_status().mode is Mode.TABLE
+    with Admin(roles.make(Purpose.OPERATOR, Purpose.CDC)) as admin:
+        assert not admin.switch_cdc_off(actor="ada")
+        assert admin.cdc_status().slot is None

@@ -50,6 +50,7 @@ VALUES = {
     "log_level": ("error", "error", "debug"),
     "log_format": ("json", "json", "text"),
     "cleanup_load": ("0.7", 0.7, "0.8"),
+    "cdc_max_wal_bytes": ("2000000", 2_000_000, "3000000"),
 }
 """Of settings that are neither whole numbers nor flags: a text, what it means, and another text."""
 

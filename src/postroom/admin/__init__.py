@@ -12,6 +12,7 @@
 
 from postroom.admin.admin import Admin
 from postroom.admin.async_admin import AsyncAdmin
+from postroom.admin.cdc_steps import CdcSetUp
 from postroom.admin.details import Delivery, Lease, MessageDetails, Why
 from postroom.admin.flow import Flow, FlowBucket
 from postroom.admin.jsonable import as_json
@@ -26,6 +27,7 @@ from postroom.rules.flow import FlowKind
 from postroom.rules.lifecycle import State
 from postroom.rules.saga_plan import Direction, Kind, PlannedStep, StepOutcome
 from postroom.rules.saga_state import SagaState
+from postroom.rules.stream.modes import Mode
 from postroom.rules.twophase_plan import Decision
 from postroom.rules.twophase_state import TransactionState
 from postroom.rules.why_not_sent import WhyNotSent
@@ -45,6 +47,8 @@ from postroom.store.admin.selection import Count, Progress
 from postroom.store.admin.status import QueueStatus, Status, Worker
 from postroom.store.admin.transactions import ListedTransaction, RecoveryDelivery, TransactionCount
 from postroom.store.outbox.held_targets import HeldTarget
+from postroom.store.stream.slots import Server, Slot
+from postroom.store.stream.stream_status import StreamStatus
 from postroom.telemetry.events import Cleaned
 
 __all__ = [
@@ -57,6 +61,7 @@ __all__ = [
     "AuditEntry",
     "Blocker",
     "BoundedCount",
+    "CdcSetUp",
     "Cleaned",
     "Count",
     "DeadLetter",
@@ -78,6 +83,7 @@ __all__ = [
     "ListedSaga",
     "ListedTransaction",
     "MessageDetails",
+    "Mode",
     "NextStep",
     "Overview",
     "Page",
@@ -103,9 +109,12 @@ __all__ = [
     "SagaState",
     "SagaStep",
     "SagaTotal",
+    "Server",
+    "Slot",
     "State",
     "Status",
     "StepOutcome",
+    "StreamStatus",
     "TimelineEvent",
     "TimelineKind",
     "TransactionCount",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
+from postroom.admin.async_cdc import AsyncCdcActs
 from postroom.admin.async_coordinating import AsyncCoordinating
 from postroom.admin.async_observing import AsyncObserving
 from postroom.admin.debezium import AsyncDebeziumSwitch, DebeziumSteps
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncObserving, AsyncCoordinating, AsyncDebeziumSwitch):
+class AsyncAdmin(AsyncObserving, AsyncCoordinating, AsyncCdcActs, AsyncDebeziumSwitch):
     """`Admin` for async code: the same methods, awaited, with the same contracts.
 
     ``progress`` may be called from another thread.
@@ -53,6 +54,7 @@ class AsyncAdmin(AsyncObserving, AsyncCoordinating, AsyncDebeziumSwitch):
         AsyncObserving.__init__(self, self._steps.observing)
         AsyncCoordinating.__init__(self, self._steps.sagas, self._steps.transactions)
         self._debezium = DebeziumSteps(self._store.names)
+        AsyncCdcActs.__init__(self, self._steps.cdc)
         self._checked = False
         self._closed = False
 

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
 from postroom.errors import InvalidSetting
-from postroom.rules.stream.modes import Mode
+from postroom.rules.stream.modes import OLDEST_SERVER, Mode
 from postroom.store.stream.debezium import SLOT, Debezium
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from postroom.store.sql.steps import Steps
 
 T = TypeVar("T")
-OLDEST_SERVER = 15
 LOOKS = 0.5
 """Seconds between two looks at how far Debezium is."""
 _SLOT = re.compile("[a-z0-9_]{1,63}")

@@ -88,7 +88,7 @@ class MessageDetails:
     attempts: int
     why: Why
     delivery: Delivery | None
-    """None once it is settled."""
+    """None once it is settled, and while it is in the stream: see `WhyNotSent.IN_STREAM`."""
     receipt: Receipt | None
     """None until it is settled."""
     lease: Lease | None
@@ -171,7 +171,7 @@ def _status(found: FoundMessage) -> State | None:
     if found.receipt:
         return State.EXPIRED if found.receipt.outcome == "expired" else State.SENT
     if found.delivery is None:
-        return None
+        return State.PENDING if found.stream else None
     return state_of(Stored(found.delivery.state), due_passed=found.delivery.due_passed, leased=_taken(found))
 
 
@@ -182,6 +182,8 @@ def _why(found: FoundMessage) -> Why:
         Facts(
             outcome=found.receipt.outcome if found.receipt else None,
             stored=Stored(found.delivery.state) if found.delivery else None,
+            streamed=found.stream is not None,
+            stream_read=found.stream is not None and found.stream.owner != "",
             due_passed=found.delivery is None or found.delivery.due_passed,
             waits_for_topic=found.delivery is not None and found.delivery.error_code == Reason.TARGET_UNAVAILABLE,
             blocked=found.blocker is not None,

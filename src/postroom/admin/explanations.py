@@ -13,6 +13,7 @@ from postroom.rules.naming import (
     is_saga_queue,
 )
 from postroom.rules.routing import is_parked
+from postroom.rules.stream.modes import Mode
 from postroom.rules.why_not_sent import WhyNotSent
 
 if TYPE_CHECKING:
@@ -104,6 +105,16 @@ def _next(found: FoundMessage, _holder: Holder) -> str:
     return f"nothing holds it back: a {'consumer' if is_parked(found.queue) else 'relay'} takes it next"
 
 
+def _in_stream(found: FoundMessage, _holder: Holder) -> str:
+    return f"in the stream, read next by {found.stream.owner if found.stream else ''}"
+
+
+def _no_reader(found: FoundMessage, _holder: Holder) -> str:
+    if found.stream is not None and found.stream.mode is Mode.TABLE:
+        return "left in the stream, which nobody reads any more: `postroom cdc sweep` gives it a delivery"
+    return "in the stream, which no relay reads: start `postroom relay --cdc`, or go back with `postroom cdc off`"
+
+
 def _no_delivery(found: FoundMessage, _holder: Holder) -> str:
     return (
         "its producer wrote no row into outbox_delivery, so no relay will find it: add that row, or "
@@ -150,5 +161,7 @@ EXPLANATIONS: dict[WhyNotSent, Callable[[FoundMessage, Holder], str]] = {
     WhyNotSent.QUEUED: _queued,
     WhyNotSent.NO_RELAY: _no_relay,
     WhyNotSent.NEXT: _next,
+    WhyNotSent.IN_STREAM: _in_stream,
+    WhyNotSent.NO_READER: _no_reader,
     WhyNotSent.NO_DELIVERY: _no_delivery,
 }

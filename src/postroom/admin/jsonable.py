@@ -58,7 +58,7 @@ def _status(status: Status) -> dict[str, Any]:
     counts = {
         field.name: getattr(status, field.name)
         for field in fields(status)
-        if field.name not in ("workers", "targets", "queues", "sagas", "transactions")
+        if field.name not in ("workers", "targets", "queues", "sagas", "transactions", "stream")
     }
     return {
         **counts,
@@ -66,6 +66,7 @@ def _status(status: Status) -> dict[str, Any]:
         "targets": [asdict(target) for target in status.targets],
         "sagas": counts_json(status.sagas),
         "transactions": transaction_counts_json(status.transactions),
+        "stream": None if status.stream is None else {"mode": status.stream.mode, "reader": status.stream.owner},
     }
 
 

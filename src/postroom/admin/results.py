@@ -44,6 +44,8 @@ class Refusal(StrEnum):
     EXPIRED = "expired"
     INCOMPLETE = "incomplete"
     """Half a message: it has no delivery."""
+    IN_STREAM = "in the stream"
+    """It is on its way to the relay that reads the write-ahead log: it cannot be stopped."""
     SAGA = "a saga"
     """It is not removed, which would break it: see `Admin.abort_saga` and `Admin.skip_saga_step`."""
     NOT_FOUND = "not there"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
+from postroom.admin.cdc_steps import CdcSteps
 from postroom.admin.details import MessageDetails, details_of
 from postroom.admin.observing_steps import ObservingSteps
 from postroom.admin.pages import one_more, page_found, page_of
@@ -18,6 +19,7 @@ from postroom.errors import InvalidSetting, MessageNotFound
 from postroom.rules.failures import cut
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
+from postroom.rules.why_not_sent import STREAMED
 from postroom.settings import LEAST_LOAD
 from postroom.store.admin.audit import ACTIONS, SHOWN, AuditEntry, AuditTrail, Entry, Note, audit
 from postroom.store.admin.cancellation import Cancellation
@@ -54,6 +56,7 @@ class AdminSteps:
         self._unsent = Cancellation(names, order)
         self.sagas = SagaSteps(names)
         self.transactions = TransactionSteps(names)
+        self.cdc = CdcSteps(names)
         self.observing = ObservingSteps(names, order)
 
     def status(self) -> Steps[Status]:
@@ -188,6 +191,8 @@ class AdminSteps:
             try:
                 found = yield from self.message(identifier, payload=False)
                 status = Refusal(found.status or Refusal.INCOMPLETE)
+                if found.why.reason in STREAMED:
+                    status = Refusal.IN_STREAM
             except MessageNotFound:
                 status = Refusal.NOT_FOUND
             refused.append(Refused(identifier, status))

@@ -9,8 +9,8 @@ from sqlalchemy import Connection, create_engine, text
 
 from postroom.message import Message
 from postroom.outbox import Outbox
-from postroom.relay.streaming import OLDEST_SERVER
 from postroom.rules.ordering import LANES, NO_LANE
+from postroom.rules.stream.modes import OLDEST_SERVER
 from postroom.store.connections.stores import Store
 from postroom.store.connections.urls import resolve
 from postroom.store.schema.migrations import upgrade

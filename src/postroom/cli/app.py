@@ -8,6 +8,7 @@ import typer
 
 from postroom.cli import (
     bench,
+    cdc,
     cleanup,
     consume,
     dashboard,
@@ -37,6 +38,7 @@ messages_app = typer.Typer(help="Inspect and cancel messages, and free expired l
 dead_app = typer.Typer(help="List, requeue and discard dead letters.", rich_markup_mode=None)
 sagas_app = typer.Typer(help="List, show, resume, skip, abort and fork sagas.", rich_markup_mode=None)
 transactions_app = typer.Typer(help="List, show, recover, decide and forget two-phase commits.", rich_markup_mode=None)
+cdc_app = typer.Typer(help="Watch and switch how the write-ahead log is read.", rich_markup_mode=None)
 
 app.command("init")(init.init)
 app.command("schema")(schema.schema)
@@ -70,6 +72,11 @@ transactions_app.command("show")(transactions.show_transaction)
 transactions_app.command("recover")(transactions.recover)
 transactions_app.command("decide")(transactions.decide)
 transactions_app.command("forget")(transactions.forget)
+app.add_typer(cdc_app, name="cdc")
+cdc_app.command("status")(cdc.status)
+cdc_app.command("setup")(cdc.setup)
+cdc_app.command("off")(cdc.off)
+cdc_app.command("sweep")(cdc.sweep)
 app.command("cleanup")(cleanup.cleanup)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
@@ -125,4 +132,10 @@ def _sagas(context: typer.Context) -> None:
 @transactions_app.callback(invoke_without_command=True)
 def _transactions(context: typer.Context) -> None:
     """List, show, recover, decide and forget two-phase commits."""
+    _help_without_command(context)
+
+
+@cdc_app.callback(invoke_without_command=True)
+def _cdc(context: typer.Context) -> None:
+    """Watch and switch how the write-ahead log is read."""
     _help_without_command(context)

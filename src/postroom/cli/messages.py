@@ -128,8 +128,8 @@ cancel = command(
         "dead.",
         older_than=AddedDaysAgo,
         all_help="All messages that are neither sent nor dead.",
-        refusal=" (what is being sent can be cancelled if it fails, or once its relay has stopped; for dead ones: dead "
-        "discard; for sagas: sagas abort)",
+        refusal=" (what is being sent can be cancelled if it fails, or once its relay has stopped; what is in the "
+        "stream cannot; for dead ones: dead discard; for sagas: sagas abort)",
         count=lambda admin, which: admin.count_unsent(which),
         act=lambda admin: admin.cancel,
     )

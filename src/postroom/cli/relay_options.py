@@ -67,6 +67,14 @@ Dedup = Annotated[
     bool | None,
     typer.Option("--dedup/--no-dedup", help="Skip a message whose content was sent to the same topic before."),
 ]
+Cdc = Annotated[
+    bool | None,
+    typer.Option("--cdc/--no-cdc", help="Read messages from PostgreSQL's write-ahead log, see the guide on CDC."),
+]
+CdcMaxWalBytes = Annotated[
+    int | None,
+    typer.Option(metavar="BYTES", help="With --cdc: go back to the table when the log kept for it exceeds this."),
+]
 CleanupEvery = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", help="Clean up this often, as `postroom cleanup` does (never)."),

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from postroom.cli.options import Database, Json, Schema, TablePrefix
-from postroom.cli.output import counted, duration, print_json, print_table, print_text, warn
+from postroom.cli.output import counted, duration, print_json, print_table, print_text, shown, warn
 from postroom.rules.saga_state import SagaState
 from postroom.rules.twophase_state import TransactionState
 
@@ -56,6 +56,7 @@ def status(
         print_json(jsonable(found))
         return
     _show_counts(found)
+    _show_stream(found)
     _show_sagas(found.sagas)
     _show_transactions(found.transactions)
     _show_targets(found.targets)
@@ -67,6 +68,17 @@ def _show_counts(found: Status) -> None:
     if found.pending:
         rows[0] = ("pending", found.pending, f"to be sent now; the oldest for {found.oldest_pending_seconds:,.0f} s")
     print_table(("status", "messages", ""), rows, right=("messages",))
+
+
+def _show_stream(found: Status) -> None:
+    """Who reads what is in the stream, which is in no count."""
+    if found.stream is None:
+        return
+    print_text("")
+    reader = f"read by {shown(found.stream.owner)}" if found.stream.owner else "read by nobody"
+    print_text(f"stream: {found.stream.mode}, {reader}; what is in it is not counted: see `postroom cdc status`")
+    if not found.stream.owner:
+        warn("nobody reads the stream: start `postroom relay --cdc`, or go back with `postroom cdc off`")
 
 
 def _show_sagas(counts: Sequence[SagaCount]) -> None:

@@ -9,6 +9,7 @@ from postroom.doctor import database_checks as database
 from postroom.doctor import flow_checks as flow
 from postroom.doctor import schema_checks as schema
 from postroom.doctor import settings_checks as settings
+from postroom.doctor import stream_checks as stream
 from postroom.doctor import unfinished_checks as unfinished
 
 if TYPE_CHECKING:
@@ -100,4 +101,12 @@ CHECKS: tuple[Check, ...] = (
     Check("SAGA_STRANDED", "Does every saga have its code?", "a-saga-is-stranded", unfinished.stranded),
     Check("TX_IN_DOUBT", "Are two-phase commits in doubt?", "a-two-phase-commit-does-not-end", unfinished.in_doubt),
     Check("TX_PREPARED", "Are prepared transactions left?", "a-two-phase-commit-does-not-end", unfinished.prepared),
+    Check("CDC_SERVER", "Can the write-ahead log be read?", "cdc-the-log-cannot-be-read", stream.server),
+    Check("CDC_PUBLICATION", "Does the log show every message?", "cdc-messages-are-missed", stream.publication),
+    Check("CDC_SLOT", "Is the slot there, and read?", "cdc-nobody-reads-the-log", stream.slot),
+    Check("CDC_WAL", "Is little log held back?", "the-disk-of-the-database-fills-up", stream.held),
+    Check("CDC_READER", "Does a relay read the log?", "cdc-nobody-reads-the-log", stream.reader),
+    Check("CDC_MODE", "Does the way back to the table end?", "cdc-the-way-back-does-not-end", stream.mode),
+    Check("CDC_MISSED", "Was every message read?", "cdc-messages-are-missed", stream.passed_by),
+    Check("CDC_PRODUCERS", "Do all producers write to the stream?", "cdc-keys-leave-out-of-order", stream.producers),
 )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting, PrivilegeMissing
+from postroom.rules.stream.modes import OLDEST_SERVER
 from postroom.store.sql.db_errors import is_denied, reason
 from postroom.store.stream.slots import Slots
 
 if TYPE_CHECKING:
     from postroom.store.connections.stores import ConnectionFactory
-
-OLDEST_SERVER = 15
 
 
 async def prepare_stream(store: ConnectionFactory) -> None:

@@ -30,8 +30,16 @@ class WhyNotSent(StrEnum):
     """No relay is alive for its queue."""
     NEXT = "next"
     """Nothing holds it back: a relay takes it next."""
+    IN_STREAM = "in_stream"
+    """It has no delivery: the relay that reads the write-ahead log comes to it."""
+    NO_READER = "no_reader"
+    """It has no delivery, and no relay reads the write-ahead log."""
     NO_DELIVERY = "no_delivery"
     """It has neither a delivery nor a receipt."""
+
+
+STREAMED = (WhyNotSent.IN_STREAM, WhyNotSent.NO_READER)
+"""It is in the stream, where nobody can stop it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,10 @@ class Facts:
     """The outcome in its receipt; None if it has none."""
     stored: Stored | None = None
     """The state in its delivery row; None if it has none."""
+    streamed: bool = False
+    """It was written without a delivery, to be read from the write-ahead log."""
+    stream_read: bool = False
+    """A relay reads the write-ahead log."""
     due_passed: bool = True
     waits_for_topic: bool = False
     """The broker had no place for messages of its topic at the last attempt."""
@@ -64,7 +76,7 @@ def why_not_sent(known: Facts) -> WhyNotSent:
         return WhyNotSent.EXPIRED if known.outcome == "expired" else WhyNotSent.SENT
     match known.stored:
         case None:
-            return WhyNotSent.NO_DELIVERY
+            return _without_delivery(known)
         case Stored.DEAD:
             return WhyNotSent.DEAD
         case Stored.SCHEDULED if not known.due_passed:
@@ -73,6 +85,12 @@ def why_not_sent(known: Facts) -> WhyNotSent:
             return WhyNotSent.TARGET_DOWN if known.waits_for_topic else WhyNotSent.RETRY
         case _:
             return _of_what_is_due(known)
+
+
+def _without_delivery(known: Facts) -> WhyNotSent:
+    if not known.streamed:
+        return WhyNotSent.NO_DELIVERY
+    return WhyNotSent.IN_STREAM if known.stream_read else WhyNotSent.NO_READER
 
 
 def _of_what_is_due(known: Facts) -> WhyNotSent:

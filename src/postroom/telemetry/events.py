@@ -162,12 +162,12 @@ class StreamRead:
     """Seconds since what is being sent now was committed; 0 if nothing is."""
 
 
+STREAM_CHANGES = ("leads", "left", "lost", "created", "dropped", "swept", "closes", "gave up")
+
+
 @dataclass(frozen=True, slots=True)
 class StreamChanged:
-    """Something happened to the stream.
-
-    `what` is one of ``leads``, ``left``, ``lost``, ``created``, ``dropped``, ``swept``, ``closes``, ``gave up``.
-    """
+    """Something happened to the stream. `what` is one of `STREAM_CHANGES`."""
 
     worker: str
     what: str

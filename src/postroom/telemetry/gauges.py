@@ -5,7 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from postroom.telemetry.events import DATABASE, Backlog, Beat, Counted, Lifecycle, Reachability, adapter
+from postroom.telemetry.events import (
+    DATABASE,
+    Backlog,
+    Beat,
+    Counted,
+    Lifecycle,
+    Reachability,
+    StreamChanged,
+    StreamRead,
+    adapter,
+)
 from postroom.telemetry.meters import SECONDS, Metric
 from postroom.telemetry.transaction_events import TransactionsInDoubt
 
@@ -42,6 +52,15 @@ ALIVE = Metric(
 )
 BROKER = Metric("outbox.broker_up", "Whether the broker can be reached.", ("adapter", "queue"))
 TARGETS = Metric("outbox.targets_down", "Topics that take no messages, while others may.", ("queue",), "{topic}")
+READER = Metric("outbox.stream_reader", "Whether a relay of this process reads the write-ahead log.")
+HELD_LOG = Metric(
+    "outbox.stream_held_bytes", "Write-ahead log that the server keeps for the slot, as its reader saw it.", unit="By"
+)
+BEHIND = Metric(
+    "outbox.stream_behind",
+    "How long ago that was committed which the reader is sending; 0 if it has sent all.",
+    unit=SECONDS,
+)
 DATABASE_UP = Metric("outbox.database_up", "Whether the database can be reached.")
 GAUGES = (
     BACKLOG,
@@ -56,6 +75,9 @@ GAUGES = (
     ALIVE,
     BROKER,
     TARGETS,
+    READER,
+    HELD_LOG,
+    BEHIND,
     DATABASE_UP,
 )
 SILENT = 7.0
@@ -74,6 +96,8 @@ class Gauges:
         self._sagas: dict[tuple[str, str], int] = {}
         self._in_doubt: TransactionsInDoubt | None = None
         self._counted_at: float | None = None
+        self._streams: dict[str, tuple[float, StreamRead | None]] = {}
+        """When each relay that ever read the stream last said how far it is; nothing if it does not read any more."""
 
     def listen(self, event: Event) -> None:
         """Record an event."""
@@ -87,6 +111,12 @@ class Gauges:
                 found = {(saga, state): count for saga, by in event.sagas.items() for state, count in by.items()}
                 self._sagas = {**none, **found}
                 self._counted_at = time.time()
+            case StreamRead():
+                self._streams[event.worker] = self._clock(), event
+            case StreamChanged(what="left" | "lost" | "gave up"):
+                self._streams[event.worker] = self._clock(), None
+            case StreamChanged(what="closes"):  # nobody is to read it any more
+                self._streams.pop(event.worker, None)
             case TransactionsInDoubt():
                 self._in_doubt = event
             case Reachability(what=what) if what == DATABASE:
@@ -95,6 +125,7 @@ class Gauges:
                 self._brokers[adapter(event.what), event.queue] = event.reachable
             case Lifecycle(what="stopped"):
                 self._beats = {name: beat for name, beat in self._beats.items() if name[0] != event.worker}
+                self._streams.pop(event.worker, None)
             case _:
                 pass
 
@@ -122,6 +153,7 @@ class Gauges:
             read[TARGETS.name].append(((queue,), targets[queue]))
         for (broker, queue), reachable in list(self._brokers.items()):
             read[BROKER.name].append(((broker, queue), int(reachable)))
+        self._read_streams(read)
         if self._database is not None:
             read[DATABASE_UP.name].append(((), int(self._database)))
         if self._in_doubt is not None:
@@ -137,3 +169,13 @@ class Gauges:
                 read[HELD.name].append(((queue,), backlog.held_keys))
                 read[OLDEST.name].append(((queue,), backlog.oldest_pending_seconds))
         return read
+
+    def _read_streams(self, read: Mapping[str, list[Reading]]) -> None:
+        """Figures only of who reads now: what another relay saw before it lost the stream is not how it stands."""
+        streams = list(self._streams.values())
+        latest = [told for at, told in streams if told is not None and self._clock() - at < SILENT]
+        if streams:
+            read[READER.name].append(((), int(bool(latest))))
+        if latest:
+            read[HELD_LOG.name].append(((), latest[-1].held_bytes))
+            read[BEHIND.name].append(((), latest[-1].behind))

@@ -11,6 +11,7 @@ from postroom.errors import DriverMissing
 from postroom.rules.lifecycle import OutcomeCode
 from postroom.telemetry.events import (
     KEYED,
+    STREAM_CHANGES,
     Added,
     Beat,
     Expired,
@@ -21,6 +22,7 @@ from postroom.telemetry.events import (
     Phase,
     Postponed,
     Settled,
+    StreamChanged,
 )
 from postroom.telemetry.gauges import GAUGES, Gauges
 from postroom.telemetry.meters import BUCKETS, SECONDS, Metric, OpenTelemetryMeters, PrometheusMeters
@@ -77,6 +79,13 @@ RECOVERED = Metric(
     "Two-phase commits that recovery took on, by outcome.",
     ("outcome",),
     "{transaction}",
+)
+STREAM = Metric(
+    "outbox.stream_changes",
+    "What happened to the stream, as relays of this process saw it.",
+    ("what",),
+    "{change}",
+    tuple(what.replace(" ", "_") for what in STREAM_CHANGES),
 )
 KEYED_REQUESTS = Metric(
     "postroom.keyed_requests",
@@ -147,6 +156,7 @@ class Metrics:
         self._keyed = meters.counter(KEYED_REQUESTS)
         self._sagas = SagaMetrics(meters)
         self._recovered = meters.counter(RECOVERED)
+        self._stream = meters.counter(STREAM)
         self._topics = TopicLabels()
         self._shown: set[tuple[str, ...]] = set()
         """Queues, and topics in them, whose counters are shown, from zero on."""
@@ -183,6 +193,9 @@ class Metrics:
                 self._keyed(1, event.outcome)
             case TransactionRecovered():
                 self._recovered(1, event.end.value)
+            case StreamChanged():
+                self._stream(1, event.what.replace(" ", "_"))
+                self._gauges.listen(event)
             case _:
                 if isinstance(event, Beat) and event.broker:
                     self._show_queue(event.queue)

@@ -26,9 +26,9 @@ def add(topic: str, payload: object = None, **fields: str) -> None:
 
 
 def test_init_says_what_it_did(postroom: Command) -> None:
-    assert postroom("init", *DATABASE) == (0, "created version 5 of Postroom's tables\n", "")
-    assert postroom("init", *DATABASE) == (0, "already at version 5: nothing to do\n", "")
-    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 5, "version": 5}
+    assert postroom("init", *DATABASE) == (0, "created version 6 of Postroom's tables\n", "")
+    assert postroom("init", *DATABASE) == (0, "already at version 6: nothing to do\n", "")
+    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 6, "version": 6}
 
 
 def test_init_tells_an_upgrade_from_a_creation() -> None:
@@ -95,7 +95,7 @@ def test_status_counts_for_people_and_for_programs(postroom: Command) -> None:
     found = json.loads(postroom("status", *DATABASE, "--json").out)
     assert set(found) == {
         *("pending", "sending", "waiting", "dead", "sent", "expired", "held", "oldest_pending_seconds", "relays"),
-        *("targets", "sagas", "transactions"),
+        *("targets", "sagas", "transactions", "stream"),
     }
     assert (found["pending"], found["sent"]) == (2, 0)
     assert found["oldest_pending_seconds"] >= 0

@@ -62,7 +62,7 @@ def test_a_check_that_raises_or_hangs_is_reported_and_the_others_run(url: str, m
 def test_codes_are_stable_names_and_select_checks() -> None:
     codes = [check.code for check in CHECKS]
     assert len(set(codes)) == len(codes)
-    assert {check.group for check in CHECKS} == {"db", "schema", "flow", "settings", "broker", "saga", "tx"}
+    assert {check.group for check in CHECKS} == {"db", "schema", "flow", "settings", "broker", "saga", "tx", "cdc"}
     assert [check.code for check in select(["saga_*"], ["SAGA_PARKED"])] == ["SAGA_STRANDED"]
     assert select() == list(CHECKS)
     with pytest.raises(InvalidSetting, match="no check 'NONE'"):

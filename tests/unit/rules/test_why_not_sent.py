@@ -22,6 +22,8 @@ DOWN: dict[str, Any] = {"stored": Stored.READY, "relays": 2, "relays_down": 2}
         ({"outcome": "expired"}, WhyNotSent.EXPIRED),
         ({"outcome": "sent", "stored": Stored.DEAD}, WhyNotSent.SENT),
         ({}, WhyNotSent.NO_DELIVERY),
+        ({"streamed": True, "stream_read": True}, WhyNotSent.IN_STREAM),
+        ({"streamed": True, "relays": 1}, WhyNotSent.NO_READER),
         ({"stored": Stored.DEAD, "blocked": True, "relays": 1}, WhyNotSent.DEAD),
         ({"stored": Stored.SCHEDULED, "due_passed": False, "blocked": True}, WhyNotSent.SCHEDULED),
         ({"stored": Stored.RETRY, "due_passed": False, "lane_held": True}, WhyNotSent.RETRY),

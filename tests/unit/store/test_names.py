@@ -48,6 +48,7 @@ def test_the_mapping_names_every_table_and_the_view() -> None:
         "twophase_scope",
         "flow",
         "attempt",
+        "stream",
         "schema_version",
         "status_view",
     }

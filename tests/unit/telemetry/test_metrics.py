@@ -37,6 +37,8 @@ from postroom.telemetry.events import (
     Published,
     Reachability,
     Settled,
+    StreamChanged,
+    StreamRead,
     all_of,
     wants_counts,
 )
@@ -233,6 +235,36 @@ def test_V_4_a_heartbeat_shows_what_is_in_flight_and_who_is_alive(board: Board) 
     assert board.value("outbox_database_up") == 1
     board.tell(Lifecycle("w2", "stopped"))
     assert board.value("outbox_in_flight", queue="default") == 30
+
+
+def test_V_4_only_the_reader_of_the_stream_shows_its_figures() -> None:
+    now = [100.0]
+    gauges = Gauges(clock=lambda: now[0])
+    figures = ("outbox.stream_reader", "outbox.stream_held_bytes", "outbox.stream_behind")
+
+    def shown() -> list[float | None]:
+        read = gauges.read()
+        return [read[name][0][1] if read[name] else None for name in figures]
+
+    assert shown() == [None, None, None]
+    gauges.listen(StreamRead("relay-1", 4096, 0.5))
+    assert shown() == [1, 4096, 0.5]
+    now[0] += 60
+    assert shown() == [0, None, None], "it fell silent"
+    gauges.listen(StreamRead("relay-1", 5000, 0.0))
+    gauges.listen(StreamChanged("relay-1", "lost", "the lease was taken"))
+    assert shown() == [0, None, None]
+    gauges.listen(StreamRead("relay-2", 10, 0.0))
+    assert shown() == [1, 10, 0.0]
+    gauges.listen(Lifecycle("relay-2", "stopped"))
+    gauges.listen(StreamChanged("relay-1", "closes", "1 lane is still held"))
+    assert shown() == [None, None, None]
+
+
+def test_V_1_what_happens_to_the_stream_is_counted(board: Board) -> None:
+    assert board.value("outbox_stream_changes_total", what="gave_up") == 0
+    board.tell(StreamChanged("relay-1", "gave up", "too much"))
+    assert board.value("outbox_stream_changes_total", what="gave_up") == 1
 
 
 def test_V_4_outages_show(board: Board) -> None:

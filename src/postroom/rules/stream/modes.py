@@ -31,3 +31,6 @@ STREAMING = (Mode.STREAM, Mode.CLOSING, Mode.DEBEZIUM)
 
 STREAM = "outbox"
 """The name of the row that holds the mode."""
+
+OLDEST_SERVER = 15
+"""The first PostgreSQL that publishes some columns of some rows."""

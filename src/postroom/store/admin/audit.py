@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 ACTOR_LENGTH = 255
 SAGA_ACTIONS = ("saga_parked", "saga_resumed", "saga_skipped", "saga_aborted", "saga_forked")
 TRANSACTION_FORGOTTEN, TRANSACTION_DECIDED = TRANSACTION_ACTIONS = ("transaction_forgotten", "transaction_decided")
+CDC_SET_UP, CDC_OFF, CDC_SWEPT = CDC_ACTIONS = ("cdc_set_up", "cdc_off", "cdc_swept")
 REPLAY_ACTIONS = ("replay", "replayed")
 SHOWN = "shown"
-ACTIONS = ("requeue", "discard", "cancel", "conflict", *REPLAY_ACTIONS, SHOWN, *SAGA_ACTIONS, *TRANSACTION_ACTIONS)
+ACTIONS = (
+    *("requeue", "discard", "cancel", "conflict", *REPLAY_ACTIONS, SHOWN),
+    *(*SAGA_ACTIONS, *TRANSACTION_ACTIONS, *CDC_ACTIONS),
+)
 """What the audit log tells of."""
 
 Entry = tuple[int | None, str | None, dict[str, Any]]
-"""A message's position, its id, and what there is to say. A two-phase commit has an id alone."""
+"""A message's position, its id, and what there is to say. A two-phase commit has an id alone, the stream none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class AuditEntry:
     """requeue, discard, cancel; replay (of the original) and replayed (of the copy); shown, where somebody looked at
     its payload or headers; conflict, where a worker found its lease lost; or what was done to a saga:
     saga_parked, saga_resumed, saga_skipped, saga_aborted, saga_forked; or to a two-phase commit: transaction_forgotten,
-    transaction_decided."""
+    transaction_decided; or to the stream: cdc_set_up, cdc_off, cdc_swept."""
     actor: str
     reason: str
     """Why, in the actor's words; empty where none was given."""

@@ -82,6 +82,8 @@ class Cancellation(SelectedDeliveries):
         for ids that are given, and were not found otherwise.
         """
         conditions, params = self.conditions(which)
+        if self.dialect.name == "postgresql":  # what is in the stream was read by nobody yet, but cannot be stopped
+            conditions += " AND NOT m.streamed"
         named = named_ids(ids)
         found = yield Query(
             f"SELECT m.position, m.id, m.topic, m.ordering_key FROM {self.outbox} m "

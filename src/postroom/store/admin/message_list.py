@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.rules.lifecycle import State, Stored
 from postroom.rules.ordering import Order
+from postroom.rules.stream.modes import Mode
 from postroom.store.admin.newest_first import PAYLOAD_SCAN, SCAN, Found, NewestFirst, Place
 from postroom.store.admin.status import SENDING_LANE, STATUS
 from postroom.store.admin.text_search import ERROR_TEXT, containing
@@ -15,6 +16,7 @@ from postroom.store.sql.dialect import ALL_LANES, text, whole_numbers
 from postroom.store.sql.rows import shown
 from postroom.store.sql.states import found_by_key, unsettled
 from postroom.store.sql.steps import Query, Steps
+from postroom.store.stream.leadership import Leadership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,6 +139,9 @@ class MessageList(NewestFirst):
         if wanted.status is None and wanted.queue is None and wanted.error is None:
             return [Place(f"{self.outbox} m WHERE 1 = 1 ", "m.position", f"1 = 1 {on_message}")]
         places: list[Place] = []
+        if wanted.status in (None, State.PENDING) and wanted.error is None and (yield from self._is_in_stream()):
+            # What is in the stream has no delivery. Where it got one meanwhile, it is found twice.
+            places.append(self._streamed(wanted, on_message, params))
         settled = wanted.error is None and wanted.status in (None, State.SENT, State.EXPIRED)
         if settled and wanted.status is None:  # of one queue
             params["added_to"] = wanted.queue
@@ -158,6 +163,18 @@ class MessageList(NewestFirst):
                 condition += f" {self._of('d', on_message)}"
                 places += yield from self._deliveries(stored, wanted.queue, condition, params)
         return places
+
+    def _is_in_stream(self) -> Steps[bool]:
+        if self.dialect.name != "postgresql":
+            return False
+        return (yield from Leadership(self.names).state()).mode is not Mode.TABLE
+
+    def _streamed(self, wanted: Wanted, on_message: str, params: dict[str, Any]) -> Place:
+        if wanted.queue is not None:
+            params["added_to"] = wanted.queue
+            on_message += "AND m.queue = :added_to "
+        without = f"NOT EXISTS (SELECT 1 FROM {self.receipt} r WHERE r.position = m.position)"
+        return Place(f"{self.outbox} m WHERE m.streamed ", "m.position", f"{without} {on_message}")
 
     def _of(self, alias: str, on_message: str) -> str:
         """The conditions on the message of a row. A scalar subquery, which no planner turns round."""
@@ -210,7 +227,8 @@ class MessageList(NewestFirst):
         )
         receipts = {row[0]: row[1:] for row in found.rows}
         found = yield Query(
-            f"SELECT position, id, queue, topic, type, ordering_key, {self.dialect.readable('created_at')} "
+            f"SELECT position, id, queue, topic, type, ordering_key, {self.dialect.readable('created_at')}, "
+            f"{'streamed' if self.dialect.name == 'postgresql' else '0'} "
             f"FROM {self.outbox} WHERE position IN ({whole_numbers(positions)}) ORDER BY position DESC"
         )
         return [self._listed(row, deliveries.get(row[0]), receipts.get(row[0])) for row in found.rows]
@@ -236,7 +254,7 @@ class MessageList(NewestFirst):
         return f"nullif({self.dialect.readable(moment)}, {self.dialect.never})"
 
     def _listed(self, row: Sequence[Any], unsent: _Unsent | None, receipt: Sequence[Any] | None) -> ListedMessage:
-        position, identifier, added_to, topic, kind, key, created_at = row
+        position, identifier, added_to, topic, kind, key, created_at, streamed = row
         read = self.dialect.read_moment
         listed = ListedMessage(
             position=position,
@@ -252,7 +270,7 @@ class MessageList(NewestFirst):
             status = State.EXPIRED if outcome == "expired" else State.SENT
             return replace(listed, status=status, attempts=attempts, sent_at=read(sent_at))
         if unsent is None:
-            return listed
+            return replace(listed, status=State.PENDING) if streamed else listed
         return replace(
             listed,
             queue=text(unsent.queue),

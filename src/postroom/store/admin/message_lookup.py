@@ -16,6 +16,7 @@ from postroom.store.sql.rows import shown
 from postroom.store.sql.skip_scan import SkipScan
 from postroom.store.sql.states import holds_key, unsettled
 from postroom.store.sql.steps import Query, Steps
+from postroom.store.stream.leadership import Leadership, StreamState
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -91,6 +92,8 @@ class FoundMessage:
     history: tuple[AuditEntry, ...]
     attempts: tuple[FailedAttempt, ...] = ()
     """Those that failed, oldest first."""
+    stream: StreamState | None = None
+    """Of a message without delivery and receipt that is in the stream: how that is read."""
 
 
 class MessageLookup(SkipScan):
@@ -113,6 +116,8 @@ class MessageLookup(SkipScan):
         # Delivery first: a message that is settled meanwhile is then found twice, and not nowhere.
         queue, delivery = yield from self._in_any_queue(row[1], position)
         receipt = yield from self._receipt(position)
+        is_open = delivery is None and receipt is None
+        stream = (yield from self._stream(position)) if is_open and self.dialect.name == "postgresql" else None
         workers = yield from StatusReader(self.names).workers()
         return FoundMessage(
             self.message(row),
@@ -125,7 +130,15 @@ class MessageLookup(SkipScan):
             tuple(worker for worker in workers if worker.queue == queue),
             tuple((yield from AuditTrail(self.names).of_message(position))),
             tuple((yield from Attempts(self.names).of_message(position))),
+            stream,
         )
+
+    def _stream(self, position: int) -> Steps[StreamState | None]:
+        """How the stream is read, if the message is in it."""
+        found = yield Query(
+            f"SELECT 1 FROM {self.outbox} WHERE position = :position AND streamed", {"position": position}
+        )
+        return (yield from Leadership(self.names).state()) if found.rows else None
 
     def _in_any_queue(self, added_to: str, position: int) -> Steps[tuple[str, DeliveryRow | None]]:
         """Its delivery and the queue that it is in: the one it was added to, or one it was routed into since."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import State
 from postroom.rules.ordering import Order
+from postroom.rules.stream.modes import Mode
 from postroom.store.admin.sagas import SagaCount, Sagas
 from postroom.store.admin.transactions import TransactionCount, Transactions
 from postroom.store.outbox.held_targets import HeldTarget, HeldTargets
@@ -15,6 +16,7 @@ from postroom.store.sql.behind import is_behind
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.states import comes_due, dead, ready
 from postroom.store.sql.steps import Query, Steps
+from postroom.store.stream.leadership import Leadership, StreamState
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -89,6 +91,8 @@ class Status:
     """Sagas by name and state."""
     transactions: tuple[TransactionCount, ...] = ()
     """Two-phase commits by state, with the age of the oldest."""
+    stream: StreamState | None = None
+    """Who reads the stream; None if the outbox is in the table. What is in the stream is not counted."""
 
 
 class StatusReader(Operations):
@@ -118,7 +122,14 @@ class StatusReader(Operations):
             queues=queues,
             sagas=tuple((yield from Sagas(self.names).counts())),
             transactions=tuple((yield from Transactions(self.names).counts())),
+            stream=(yield from self._stream()),
         )
+
+    def _stream(self) -> Steps[StreamState | None]:
+        if self.dialect.name != "postgresql":
+            return None
+        state = yield from Leadership(self.names).state()
+        return state if state.mode is not Mode.TABLE else None
 
     def queues(self) -> Steps[tuple[QueueStatus, ...]]:
         """The unsent messages of each queue."""

@@ -43,7 +43,11 @@ _ADD = [
     Right("outbox_delivery", "INSERT", _DELIVERY),
 ]
 _STREAMED = ("streamed",)
-_ADD_TO_STREAM = [Right("outbox", "INSERT", _STREAMED), Right("outbox_stream", "SELECT", ("name", "mode"))]
+_ADD_TO_STREAM = [
+    Right("outbox", "SELECT", _STREAMED),
+    Right("outbox", "INSERT", _STREAMED),
+    Right("outbox_stream", "SELECT", ("name", "mode")),
+]
 _START_SAGA = [Right("saga", "INSERT", ("position", "name", "id", "deadline"))]
 _ADD_IN_SQL = [
     Right("outbox", "SELECT", ("position", "ordering_key")),
@@ -136,6 +140,8 @@ def grant_statements(names: Names, role: str, purposes: Iterable[Purpose] = EVER
     if names.dialect == "sqlite":
         raise InvalidSetting("SQLite has no roles: anyone who can open the file can do everything")
     wanted = list(purposes)
+    if Purpose.CDC in wanted and names.dialect != "postgresql":
+        raise InvalidSetting(f"cdc reads PostgreSQL's write-ahead log, and this is {names.dialect}: leave it out")
     to = _quoted_role(names, role)
     statements: list[str] = []
     if names.dialect == "postgresql":

@@ -15,6 +15,7 @@ from postroom.rules.partitions import LEAST, to_add
 from postroom.store.schema.ddl import completing_statements
 from postroom.store.schema.partition_ddl import TABLES, partition_statements
 from postroom.store.sql.names import MAX_IDENTIFIER
+from postroom.store.stream.slots import Slots
 
 if TYPE_CHECKING:
     from postroom.store.sql.names import Names
@@ -68,10 +69,21 @@ def partition(connection: Connection, names: Names) -> bool:
             *(one for part in to_add(last, last + 1, LEAST) for one in partition_statements(names, part)),
             *completing_statements(names),
             *grants,
+            *_publication(connection, names),
         ]
         for statement in statements:
             connection.exec_driver_sql(statement)
     return True
+
+
+def _publication(connection: Connection, names: Names) -> list[str]:
+    """Statements that have the publication of the stream, if there is one, show the new table instead of the old.
+
+    In the same transaction, no reader can miss a message: what was written before is shown as it was published then.
+    """
+    slots = Slots(names)
+    there = connection.scalar(text("SELECT 1 FROM pg_publication WHERE pubname = :name"), {"name": slots.publication})
+    return slots.publication_statements() if there else []
 
 
 def _outbox(names: Names) -> str:

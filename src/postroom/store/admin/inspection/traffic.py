@@ -144,7 +144,10 @@ class Traffic(Operations):
 
     def incomplete(self) -> Steps[tuple[list[str], int]]:
         """Ids of the newest messages that have neither delivery nor receipt; and at how many it has looked."""
-        newest = f"SELECT position, id FROM {self.outbox} WHERE {_MESSAGES} ORDER BY position DESC LIMIT {SAMPLE}"
+        columns = "position, id, streamed" if self.dialect.name == "postgresql" else "position, id"
+        newest = f"SELECT {columns} FROM {self.outbox} WHERE {_MESSAGES} ORDER BY position DESC LIMIT {SAMPLE}"
+        if self.dialect.name == "postgresql":  # what is in the stream needs no delivery
+            newest = f"SELECT position, id FROM ({newest}) n WHERE NOT streamed"
         without = f"NOT EXISTS (SELECT 1 FROM {self.receipt} r WHERE r.position = m.position)"
         looked_at = yield Query(f"SELECT count(*) FROM ({newest}) m")
         open_ones = yield Query(

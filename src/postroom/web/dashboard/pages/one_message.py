@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from postroom.admin import State
+from postroom.rules.why_not_sent import STREAMED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,7 @@ async def _page(visit: Visit, found: MessageDetails, *, shown: bool) -> Response
         shown=shown,
         trace=_trace(visit.trace_link, found.header_values or {}),
         may_requeue=found.status is State.DEAD,
-        may_cancel=found.status in UNSENT,
+        may_cancel=found.status in UNSENT and found.why.reason not in STREAMED,
     )
 
 

@@ -1,0 +1,68 @@
+"""`AsyncCdcActs`: `CdcActs` for async code."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from typing import TYPE_CHECKING, TypeVar
+
+from postroom.admin.cdc import PAUSE
+from postroom.store.admin.audit import Note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postroom.admin.cdc_steps import CdcSetUp, CdcSteps
+    from postroom.store.sql.steps import Steps
+    from postroom.store.stream.stream_status import StreamStatus
+
+T = TypeVar("T")
+
+
+class AsyncCdcActs:
+    """Publication, slot and mode of an outbox on PostgreSQL."""
+
+    def __init__(self, steps: CdcSteps) -> None:
+        self._cdc = steps
+
+    @abstractmethod
+    async def _run(self, steps: Steps[T]) -> T: ...
+
+    async def cdc_status(self) -> StreamStatus:
+        """`Admin.cdc_status`."""
+        return await self._run(self._cdc.status())
+
+    async def cdc_sql(self) -> tuple[str, ...]:
+        """`Admin.cdc_sql`."""
+        return await self._run(self._cdc.sql())
+
+    async def set_up_cdc(self, *, actor: str, reason: str = "") -> CdcSetUp:
+        """`Admin.set_up_cdc`."""
+        return await self._run(self._cdc.set_up(Note(actor, reason)))
+
+    async def switch_cdc_off(
+        self,
+        *,
+        actor: str,
+        reason: str = "",
+        timeout: float | None = None,  # noqa: ASYNC109 - as `Admin` has it, and it says what it waited for
+        progress: Callable[[str], None] | None = None,
+    ) -> bool:
+        """`Admin.switch_cdc_off`."""
+        leaving = self._cdc.leaving()
+        if not await self._run(leaving.begin(Note(actor, reason))):
+            return False
+        ends, told = None if timeout is None else time.monotonic() + timeout, ""
+        while waits := await self._run(leaving.advance()):
+            if waits != told and progress is not None:
+                progress(waits)
+            told = waits
+            if ends is not None and time.monotonic() >= ends:
+                raise TimeoutError(waits)
+            await asyncio.sleep(PAUSE)
+        return True
+
+    async def sweep_cdc(self, *, actor: str, reason: str = "") -> int:
+        """`Admin.sweep_cdc`."""
+        return await self._run(self._cdc.sweep(Note(actor, reason)))
