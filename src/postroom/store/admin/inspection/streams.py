@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from postroom.rules.lifecycle import Stored
+from postroom.rules.naming import SAGA_QUEUE, TWOPHASE_QUEUE
+from postroom.rules.routing import HANDLERS
 from postroom.store.sql.dialect import ALL_LANES, text, whole_numbers
 from postroom.store.sql.rows import uuid_of
 from postroom.store.sql.skip_scan import SkipScan
@@ -18,6 +20,13 @@ WITHIN = 1.0
 """Seconds within which a message was sent that was surely not scheduled."""
 SLACK = 10.0
 """Seconds after the mode changed in which transactions may end that began before."""
+
+
+_FOR_BROKERS = (
+    f"AND queue <> '{TWOPHASE_QUEUE}' AND NOT starts_with(queue, '{SAGA_QUEUE}') "
+    f"AND NOT starts_with(queue, '{HANDLERS}')"
+)
+"""Sagas, two-phase commits and what consumers have parked never go to the stream."""
 
 
 class Streams(SkipScan):
@@ -70,7 +79,7 @@ class Streams(SkipScan):
         recent = (
             f"SELECT position, topic, queue, streamed, created_at FROM (SELECT position, topic, queue, ordering_key, "
             f"streamed, created_at FROM {self.outbox} ORDER BY position DESC LIMIT {NEWEST}) m "
-            f"WHERE ordering_key IS NOT NULL AND created_at > {self.dialect.later(':since')} AND queue NOT LIKE '%:%'"
+            f"WHERE ordering_key IS NOT NULL AND created_at > {self.dialect.later(':since')} {_FOR_BROKERS}"
         )
         params = {"since": SLACK - mode_seconds}
         looked_at = yield Query(f"SELECT count(*) FROM ({recent}) m", params)
