@@ -82,8 +82,20 @@ def _publication(connection: Connection, names: Names) -> list[str]:
     In the same transaction, no reader can miss a message: what was written before is shown as it was published then.
     """
     slots = Slots(names)
-    there = connection.scalar(text("SELECT 1 FROM pg_publication WHERE pubname = :name"), {"name": slots.publication})
-    return slots.publication_statements() if there else []
+    may = connection.scalar(
+        text(
+            "SELECT pg_has_role(pubowner, 'USAGE') AND has_database_privilege(current_database(), 'CREATE') "
+            "FROM pg_publication WHERE pubname = :name"
+        ),
+        {"name": slots.publication},
+    )
+    if may is False:
+        raise SchemaError(
+            f"the publication {slots.publication} must show the partitioned outbox, and the database's user may not "
+            "make it anew: run this as its owner, with CREATE on the database, or go back to the table first with "
+            "`postroom cdc off`, and drop the publication"
+        )
+    return slots.publication_statements() if may else []
 
 
 def _outbox(names: Names) -> str:

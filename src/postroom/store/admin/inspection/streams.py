@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from postroom.rules.lifecycle import Stored
+from postroom.rules.naming import SAGA_QUEUE, TWOPHASE_QUEUE
+from postroom.rules.routing import HANDLERS
 from postroom.store.sql.dialect import ALL_LANES, text, whole_numbers
-from postroom.store.sql.operations import Operations
 from postroom.store.sql.rows import uuid_of
+from postroom.store.sql.skip_scan import SkipScan
 from postroom.store.sql.states import ready, unsettled
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.stream.slots import Slots
@@ -19,7 +22,14 @@ SLACK = 10.0
 """Seconds after the mode changed in which transactions may end that began before."""
 
 
-class Streams(Operations):
+_FOR_BROKERS = (
+    f"AND queue <> '{TWOPHASE_QUEUE}' AND NOT starts_with(queue, '{SAGA_QUEUE}') "
+    f"AND NOT starts_with(queue, '{HANDLERS}')"
+)
+"""Sagas, two-phase commits and what consumers have parked never go to the stream."""
+
+
+class Streams(SkipScan):
     """Reads the newest messages, on PostgreSQL."""
 
     def open_ones(self) -> Steps[tuple[dict[int, str], int, int]]:
@@ -44,9 +54,11 @@ class Streams(Operations):
         """Those of them that have neither receipt nor delivery now."""
         left = dict(ids)
         if left:
+            queues, params = yield from self._queues(*Stored)
             found = yield Query(
-                f"SELECT position FROM {self.delivery} WHERE {unsettled()} AND queue IN (SELECT DISTINCT queue FROM "
-                f"{self.lane}) AND lane IN ({ALL_LANES}) AND position IN ({whole_numbers(sorted(left))})"
+                f"SELECT position FROM {self.delivery} WHERE {unsettled()} AND queue IN ({queues}) "
+                f"AND lane IN ({ALL_LANES}) AND position IN ({whole_numbers(sorted(left))})",
+                params,
             )
             for [position] in found.rows:
                 left.pop(int(position), None)
@@ -67,7 +79,7 @@ class Streams(Operations):
         recent = (
             f"SELECT position, topic, queue, streamed, created_at FROM (SELECT position, topic, queue, ordering_key, "
             f"streamed, created_at FROM {self.outbox} ORDER BY position DESC LIMIT {NEWEST}) m "
-            f"WHERE ordering_key IS NOT NULL AND created_at > {self.dialect.later(':since')} AND queue NOT LIKE '%:%'"
+            f"WHERE ordering_key IS NOT NULL AND created_at > {self.dialect.later(':since')} {_FOR_BROKERS}"
         )
         params = {"since": SLACK - mode_seconds}
         looked_at = yield Query(f"SELECT count(*) FROM ({recent}) m", params)
@@ -78,10 +90,20 @@ class Streams(Operations):
         )
         some = yield Query(f"SELECT position, topic FROM ({recent}) m WHERE NOT streamed LIMIT {MOST}", params)
         topics = {int(position): text(topic) for position, topic in some.rows}
+        queues, named = yield from self._queues(Stored.READY)
         waiting = yield Query(
-            f"SELECT position FROM {self.delivery} WHERE {ready()} AND queue IN (SELECT DISTINCT queue FROM "
-            f"{self.lane}) AND lane IN ({ALL_LANES}) AND due = {self.dialect.never} "
-            f"AND position IN ({whole_numbers(sorted(topics))})"
+            f"SELECT position FROM {self.delivery} WHERE {ready()} AND queue IN ({queues}) "
+            f"AND lane IN ({ALL_LANES}) AND due = {self.dialect.never} "
+            f"AND position IN ({whole_numbers(sorted(topics))})",
+            named,
         )
         found = [text(topic) for [topic] in sent.rows] + [topics[int(position)] for [position] in waiting.rows]
         return found, int(looked_at.rows[0][0])
+
+    def _queues(self, *states: Stored) -> Steps[tuple[str, dict[str, str]]]:
+        """The queues with deliveries in these states, as parameters for SQL's IN: whether they have lanes or not."""
+        found: dict[str, None] = {}
+        for state in states:
+            found |= dict.fromkeys((yield from self.queues_with(state)))
+        params = {f"queue_{n}": queue for n, queue in enumerate(found)}
+        return ", ".join(f":{name}" for name in params) or "NULL", params
