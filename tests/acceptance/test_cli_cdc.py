@@ -214,3 +214,17 @@ def test_other_databases_have_no_stream(fresh_database: FreshDatabase, capsys: p
         assert (code, "this is sqlite: leave it out" in err) == (2, True)
         with Admin(desk.url) as admin, pytest.raises(InvalidSetting, match="write-ahead log"):
             admin.cdc_status()
+
+
+def test_R_7_an_outbox_that_debezium_reads_is_taken_back_by_its_own_command(desk: Desk) -> None:
+    assert "mode = 'debezium'" in desk("cdc", "debezium", "on", "--sql")
+    assert "postroom_debezium" in desk("cdc", "debezium", "on")
+    assert desk.json("cdc", "status")["mode"] == "debezium"
+    assert "Debezium reads" in desk("cdc", "status")
+    for command in (("off", "--yes"), ("sweep",)):
+        code, _, err = desk.ended("cdc", *command)
+        assert (code, "postroom cdc debezium off" in err) == (1, True)
+    desk.add("a", None)
+    assert desk("cdc", "debezium", "off", "--no-wait").endswith("the outbox is back in the table\n")
+    assert desk.json("cdc", "status")["mode"] == "table"
+    assert desk.json("status")["pending"] == 2

@@ -91,6 +91,7 @@ class CdcSteps:
 
     def sweep(self, note: Note) -> Steps[int]:
         self._check()
+        yield from refuse_debezium(self._names)
         swept = yield from AuditedSweep(self._names).sweep_noted(note)
         if swept is None:
             state = yield from Leadership(self._names).state()
@@ -138,6 +139,7 @@ class Leaving(Operations):
         return began
 
     def _begin(self, note: Note) -> Steps[bool]:
+        yield from refuse_debezium(self.names)
         state = yield from self._leadership.state()
         if state.mode is not Mode.TABLE:
             details = {"mode": state.mode.value, "reader": state.owner}
@@ -160,6 +162,15 @@ class Leaving(Operations):
                 f"the outbox is in the table, but its slot is left, which the database's user may not drop: have one "
                 f"who may run SELECT pg_drop_replication_slot('{name}')"
             ) from error
+
+
+def refuse_debezium(names: Names) -> Steps[None]:
+    """Raise `CdcActRefused` if Debezium reads the outbox, or still has to send what it was given."""
+    state = yield from Leadership(names).state()
+    if state.mode is Mode.DEBEZIUM or state.mode.lanes_rest:
+        slots = Slots(names)
+        if state.slot != slots.slot_of((yield from slots.server())):
+            raise CdcActRefused("the outbox belongs to Debezium: take it back with `postroom cdc debezium off`")
 
 
 def _is_denied(error: Exception) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,8 +22,15 @@ MEANINGS = {
     Mode.STREAM: "messages are read from the write-ahead log",
     Mode.CLOSING: "on its way back to the table: nobody reads the log any more",
     Mode.DRAINING: "on its way back to the table: what is left in the log gets deliveries",
+    Mode.DEBEZIUM: "Debezium reads messages from the write-ahead log",
 }
 
+Switch = Annotated[Literal["on", "off"], typer.Argument(help="Hand the outbox to Debezium, or take it back.")]
+SlotName = Annotated[str, typer.Option("--slot", metavar="NAME", help="The slot of the connector.")]
+NoWait = Annotated[
+    bool,
+    typer.Option("--no-wait", help="With off: Debezium is gone; relays send again what it may not have sent."),
+]
 Sql = Annotated[bool, typer.Option("--sql", help="Print the SQL, for somebody who may run it, and do nothing.")]
 Timeout = Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Wait no longer than this.")]
 
@@ -176,3 +183,26 @@ def sweep(
         print_json({"swept": swept})
     else:
         print_text(f"{counted(swept, 'message')} got a delivery")
+
+
+def debezium(
+    switch: Switch,
+    slot: SlotName = "postroom_debezium",
+    sql: Sql = False,
+    no_wait: NoWait = False,
+    database: Database = None,
+    schema: Schema = None,
+    table_prefix: TablePrefix = None,
+) -> None:
+    """Let Debezium read the outbox instead of a relay, or take it back."""
+    from postroom.admin import Admin
+
+    with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
+        if switch == "off":
+            admin.debezium_off(wait=not no_wait, progress=lambda waits: print_text(f"waiting: {shown(waits)}"))
+            print_text("the outbox is back in the table")
+        elif sql:
+            typer.echo("\n".join(f"{statement};" for statement in admin.debezium_sql(slot)))
+        else:
+            admin.debezium_on(slot)
+            print_text(f"producers with cdc write for Debezium; its slot is {slot}")

@@ -248,6 +248,9 @@ class Stream:
         state = await self._heartbeats.attempt(self._leadership.state())
         if state.mode.lanes_rest:
             self._may_begin = False
+            server = await self._heartbeats.attempt(self._slots.server())
+            if state.slot != self._slots.slot_of(server):
+                return  # it comes back from Debezium, which has to send what it was given
             waits = await self._setting_up.attempt(self._switching.advance())
             self._tell("closes", waits or "the outbox is back in the table")
 
