@@ -42,6 +42,7 @@ class Debezium(Service):
     """A connector with these settings, without Kafka Connect: what it sends is in a file."""
 
     title = "Debezium"
+    is_optional = True  # Java is not everywhere
 
     def __init__(self, settings: Mapping[str, str], database: str) -> None:
         super().__init__()

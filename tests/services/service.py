@@ -39,6 +39,8 @@ class Service(ABC):
     """
 
     title: ClassVar[str]
+    is_optional: ClassVar[bool] = False
+    """Whether CI may do without it: then its tests are skipped, and the summary says so."""
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
     user: str | None = None  # the user that runs it; None: the one who runs the tests
 

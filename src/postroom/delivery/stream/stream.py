@@ -112,8 +112,7 @@ class Stream:
     async def reached(self, place: int) -> bool:
         """Whether everything before this place is settled or on record, by this relay or by another."""
         if self._term is not None:
-            await self._term.reached(place)
-            return True
+            return await self._term.reached(place)
         state = await self._heartbeats.attempt(self._leadership.state())
         if state.mode is Mode.TABLE and not self._may_begin:
             return True  # it was taken out of the stream: all is in the table

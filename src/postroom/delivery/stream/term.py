@@ -25,7 +25,7 @@ from postroom.rules.stream.pgoutput import (
 from postroom.rules.stream.progress import Progress
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import Outage
-from postroom.store.connections.replication import ReplicationConnection, id_of
+from postroom.store.connections.replication import ReplicationConnection, StreamBroken, id_of
 from postroom.store.outbox.leases import Claimed
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query
@@ -52,6 +52,8 @@ MOST_BYTES = 8 * 1024 * 1024
 """Of what is read at once."""
 GATHERING = 0.004
 """Seconds for which messages gather while others are in flight: many together cost less, and one alone is not held."""
+SILENT = 60.0
+"""Seconds after which a server that does not answer counts as gone."""
 CONFIRMED_EVERY = 0.1
 """Seconds between two acknowledgements, at least."""
 ASKED_EVERY = 0.02
@@ -68,7 +70,7 @@ class Beginning(NamedTuple):
     queues: frozenset[str]
     """All that deliveries may be in."""
     waits_for_standby: bool
-    """Whether a commit may be taken back that the stream shows already: see `Term._agreed`."""
+    """Whether a commit may be taken back that the stream shows already: see `_agreement`."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -149,6 +151,7 @@ class Term:
         except BaseExceptionGroup as errors:
             raise first_of(errors) from None
         finally:
+            self._leaving.set()
             self._recording.ended = True
             self._extend(0.0)
             connection.close()
@@ -159,12 +162,13 @@ class Term:
         for queue in self._queues.values():
             queue.in_flight.stop_waiting()
 
-    async def reached(self, place: int) -> None:
-        """Return when everything before this place is settled or on record."""
+    async def reached(self, place: int) -> bool:
+        """Wait until everything before this place is settled or on record; False if the term ends before."""
         while self.progress.done < place and not self._leaving.is_set():
             self._asked = True
             self._advanced.set()
             await asyncio.sleep(ASKED_EVERY)
+        return self.progress.done >= place
 
     async def _beat(self) -> None:
         """Renew the lease, and look at what the server keeps for the slot."""
@@ -188,6 +192,8 @@ class Term:
                 self.gives_up = True
             if self.gives_up or mode is not Mode.STREAM:
                 self.leave()
+            self._asked = True  # an answer shows that the connection is alive, and how far an idle server is
+            self._advanced.set()
 
     def _extend(self, deadline: float) -> None:
         for queue in self._queues.values():
@@ -208,7 +214,12 @@ class Term:
         while True:
             if not self.progress.is_idle:
                 await wait_for(self._quiet, GATHERING)
-            await self._take_in(await connection.receive(most, MOST_BYTES))
+            try:
+                async with asyncio.timeout(SILENT):
+                    pieces = await connection.receive(most, MOST_BYTES)
+            except TimeoutError as error:
+                raise StreamBroken(f"the server has said nothing for {SILENT:g} s") from error
+            await self._take_in(pieces)
 
     async def _take_in(self, pieces: Sequence[bytes]) -> None:  # noqa: C901 - one case for each change
         rows: list[StreamRow] = []
