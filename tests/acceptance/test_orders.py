@@ -177,19 +177,19 @@ def test_W_103_what_a_killed_relay_held_another_sends_when_the_lease_has_ended(o
 def test_W_104_attempts_used_up_are_the_end_until_an_operator_queues_it_again(operator: Operator) -> None:
     operator.system.set_mood(Mood.FAILING)
     message = operator.order("W-104")
-    operator.relay("relay", OUTBOX_MAX_ATTEMPTS="2", BROKER_TIMEOUT_MS=PATIENT)
+    relay = operator.relay("relay", OUTBOX_MAX_ATTEMPTS="2", BROKER_TIMEOUT_MS=PATIENT)
     operator.wait_for_status(message, "dead")
+    end(relay)
     shown, told, again = operator.shown(message), operator.system.outcome("W-104"), operator.system.order("W-104")
     assert (shown["attempts"], shown["error_code"]) == (2, "HTTP_503")
     assert (told["status"], told["http_status"], told["answer"]["reason_code"]) == ("unknown", 503, "HTTP_503")
     assert (again.status_code, again.headers["content-type"]) == (503, "application/problem+json")
     assert "W-104" not in operator.system.trades()
     operator.system.set_mood(Mood.NORMAL)
-    operator.system.set_mood(Mood.SILENT)
     assert operator.postroom("dead", "requeue", message, "--yes")["requeued"] == 1
     assert operator.system.outcome("W-104")["status"] == "pending"
     assert operator.system.order("W-104").status_code == 202
-    operator.system.set_mood(Mood.NORMAL)
+    operator.relay("another", BROKER_TIMEOUT_MS=PATIENT)
     operator.wait_for_status(message, "sent")
     assert operator.succeeded("W-104")
     assert operator.system.calls("W-104") == 3

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from postroom import Message
     from postroom.rules.stream.pgoutput import StreamRow
     from postroom.store.sql.steps import Steps
-    from postroom.store.stream.records import NewDelivery, NewReceipts
+    from postroom.store.stream.records import NewDelivery, NewReceipts, UnsentOfLog
     from tests.crash.places import Places
 
 
@@ -86,11 +86,15 @@ class StreamFate:
 
     def _recording(self, original: Callable[..., Steps[bool]]) -> Callable[..., Steps[bool]]:
         def record(
-            records: StreamRecords, token: int, receipts: NewReceipts, deliveries: Sequence[NewDelivery]
+            records: StreamRecords,
+            token: int,
+            receipts: NewReceipts,
+            deliveries: Sequence[NewDelivery],
+            unsent: Sequence[UnsentOfLog] = (),
         ) -> Steps[bool]:
             if receipts.positions:
                 self.meet(StreamPoint.PUBLISHED)
-            is_ours = yield from original(records, token, receipts, deliveries)
+            is_ours = yield from original(records, token, receipts, deliveries, unsent)
             if receipts.positions:
                 self.meet(StreamPoint.RECORDED)
             return is_ours

@@ -102,8 +102,8 @@ class Writer:
             if inserted:
                 yield from self.undo([message for message in fresh if message.id in inserted], error)
             raise
-        if is_undoable and not any(message.ledger for message in fresh):
-            yield Query("RELEASE SAVEPOINT postroom_add")
+        if is_undoable and self.stream and not any(message.ledger for message in fresh):
+            yield Query("RELEASE SAVEPOINT postroom_add")  # it would slow down what the caller does next
         recorded = {message.id: existing.get(message.id, message) for message in fresh}
         return [
             msgspec.structs.replace(recorded[repeats[message.id]], duplicate=True)

@@ -60,13 +60,13 @@ LARGE = MappingProxyType(
         "a step and a call": Scenario(STEP_AND_CALL, 4),
         "a step, a call and a step": Scenario((step("a"), call("b"), step("c")), 2, may_abort=True, has_deadline=True),
         "a wait that times out": Scenario(
-            (wait("a"), call("b")), 2, may_signal=True, wait_times_out=True, may_abort=True, has_deadline=True
+            (wait("a"), call("b")), 2, may_signal=True, wait_times_out=True, may_abort=True
         ),
         "a group of both": Scenario((step("a", group="g"), call("b", group="g"), step("c")), 2, may_abort=True),
         "a group of three": Scenario((step("a", group="g"), step("b", group="g"), call("c", group="g")), 2),
         "a pivot that is a step": Scenario(
             (call("a"), no_way_back("b", Kind.STEP), wait("c")),
-            2,
+            1,
             may_abort=True,
             has_deadline=True,
             may_signal=True,
