@@ -109,9 +109,10 @@ def test_one_reads_at_a_time_and_the_next_learns_how_the_last_one_went(desk: Des
     assert desk.run(desk.leadership.take("b", LONG)) is None
     assert desk.run(desk.leadership.renew(first.token, LONG, 70)) is Mode.STREAM
     assert desk.run(desk.leadership.renew(first.token, LONG, 50)) is Mode.STREAM
-    desk.run(desk.leadership.release(first.token, 80))
+    desk.run(desk.leadership.release(first.token, 80, 90))
     second = desk.run(desk.leadership.take("b", LONG))
     assert second is not None
+    assert (first.read_to, second.read_to) == (0, 90)
     assert (second.interrupted, second.done, second.slot, second.system_id) == (False, 80, "slot", "1")
     desk.expire()
     third = desk.run(desk.leadership.take("c", LONG))
@@ -205,6 +206,11 @@ def test_a_sweep_gives_deliveries_to_what_has_none_and_only_under_the_lease(desk
     assert desk.run(desk.records.sweep(term.token + 1)) is None
     assert desk.run(desk.records.sweep(term.token)) == 2
     assert desk.run(desk.records.sweep(term.token)) == 0
+    desk.run(desk.leadership.release(term.token, 0, 90))
+    assert desk.run(desk.records.sweep(None)) == 0
+    after = desk.run(desk.leadership.take("b", LONG))
+    assert after is not None
+    assert after.read_to == 0  # what it finds may be on record already
     assert desk.deliveries() == [(b, 0, NO_LANE), (c, 0, lane_of(key_hash("k")))]
     [[hashed]] = desk.rows(f"SELECT key_hash FROM postroom.outbox_delivery WHERE position = {c}")
     assert hashed == key_hash("k")

@@ -130,19 +130,19 @@ class Stream:
         if lease is None:
             return False
         try:
-            done = await self._read_under(lease)
+            done, read_to = await self._read_under(lease)
         except BaseException:
             # Whatever ended it, nothing is in flight any more: whoever comes next need not wait for the lease to end.
             with suppress(PostroomError, TimeoutError):
                 async with asyncio.timeout(LEAVING):
                     await self._heartbeats.attempt(self._leadership.release(lease.token, 0))
             raise
-        await self._heartbeats.attempt(self._leadership.release(lease.token, done))
+        await self._heartbeats.attempt(self._leadership.release(lease.token, done, read_to))
         self._tell("left", "")
         return True
 
-    async def _read_under(self, lease: Lease) -> int:
-        """Read until the term is over; returns how far everything is done."""
+    async def _read_under(self, lease: Lease) -> tuple[int, int]:
+        """Read until the term is over; returns how far everything is done, and how far anything was read."""
         beginning = await self._begin_under(lease)
         term = self._new_term(lease, beginning, time.monotonic())
         renew = self._leadership.renew(lease.token, self._options.lane_lease, beginning.done)
@@ -158,7 +158,7 @@ class Stream:
             self._term = None
         if term.gives_up:
             await self._give_up()
-        return term.progress.done
+        return term.progress.done, term.known_until
 
     async def _begin_under(self, lease: Lease) -> Beginning:
         """Find out where to begin, with the lease kept meanwhile."""
@@ -216,6 +216,7 @@ class Stream:
             slot, self._is_beyond_repair = None, False
         if not is_published:
             await setting_up(self._slots.publish())
+        known_until = 0
         if slot is None:
             await setting_up(self._slots.create_slot(name, server.version))
             self._tell("created", f"slot {name}")
@@ -233,11 +234,12 @@ class Stream:
             end = await setting_up(self._slots.end_of_wal())
             fits = lease.system_id == server.system_id and lease.done <= end
             done = max(slot.confirmed, lease.done if fits else 0)
+            known_until = lease.read_to if fits and not lease.interrupted else 0
             await setting_up(self._leadership.begin(lease.token, name, server.system_id, done, Mode.STREAM))
         return Beginning(
             slot=name,
             done=done,
-            known_until=await setting_up(self._slots.end_of_wal()),
+            known_until=known_until or await setting_up(self._slots.end_of_wal()),
             queues=frozenset(await setting_up(self._records.queues())),
             waits_for_standby=server.synchronous,
         )

@@ -50,8 +50,9 @@ T = TypeVar("T")
 
 MOST_BYTES = 8 * 1024 * 1024
 """Of what is read at once."""
+MANY = 64
 GATHERING = 0.004
-"""Seconds for which messages gather while others are in flight: many together cost less, and one alone is not held."""
+"""Seconds for which messages gather while others are in flight, if many came at once: together they cost less."""
 SILENT = 60.0
 """Seconds after which a server that does not answer counts as gone."""
 CONFIRMED_EVERY = 0.1
@@ -107,6 +108,7 @@ class Term:
     _leaving: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _batch: int = field(default=0, init=False)
     _read_to: int = field(default=0, init=False)
+    """The end of the last whole transaction that was read."""
     _commit: int = field(default=0, init=False)
     """The commit of the transaction that began last."""
     _is_inside: bool = field(default=False, init=False)
@@ -162,6 +164,11 @@ class Term:
         for queue in self._queues.values():
             queue.in_flight.stop_waiting()
 
+    @property
+    def known_until(self) -> int:
+        """Nothing of what was committed at this place or later has been handed over."""
+        return max(self._read_to, self._commit + 1 if self._is_inside else 0)
+
     async def reached(self, place: int) -> bool:
         """Wait until everything before this place is settled or on record; False if the term ends before."""
         while self.progress.done < place and not self._leaving.is_set():
@@ -211,14 +218,16 @@ class Term:
 
     async def _read(self, connection: ReplicationConnection) -> None:
         most = max((worker.queue.batch for worker in self.workers.values()), default=1)
+        read = 0
         while True:
-            if not self.progress.is_idle:
+            if read >= MANY and not self.progress.is_idle:
                 await wait_for(self._quiet, GATHERING)
             try:
                 async with asyncio.timeout(SILENT):
                     pieces = await connection.receive(most, MOST_BYTES)
             except TimeoutError as error:
                 raise StreamBroken(f"the server has said nothing for {SILENT:g} s") from error
+            read = len(pieces)
             await self._take_in(pieces)
 
     async def _take_in(self, pieces: Sequence[bytes]) -> None:  # noqa: C901 - one case for each change

@@ -23,6 +23,7 @@ def stream(tables: MetaData, names: Names, types: Types) -> Table:
         words("slot", 63),
         words("system_id", 32),
         number("done", BigInteger),  # a place in the WAL: everything before it is settled, or has a delivery
+        number("read_to", BigInteger),  # beyond this place nothing was ever read; 0 if that is not known
         number("token", BigInteger),
         # What Debezium has sent: see `postroom.store.stream.debezium`.
         number("settled", BigInteger),

@@ -25,6 +25,8 @@ class Term:
     system_id: str
     """The server that `done` is a place of."""
     done: int
+    read_to: int
+    """Beyond this place, the last reader read nothing; 0 if that is not known."""
     interrupted: bool
     """The last reader's lease ran out: what it was sending may have killed it."""
 
@@ -57,13 +59,13 @@ class Leadership(Operations):
             UPDATE {self.tables["stream"]} s
             SET token = :token, owner = :owner, leased_until = {self.dialect.later(":seconds")}
             FROM free WHERE s.name = '{STREAM}' AND s.token = free.token
-            RETURNING s.mode, s.slot, s.system_id, s.done, free.token""",
+            RETURNING s.mode, s.slot, s.system_id, s.done, s.read_to, free.token""",
             {"token": token, "owner": owner[:255], "seconds": float(seconds), "modes": modes},
         )
         if not rows:
             return None
-        [(mode, slot, system_id, done, previous)] = rows
-        return Term(token, Mode(mode), slot, system_id, done, interrupted=previous != 0)
+        [(mode, slot, system_id, done, read_to, previous)] = rows
+        return Term(token, Mode(mode), slot, system_id, done, read_to, interrupted=previous != 0)
 
     def renew(self, token: int, seconds: float, done: int) -> Steps[Mode | None]:
         """Extend the lease, and record how far the stream was read; None if it was lost."""
@@ -78,8 +80,8 @@ class Leadership(Operations):
     def begin(self, token: int, slot: str, system_id: str, done: int, mode: Mode) -> Steps[bool]:
         """Record which slot is read from where, and the mode from now on. Returns False if the lease was lost."""
         rows = yield from self.statement(
-            f"UPDATE {self.tables['stream']} SET slot = :slot, system_id = :system_id, done = :done, mode = :mode, "
-            f"changed_at = CASE WHEN mode = :same THEN changed_at ELSE {self.now} END "
+            f"UPDATE {self.tables['stream']} SET slot = :slot, system_id = :system_id, done = :done, read_to = 0, "
+            f"mode = :mode, changed_at = CASE WHEN mode = :same THEN changed_at ELSE {self.now} END "
             f"WHERE name = '{STREAM}' AND token = :token AND leased_until > {self.now} RETURNING 1",
             {
                 "token": token,
@@ -92,12 +94,12 @@ class Leadership(Operations):
         )
         return bool(rows)
 
-    def release(self, token: int, done: int) -> Steps[None]:
-        """End the lease, with nothing in flight."""
+    def release(self, token: int, done: int, read_to: int = 0) -> Steps[None]:
+        """End the lease, with nothing in flight. `read_to`: beyond this place, nothing was read."""
         yield from self.statement(
             f"UPDATE {self.tables['stream']} SET token = 0, owner = '', leased_until = {self.dialect.never}, "
-            f"done = greatest(done, :done) WHERE name = '{STREAM}' AND token = :token",
-            {"token": token, "done": done},
+            f"done = greatest(done, :done), read_to = :read_to WHERE name = '{STREAM}' AND token = :token",
+            {"token": token, "done": done, "read_to": read_to},
         )
 
     def state(self) -> Steps[StreamState]:

@@ -321,4 +321,6 @@ class StreamRecords(Operations):
         )
         for queue in sorted(queue for queue, _ in swept.rows):
             yield from self.reread_lanes(queue, range(LANES))
+        # What the next reader finds may be on record already.
+        yield Query(f"UPDATE {self.tables['stream']} SET read_to = 0 WHERE name = '{STREAM}' AND read_to > 0")
         return sum(int(count) for _, count in swept.rows)
