@@ -445,3 +445,25 @@ async def test_R_7_a_slot_that_the_server_invalidated_is_made_anew(service: Stre
         await wait_for(lambda: service.is_settled(30))
     assert all(numbers == sorted(numbers) for numbers in by_key(broker.messages).values())
     assert len(broker.messages) == 30
+
+
+async def test_R_7_a_relay_that_stops_within_a_large_transaction_leaves_the_rest_to_the_next(
+    service: Streaming,
+) -> None:
+    sent: list[Message] = []
+
+    async def publish(messages: list[Message]) -> None:
+        await asyncio.sleep(0.01)
+        sent.extend(messages)
+
+    relay = Relay(service.url, publish, cdc=True, **{**QUICK, "batch": 20})
+    async with relay:
+        await wait_for(lambda: service.reader() == relay.worker)
+        service.add(*numbered(3000, keys=50))
+        await wait_for(lambda: len(sent) > 200)
+    first = len(sent)
+    assert first < 3000
+    async with running(service, publish):
+        await wait_for(lambda: service.is_settled(3000))
+    assert len(sent) == 3000  # none twice: it left in order
+    assert all(numbers == sorted(numbers) for numbers in by_key(sent).values())
