@@ -467,3 +467,45 @@ async def test_R_7_a_relay_that_stops_within_a_large_transaction_leaves_the_rest
         await wait_for(lambda: service.is_settled(3000))
     assert len(sent) == 3000  # none twice: it left in order
     assert all(numbers == sorted(numbers) for numbers in by_key(sent).values())
+
+
+@pytest.mark.parametrize("who", ["somebody", "a relay that was killed"])
+async def test_R_7_a_slot_that_was_made_anew_without_a_sweep_is_noticed(service: Streaming, who: str) -> None:
+    broker = MemoryBroker()
+    async with running(service, broker):
+        service.add(*numbered(10))
+        await wait_for(lambda: service.is_settled(10))
+    [[name]] = service.rows("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
+    service.rows(f"SELECT pg_drop_replication_slot('{name}')")
+    service.add(*numbered(10, 10))
+    service.rows(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    if who != "somebody":
+        service.execute(f"UPDATE {service.table('stream')} SET token = 1, owner = 'killed'")
+    service.add(*numbered(10, 20))
+    async with running(service, broker):
+        service.add(*numbered(10, 30))
+        await wait_for(lambda: service.is_settled(40))
+    assert {one.json() for one in broker.messages} == set(range(40))
+    assert all(numbers == sorted(numbers) for numbers in by_key(broker.messages).values())
+
+
+async def test_R_7_a_publication_that_was_missing_for_a_while_under_its_reader_is_noticed(service: Streaming) -> None:
+    broker = MemoryBroker()
+    async with running(service, broker):
+        service.add(*numbered(10))
+        await wait_for(lambda: service.is_settled(10))
+        [[definition]] = service.rows(
+            "SELECT string_agg(quote_ident(a), ', ') FROM unnest((SELECT attnames FROM pg_publication_tables "
+            "WHERE pubname = 'postroom_outbox')::text[]) AS a"
+        )
+        service.execute("DROP PUBLICATION postroom_outbox")
+        service.add(*numbered(10, 10))
+        service.execute(
+            f"CREATE PUBLICATION postroom_outbox FOR TABLE {service.table('outbox')} ({definition}) WHERE (streamed) "
+            "WITH (publish = 'insert', publish_via_partition_root = true)"
+        )
+        await wait_for(lambda: service.is_settled(20))
+        service.add(*numbered(10, 20))
+        await wait_for(lambda: service.is_settled(30))
+    assert {one.json() for one in broker.messages} == set(range(30))
+    assert all(numbers == sorted(numbers) for numbers in by_key(broker.messages).values())

@@ -57,7 +57,7 @@ class Desk:
         """Take the lease, and put the outbox into the stream."""
         term = self.run(self.leadership.take(owner, LONG))
         assert term is not None
-        assert self.run(self.leadership.begin(term.token, "slot", "1", term.done, Mode.STREAM))
+        assert self.run(self.leadership.begin(term.token, "slot", "1", 7, term.done))
         return term
 
     def expire(self) -> None:
@@ -119,7 +119,7 @@ def test_one_reads_at_a_time_and_the_next_learns_how_the_last_one_went(desk: Des
     assert third is not None
     assert third.interrupted
     assert desk.run(desk.leadership.renew(second.token, LONG, 0)) is None
-    assert not desk.run(desk.leadership.begin(second.token, "other", "1", 0, Mode.STREAM))
+    assert not desk.run(desk.leadership.begin(second.token, "other", "1", 7, 0))
     desk.run(desk.leadership.release(second.token, 999))
     assert desk.run(desk.leadership.state()).done == 80
     assert desk.run(desk.leadership.state()).owner == "c"
@@ -240,6 +240,46 @@ def test_an_outbox_goes_back_to_the_table_only_when_no_transaction_can_write_to_
     assert desk.run(desk.leadership.state()).mode is Mode.TABLE
     assert len(desk.deliveries()) == 3
     assert desk.deliveries()[0][0] == a
+
+
+def test_each_way_back_waits_for_the_transactions_of_its_own_time(desk: Desk) -> None:
+    """A relay that helped with the first one took the second for one that nobody could write to any more."""
+    for _ in range(2):
+        term = desk.lead()
+        assert desk.run(desk.leadership.change_mode([Mode.STREAM], Mode.CLOSING))
+        desk.run(desk.leadership.release(term.token, 0))
+        with engine_for(desk.url) as engine, engine.connect() as late:
+            Outbox(cdc=True).add(late, "t", "late")
+            assert "1 open transactions" in desk.run(desk.switching.advance())
+            late.commit()
+        assert desk.run(desk.switching.advance()) == FINISHED
+    assert len(desk.deliveries()) == 2
+
+
+def test_a_prepared_transaction_is_waited_for_whatever_number_it_has(desk: Desk) -> None:
+    """After a restart of the server, it has another virtual one."""
+    term = desk.lead()
+    with engine_for(desk.url) as engine, engine.connect() as late:
+        Outbox(cdc=True).add(late, "t", "late")
+        late.exec_driver_sql("PREPARE TRANSACTION 'late'")
+        desk.run(desk.leadership.change_mode([Mode.STREAM], Mode.CLOSING))
+        desk.run(desk.leadership.release(term.token, 0))
+        assert "1 open transactions" in desk.run(desk.switching.advance())
+        older = desk.run(desk.slots.open_transactions())
+        assert {one[0] for one in older} == {"v", "x"}
+        desk.switching._older = {one for one in older if one.startswith("x")}  # as after a restart
+        assert "1 open transactions" in desk.run(desk.switching.advance())
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
+            other.exec_driver_sql("COMMIT PREPARED 'late'")
+    assert desk.run(desk.switching.advance()) == FINISHED
+    assert len(desk.deliveries()) == 1
+
+
+def test_nobody_begins_while_the_outbox_is_taken_out_of_the_stream(desk: Desk) -> None:
+    term = desk.lead()
+    assert desk.run(desk.switching.begin())
+    assert not desk.run(desk.leadership.begin(term.token, "slot", "1", 7, 0))
+    assert desk.run(desk.leadership.state()).mode is Mode.CLOSING
 
 
 def test_the_publication_is_that_of_the_outbox_as_it_is_now(desk: Desk) -> None:

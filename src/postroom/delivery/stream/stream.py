@@ -208,41 +208,49 @@ class Stream:
         server = await setting_up(self._slots.server())
         name = self._slots.slot_of(server)
         slot = await setting_up(self._slots.slot(name))
-        is_published = await setting_up(self._slots.is_published())
-        if slot is not None and (slot.wal_status == LOST or not is_published or self._is_beyond_repair):
-            why = "was lost" if is_published else "shows not all"
+        publication = await setting_up(self._slots.publication_id())
+        is_changed = lease.mode is Mode.STREAM and lease.publication != publication
+        if slot is not None and (slot.wal_status == LOST or not publication or is_changed or self._is_beyond_repair):
+            why = "may not have shown all" if is_changed or not publication else "was lost"
             self._tell("dropped", f"slot {name} {why}")
             await setting_up(self._slots.drop_slot(name))
             slot, self._is_beyond_repair = None, False
-        if not is_published:
+        if not publication:
             await setting_up(self._slots.publish())
-        known_until = 0
+            publication = await setting_up(self._slots.publication_id())
         if slot is None:
             await setting_up(self._slots.create_slot(name, server.version))
             self._tell("created", f"slot {name}")
             slot = await setting_up(self._slots.slot(name))
-            if slot is None:
-                raise TermEnded(f"slot {name} is gone")
-            await setting_up(self._leadership.begin(lease.token, name, server.system_id, slot.confirmed, Mode.STREAM))
-            swept = await setting_up(self._records.sweep(lease.token))
-            if swept is None:
-                raise TermEnded(TAKEN)
-            self._tell("swept", f"{swept} messages got deliveries")
-            done = slot.confirmed
-        else:
-            await setting_up(self._slots.free_slot(slot))
-            end = await setting_up(self._slots.end_of_wal())
-            fits = lease.system_id == server.system_id and lease.done <= end
-            done = max(slot.confirmed, lease.done if fits else 0)
-            known_until = lease.read_to if fits and not lease.interrupted else 0
-            await setting_up(self._leadership.begin(lease.token, name, server.system_id, done, Mode.STREAM))
+        if slot is None:
+            raise TermEnded(f"slot {name} is gone")
+        await setting_up(self._slots.free_slot(slot))
+        end = await setting_up(self._slots.end_of_wal())
+        fits = lease.slot == name and lease.system_id == server.system_id and lease.done <= end
+        known_until = 0
+        if not fits or slot.confirmed > lease.done:
+            # It is not the slot that was read last: what came between is in the table alone. Not before that is done
+            # may the record name this slot.
+            await self._sweep(lease)
+        elif not lease.interrupted:
+            known_until = lease.read_to
+        done = max(slot.confirmed, lease.done if fits else 0)
+        if not await setting_up(self._leadership.begin(lease.token, name, server.system_id, publication, done)):
+            raise TermEnded("the lease was lost, or the outbox is taken out of the stream")
         return Beginning(
             slot=name,
+            publication=publication,
             done=done,
             known_until=known_until or await setting_up(self._slots.end_of_wal()),
             queues=frozenset(await setting_up(self._records.queues())),
             waits_for_standby=server.synchronous,
         )
+
+    async def _sweep(self, lease: Lease) -> None:
+        swept = await self._setting_up.attempt(self._records.sweep(lease.token))
+        if swept is None:
+            raise TermEnded(TAKEN)
+        self._tell("swept", f"{swept} messages got deliveries")
 
     async def _help_to_close(self) -> None:
         """If the outbox is to leave the stream, do what can be done for it now."""

@@ -25,7 +25,7 @@ from postroom.rules.stream.pgoutput import (
 from postroom.rules.stream.progress import Progress
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import Outage
-from postroom.store.connections.replication import ReplicationConnection, StreamBroken, id_of
+from postroom.store.connections.replication import UNDEFINED, ReplicationConnection, StreamBroken, id_of
 from postroom.store.outbox.leases import Claimed
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query
@@ -65,7 +65,9 @@ class Beginning(NamedTuple):
     """Where a term begins to read, and what it knows of what comes first."""
 
     slot: str
+    publication: int
     done: int
+    """Recorded: nothing beyond it may be confirmed to the server."""
     known_until: int
     """Transactions that were committed before this place may be on record already."""
     queues: frozenset[str]
@@ -114,6 +116,8 @@ class Term:
     _is_inside: bool = field(default=False, init=False)
     """Whether more of a transaction is to come."""
     _committed_at: float = field(default=0.0, init=False)
+    _recorded: int = field(default=0, init=False)
+    """How far everything is done, as far as the record says."""
     _asked: bool = field(default=False, init=False)
     """Whether to ask the server how far it is."""
     _on: tuple[int, int] = field(init=False)
@@ -121,7 +125,7 @@ class Term:
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.beginning.done)
-        self._read_to = self.beginning.done
+        self._read_to = self._recorded = self.beginning.done
         self.log, self._prefix = LogRecords(self.records.names), prefix_of(self.records.names)
         self._recording = Recording(self.records, self.settlements, self.lease.token, self.progress, self._settled)
         self._queues = {
@@ -147,7 +151,6 @@ class Term:
                 await self._leaving.wait()
                 reading.cancel()
                 await asyncio.gather(*(queue.finish() for queue in self._queues.values()))
-                await connection.send(acknowledgement(self.progress.done, time.time()))
                 for part in parts:
                     part.cancel()
         except BaseExceptionGroup as errors:
@@ -182,16 +185,21 @@ class Term:
         while True:
             await asyncio.sleep(self.options.heartbeat)
             started = time.monotonic()
-            renew = self.leadership.renew(self.lease.token, self.options.lane_lease, self.progress.done)
+            done = self.progress.done
+            renew = self.leadership.renew(self.lease.token, self.options.lane_lease, done)
             try:
                 mode = await self.heartbeats.attempt(renew, self._on[0])
                 slot = await self.heartbeats.attempt(self.slots.slot(self.beginning.slot), self._on[0])
+                publication = await self.heartbeats.attempt(self.slots.publication_id(), self._on[0])
             except Outage as outage:
                 raise TermEnded(str(outage)) from outage
             if mode is None:
                 raise TermEnded(TAKEN)
             if slot is None:
                 raise TermEnded(f"slot {self.beginning.slot} is gone")
+            if publication != self.beginning.publication:
+                raise StreamBroken("the publication was changed, and may not have shown all", UNDEFINED)
+            self._recorded = done
             self._extend(started + self.options.lane_lease)
             behind = 0.0 if self.progress.is_idle else max(0.0, time.time() - self._committed_at)
             self.hook(StreamRead(self.options.worker, slot.held_bytes, behind))
@@ -207,12 +215,15 @@ class Term:
             queue.in_flight.deadline = deadline
 
     async def _confirm(self, connection: ReplicationConnection) -> None:
-        """Tell the server what it need not keep: only what is on record."""
+        """Tell the server what it need not keep: only what is on record, with how far that is.
+
+        So a slot that is further than the record says was made by somebody else, and may have left something out.
+        """
         while True:
             await self._advanced.wait()
             self._advanced.clear()
             asked, self._asked = self._asked, False
-            await connection.send(acknowledgement(self.progress.done, time.time(), reply=asked))
+            await connection.send(acknowledgement(self._recorded, time.time(), reply=asked))
             if not asked:
                 await asyncio.sleep(CONFIRMED_EVERY)
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 TIME_LIMIT = 10.0
 """Seconds for the server to answer."""
 _COPY_DONE = -1
-_BEYOND_REPAIR = {"42704", "55000"}
+UNDEFINED = "42704"
+_BEYOND_REPAIR = {UNDEFINED, "55000"}
 """A publication that was missing when a row was written, on servers before 18; a slot that was invalidated."""
 
 

@@ -22,6 +22,7 @@ def stream(tables: MetaData, names: Names, types: Types) -> Table:
         Column("mode", String(16), nullable=False, server_default=text(f"'{Mode.TABLE}'")),
         words("slot", 63),
         words("system_id", 32),
+        number("publication", BigInteger),  # its number on the server, which a new one of the same name does not have
         number("done", BigInteger),  # a place in the WAL: everything before it is settled, or has a delivery
         number("read_to", BigInteger),  # beyond this place nothing was ever read; 0 if that is not known
         number("token", BigInteger),

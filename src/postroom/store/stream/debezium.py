@@ -16,7 +16,7 @@ from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.stream.leadership import Leadership
 from postroom.store.stream.slots import LOST, PLACE, Slots
-from postroom.store.stream.switching import FINISHED, Switching
+from postroom.store.stream.switching import FINISHED, Switching, counted
 
 if TYPE_CHECKING:
     from postroom.store.sql.names import Names
@@ -131,7 +131,7 @@ class Debezium(Operations):
         open_now = yield from self.slots.open_transactions()
         self._older = open_now if self._older is None else self._older & open_now
         if self._older:
-            return f"{len(self._older)} open transactions may have written to the stream"
+            return f"{counted(self._older)} open transactions may have written to the stream"
         sent = SentByDebezium(self.names, modes=(Mode.DRAINING,))
         while not sent.done:
             yield from sent.page(ROWS)

@@ -24,6 +24,8 @@ class Term:
     """The slot that was read last; empty if none ever was."""
     system_id: str
     """The server that `done` is a place of."""
+    publication: int
+    """The publication that was read."""
     done: int
     read_to: int
     """Beyond this place, the last reader read nothing; 0 if that is not known."""
@@ -59,13 +61,14 @@ class Leadership(Operations):
             UPDATE {self.tables["stream"]} s
             SET token = :token, owner = :owner, leased_until = {self.dialect.later(":seconds")}
             FROM free WHERE s.name = '{STREAM}' AND s.token = free.token
-            RETURNING s.mode, s.slot, s.system_id, s.done, s.read_to, free.token""",
+            RETURNING s.mode, s.slot, s.system_id, s.publication, s.done, s.read_to, free.token""",
             {"token": token, "owner": owner[:255], "seconds": float(seconds), "modes": modes},
         )
         if not rows:
             return None
-        [(mode, slot, system_id, done, read_to, previous)] = rows
-        return Term(token, Mode(mode), slot, system_id, done, read_to, interrupted=previous != 0)
+        [(mode, slot, system_id, publication, done, read_to, previous)] = rows
+        is_interrupted = previous != 0
+        return Term(token, Mode(mode), slot, system_id, publication, done, read_to, is_interrupted)
 
     def renew(self, token: int, seconds: float, done: int) -> Steps[Mode | None]:
         """Extend the lease, and record how far the stream was read; None if it was lost."""
@@ -77,20 +80,19 @@ class Leadership(Operations):
         )
         return Mode(rows[0][0]) if rows else None
 
-    def begin(self, token: int, slot: str, system_id: str, done: int, mode: Mode) -> Steps[bool]:
-        """Record which slot is read from where, and the mode from now on. Returns False if the lease was lost."""
+    def begin(self, token: int, slot: str, system_id: str, publication: int, done: int) -> Steps[bool]:
+        """Record what is read from where: from now on the outbox is in the stream.
+
+        Returns False if the lease was lost, or somebody takes the outbox out of the stream.
+        """
         rows = yield from self.statement(
-            f"UPDATE {self.tables['stream']} SET slot = :slot, system_id = :system_id, done = :done, read_to = 0, "
-            f"mode = :mode, changed_at = CASE WHEN mode = :same THEN changed_at ELSE {self.now} END "
-            f"WHERE name = '{STREAM}' AND token = :token AND leased_until > {self.now} RETURNING 1",
-            {
-                "token": token,
-                "slot": slot,
-                "system_id": system_id,
-                "done": done,
-                "mode": str(mode),
-                "same": str(mode),
-            },
+            f"UPDATE {self.tables['stream']} SET slot = :slot, system_id = :system_id, "
+            f"publication = :publication, done = :done, read_to = 0, "
+            f"mode = '{Mode.STREAM}', "
+            f"changed_at = CASE WHEN mode = '{Mode.STREAM}' THEN changed_at ELSE {self.now} END "
+            f"WHERE name = '{STREAM}' AND token = :token AND leased_until > {self.now} "
+            f"AND mode IN ('{Mode.TABLE}', '{Mode.STREAM}') RETURNING 1",
+            {"token": token, "slot": slot, "system_id": system_id, "publication": publication, "done": done},
         )
         return bool(rows)
 

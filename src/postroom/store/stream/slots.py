@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postroom.rules.stream.wal_places import publication_name, slot_name
+from postroom.store.sql.db_errors import code_of
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
 
@@ -34,6 +35,7 @@ PLACE = "({} - '0/0'::pg_lsn)::bigint"
 """A place in the write-ahead log as a number."""
 _FAILOVER_FROM = 170_000
 LOST = "lost"
+_UNDEFINED = "42704"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +111,20 @@ class Slots(Operations):
 
     def is_published(self) -> Steps[bool]:
         """Whether the publication shows what the stream needs, of the table that the outbox is now."""
+        return (yield from self.publication_id()) > 0
+
+    def publication_id(self) -> Steps[int]:
+        """The number of the publication; 0 if there is none that shows what the stream needs."""
         found = yield Query(
             "SELECT p.pubinsert AND NOT p.pubupdate AND NOT p.pubdelete AND p.pubviaroot AND r.prqual IS NOT NULL "
             "AND (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_attribute a "
             "  WHERE a.attrelid = r.prrelid AND a.attnum = ANY(r.prattrs::int2[])) "
             "  = (SELECT array_agg(c ORDER BY c) FROM unnest(:columns::text[]) AS c) "
-            "FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid "
+            ", p.oid::bigint FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid "
             "WHERE p.pubname = :name AND r.prrelid = to_regclass(:outbox)",
             {"name": self.publication, "outbox": self.outbox, "columns": list(COLUMNS)},
         )
-        return bool(found.rows and found.rows[0][0])
+        return int(found.rows[0][1]) if found.rows and found.rows[0][0] else 0
 
     def publish(self) -> Steps[None]:
         """Make the publication anew, unless another relay just did."""
@@ -160,14 +166,21 @@ class Slots(Operations):
         found = yield from self.slot(name)
         if found is not None:
             yield from self.free_slot(found)
-            yield Query("SELECT pg_drop_replication_slot(:name)", {"name": name})
+            try:
+                yield Query("SELECT pg_drop_replication_slot(:name)", {"name": name})
+            except Exception as error:
+                if code_of(error) != _UNDEFINED:  # else somebody else was quicker
+                    raise
 
     def open_transactions(self) -> Steps[set[str]]:
-        """All transactions of this database that are open now, prepared ones included, but for this one."""
+        """All transactions of this database that are open now, prepared ones included, but for this one.
+
+        By both of their numbers: a prepared one has another virtual number after a restart of the server.
+        """
         found = yield Query(
-            "SELECT DISTINCT l.virtualtransaction FROM pg_locks l "
+            "SELECT DISTINCT unnest(ARRAY['v' || l.virtualtransaction, 'x' || l.transactionid::text]) FROM pg_locks l "
             "LEFT JOIN pg_stat_activity a ON a.pid = l.pid "
             "WHERE l.locktype IN ('virtualxid', 'transactionid') AND l.granted "
             "AND (a.datname = current_database() OR a.pid IS NULL) AND l.pid IS DISTINCT FROM pg_backend_pid()"
         )
-        return {str(one) for [one] in found.rows}
+        return {str(one) for [one] in found.rows if one is not None}

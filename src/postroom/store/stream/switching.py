@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 FINISHED = ""
 
 
+def counted(transactions: set[str]) -> int:
+    """How many transactions these are, each of which may be there by two numbers."""
+    return len([one for one in transactions if one.startswith("v")]) or len(transactions)
+
+
 class Switching(Operations):
     """Takes an outbox back to the table, one step at a time. Several processes may do it at once."""
 
@@ -50,13 +55,15 @@ class Switching(Operations):
             if lanes:
                 return f"{lanes} lanes are still held"
             yield from self._leadership.change_mode([Mode.CLOSING], Mode.DRAINING)
+            self._older = None
         elif state.mode is not Mode.DRAINING:
+            self._older = None
             return FINISHED
         if self._older is None:
             self._older = yield from self._slots.open_transactions()
         self._older &= yield from self._slots.open_transactions()
         if self._older:
-            return f"{len(self._older)} open transactions may have written to the stream"
+            return f"{counted(self._older)} open transactions may have written to the stream"
         if (yield from self._records.sweep(None)) is None:
             return "somebody still reads the stream"
         if (yield from self._leadership.change_mode([Mode.DRAINING], Mode.TABLE)):
