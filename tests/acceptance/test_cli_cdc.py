@@ -116,7 +116,8 @@ def test_R_7_an_operator_sets_it_up_watches_it_and_takes_it_off_while_it_runs(de
     assert desk("cdc", "setup", "--by", "ada") == "nothing to do: publication and slot are there\n"
     code, out, err = desk.ended("cdc", "status")
     assert code == 0
-    assert f"{made['slot']} is left over: `postroom cdc off`" in err
+    assert f"nobody reads the slot {made['slot']}" in err
+    assert "`postroom relay --cdc`" in err
     assert "(right)" in out
 
     with desk.relay() as sent:

@@ -79,7 +79,12 @@ def _rows(found: StreamStatus) -> list[tuple[str, object]]:
 def _problems(found: StreamStatus) -> list[str]:
     """What an operator should not miss; `postroom doctor --only CDC_SLOT` and its neighbours tell more."""
     if found.mode is Mode.TABLE:
-        return [f"the slot {found.slot_name} is left over: `postroom cdc off` drops it"] if found.slot else []
+        if found.slot is None:
+            return []
+        return [
+            f"nobody reads the slot {found.slot_name}, which keeps log: start `postroom relay --cdc`, or, if it "
+            "is left over, drop it with `postroom cdc off`"
+        ]
     problems: list[str] = []
     if found.mode is Mode.STREAM and not found.reader:
         problems.append("nobody reads: start `postroom relay --cdc`, or go back with `postroom cdc off`")
