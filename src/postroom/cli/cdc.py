@@ -81,10 +81,8 @@ def _problems(found: StreamStatus) -> list[str]:
     if found.mode is Mode.TABLE:
         if found.slot is None:
             return []
-        return [
-            f"nobody reads the slot {found.slot_name}, which keeps log: start `postroom relay --cdc`, or, if it "
-            "is left over, drop it with `postroom cdc off`"
-        ]
+        start = "start `postroom relay --cdc`, or, if it is left over, drop it with `postroom cdc off`"
+        return [f"nobody reads the slot {found.slot_name}, which keeps log: {start}"]
     problems: list[str] = []
     if found.mode is Mode.STREAM and not found.reader:
         problems.append("nobody reads: start `postroom relay --cdc`, or go back with `postroom cdc off`")
