@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -55,6 +56,9 @@ GATHERING = 0.004
 """Seconds for which messages gather while others are in flight, if many came at once: together they cost less."""
 SILENT = 60.0
 """Seconds after which a server that does not answer counts as gone."""
+LEAVING = 5.0
+"""Seconds for statements that are under way when a term ends."""
+A_MOMENT = 0.002
 CONFIRMED_EVERY = 0.1
 """Seconds between two acknowledgements, at least."""
 ASKED_EVERY = 0.02
@@ -118,6 +122,8 @@ class Term:
     _committed_at: float = field(default=0.0, init=False)
     _recorded: int = field(default=0, init=False)
     """How far everything is done, as far as the record says."""
+    _asking: int = field(default=0, init=False)
+    """Statements that are under way."""
     _asked: bool = field(default=False, init=False)
     """Whether to ask the server how far it is."""
     _on: tuple[int, int] = field(init=False)
@@ -149,8 +155,10 @@ class Term:
                 ]
                 reading = group.create_task(self._read(connection))
                 await self._leaving.wait()
+                await self._until_idle()
                 reading.cancel()
                 await asyncio.gather(*(queue.finish() for queue in self._queues.values()))
+                await self._until_idle()
                 for part in parts:
                     part.cancel()
         except BaseExceptionGroup as errors:
@@ -160,6 +168,13 @@ class Term:
             self._recording.ended = True
             self._extend(0.0)
             connection.close()
+
+    async def _until_idle(self) -> None:
+        """Wait until no statement is under way, which a cancellation would break off with its connection."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVING):
+                while self._asking:  # noqa: ASYNC110 - it is a matter of milliseconds
+                    await asyncio.sleep(A_MOMENT)
 
     def leave(self) -> None:
         """Read no more, and return when what is in flight is on record."""
@@ -184,6 +199,7 @@ class Term:
         """Renew the lease, and look at what the server keeps for the slot."""
         while True:
             await asyncio.sleep(self.options.heartbeat)
+            self._asking += 1
             started = time.monotonic()
             done = self.progress.done
             renew = self.leadership.renew(self.lease.token, self.options.lane_lease, done)
@@ -193,6 +209,8 @@ class Term:
                 publication = await self.heartbeats.attempt(self.slots.publication_id(), self._on[0])
             except Outage as outage:
                 raise TermEnded(str(outage)) from outage
+            finally:
+                self._asking -= 1
             if mode is None:
                 raise TermEnded(TAKEN)
             if slot is None:
@@ -358,10 +376,13 @@ class Term:
         await self._recording.write(NewReceipts(), deliveries, {batch: len(rows)}, unsent)
 
     async def _ask(self, steps: Steps[T]) -> T:
+        self._asking += 1
         try:
             return await self.questions.attempt(steps, self._on[1])
         except Outage as outage:
             raise TermEnded(str(outage)) from outage
+        finally:
+            self._asking -= 1
 
 
 ID = 6
