@@ -124,7 +124,10 @@ async def test_R_7_the_stream_goes_on_after_a_failover_without_its_slot(primary:
                 if not sent:
                     broker.open.clear()
                 streamed(before, *messages(50, 50))
-                await wait_for(lambda: broker.asked == 100)
+                if sent:
+                    await wait_for(lambda: broker.count() == 100)
+                else:  # at least the first of them: the stream may come in pieces, and those of a key go in turn
+                    await wait_for(lambda: broker.asked > 50)
                 await wait_for(standby.has_caught_up)
                 standby.follow_no_more()
                 await wait_for(lambda: not standby.is_following())
