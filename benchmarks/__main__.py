@@ -10,11 +10,11 @@ from importlib import import_module
 
 BENCHMARKS = (
     *("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware", "sagas"),
-    *("twophase", "retention", "tuning", "dashboard", "cdc"),
+    *("twophase", "retention", "tuning", "dashboard", "cdc", "drain"),
 )
 """Modules of this package; each has a `main` that measures and prints."""
-WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc")
-"""Their `main` takes the arguments after the name."""
+WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drain", "compare")
+"""Their `main` takes the arguments after the name. `compare` runs another one twice."""
 
 
 def main(names: list[str]) -> int:

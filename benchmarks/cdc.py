@@ -11,29 +11,25 @@ import argparse
 import asyncio
 import gc
 import time
-from collections import defaultdict
-from contextlib import closing, contextmanager
-from statistics import median
 from typing import TYPE_CHECKING
 
 import asyncpg
 import psycopg
 
+from benchmarks.costs import HELD, Costs, ground, holding
 from benchmarks.server_costs import spent
 from postroom import Outbox
 from postroom.bench import drains
-from postroom.bench.scratch import PAYLOAD, scratch
-from tests.services.postgresql import PostgreSQL
+from postroom.bench.scratch import PAYLOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from postroom.bench.scratch import Scratch
+    from tests.services.postgresql import PostgreSQL
 
 CONNECTIONS = 4
 KEYS = 10_000
-HELD = ("", "a snapshot held", "a writer held")
-BUSINESS = "CREATE TABLE business (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, what text)"
 SETTLED = """
     WITH message AS (
         INSERT INTO postroom_bench.outbox (id, topic, payload, content_type, digest, streamed)
@@ -42,24 +38,6 @@ SETTLED = """
         FROM generate_series(1, %(count)s::bigint) n RETURNING position
     )
     INSERT INTO postroom_bench.outbox_receipt (position, outcome) SELECT position, 'sent' FROM message"""
-
-
-class Costs:
-    """What was measured, by name: the medians of all rounds."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-
-    def note(self, name: str, **values: float) -> None:
-        """Note one round's."""
-        for what, value in values.items():
-            self._found[name][what].append(value)
-
-    def show(self) -> None:
-        """Print all."""
-        for name, values in self._found.items():
-            shown = "   ".join(f"{what.replace('_', ' ')} {median(found):,.1f}" for what, found in values.items())
-            print(f"{name:<44} {shown}")
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -71,26 +49,19 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     costs = Costs()
-    with closing(PostgreSQL(durable=True)) as server:
-        server.start()
-        server.create_database("shop")
-        url = server.url("shop")
-        with scratch(url) as place, asyncio.Runner() as runner:
-            with psycopg.connect(url) as connection:
-                connection.execute(
-                    "CREATE TABLE business (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, what text)"
-                )
-            place.fill(0)
-            if options.settled:
-                with psycopg.connect(url) as connection:
-                    connection.execute(SETTLED, {"count": options.settled})
-            for _ in range(options.rounds):
-                for cdc in (False, True):
-                    _adds(server, place, runner, costs, options.adds, cdc=cdc)
-                for held in HELD:
-                    for keys in (None, KEYS):
-                        for cdc in (False, True):
-                            _drain(server, place, runner, costs, options, keys=keys, cdc=cdc, held=held)
+    with ground() as there, asyncio.Runner() as runner:
+        server, place = there.server, there.place
+        place.fill(0)
+        if options.settled:
+            with psycopg.connect(place.url) as connection:
+                connection.execute(SETTLED, {"count": options.settled})
+        for _ in range(options.rounds):
+            for cdc in (False, True):
+                _adds(server, place, runner, costs, options.adds, cdc=cdc)
+            for held in HELD:
+                for keys in (None, KEYS):
+                    for cdc in (False, True):
+                        _drain(server, place, runner, costs, options, keys=keys, cdc=cdc, held=held)
     costs.show()
 
 
@@ -140,7 +111,7 @@ def _drain(
     name = f"drain, {'cdc' if cdc else 'table'}, {'10,000 keys' if keys else 'no key'}{', ' + held if held else ''}"
     if cdc:
         runner.run(drains.open_stream(place))
-    with _held(place.url, held):
+    with holding(place.url, held):
         place.fill_more(options.messages, keys, streamed=cdc)
         gc.collect()
         before, processor = spent(server, place.url), time.process_time()
@@ -153,22 +124,6 @@ def _drain(
         server_us=cost.processor / options.messages * 1e6,
         wal_bytes=cost.wal / options.messages,
     )
-
-
-@contextmanager
-def _held(url: str, what: str) -> Iterator[None]:
-    """Another session holds a snapshot, or an open transaction that has written."""
-    if not what:
-        yield
-        return
-    with psycopg.connect(url) as connection:
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        if "writer" in what:
-            connection.execute("INSERT INTO business (what) VALUES ('held')")
-        else:
-            connection.execute("SELECT count(*) FROM business")
-        yield
-        connection.rollback()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,154 @@
+"""What draining messages costs on a PostgreSQL server of its own: processor time of both sides, write-ahead log."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+
+from benchmarks.rounds import note
+from benchmarks.server_costs import Spent, spent
+from postroom.bench.drains import discard
+from postroom.bench.scratch import scratch
+from postroom.relay import Relay
+from postroom.telemetry.events import Lifecycle
+from tests.services.postgresql import PostgreSQL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postroom.bench.scratch import Scratch
+    from postroom.telemetry.events import Event
+
+HELD = ("", "a snapshot held", "a writer held")
+"""What another session may do meanwhile."""
+
+
+class Costs:
+    """What was measured, by name: the medians of all rounds."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+
+    def note(self, name: str, **values: float) -> None:
+        """Note one round's."""
+        for what, value in values.items():
+            self._found[name][what].append(value)
+
+    def show(self) -> None:
+        """Print all."""
+        for name, values in self._found.items():
+            medians = {what.replace("_", " "): median(found) for what, found in values.items()}
+            print(f"{name:<44} " + "   ".join(f"{what} {value:,.1f}" for what, value in medians.items()))
+            note({f"{name}, {what}": value for what, value in medians.items()})
+
+
+class Drained(NamedTuple):
+    """What a message took."""
+
+    per_second: float
+    python_us: float
+    server_us: float
+    wal_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One relay's work, in a process of its own."""
+
+    url: str
+    schema: str | None
+    most: int
+    """It stops when it has sent this many, or all there are."""
+    settings: dict[str, Any]
+
+
+class Took(NamedTuple):
+    """What one relay did."""
+
+    sent: int
+    started: float
+    ended: float
+    processor: float
+
+
+def relay_share(share: Share) -> Took:
+    """Send messages to a broker that accepts everything, from when the relay's connections are open."""
+    started = processor = 0.0
+
+    def listen(event: Event) -> None:
+        nonlocal started, processor
+        if isinstance(event, Lifecycle) and event.what == "started":
+            started, processor = time.monotonic(), time.process_time()
+        if relay.report.sent >= share.most:
+            relay.stop()
+
+    relay = Relay(share.url, discard, schema=share.schema, hook=listen, brokers={}, **share.settings)
+    gc.collect()
+    gc.freeze()
+    asyncio.run(relay.run_until_empty())
+    return Took(relay.report.sent, started, time.monotonic(), time.process_time() - processor)
+
+
+class Ground:
+    """A server with fsync, tables to drain, and relays."""
+
+    def __init__(self, server: PostgreSQL, place: Scratch) -> None:
+        self.server = server
+        self.place = place
+
+    def drain(self, most: int, *, relays: int = 1, **settings: Any) -> Drained:
+        """Have relays send messages that are there, about this many altogether."""
+        share = Share(url=self.place.url, schema=self.place.schema, most=most // relays, settings=settings)
+        with ProcessPoolExecutor(relays, get_context("spawn")) as pool:
+            list(pool.map(abs, range(relays)))  # the processes are there before anything is measured
+            before = spent(self.server, self.place.url)
+            took = list(pool.map(relay_share, [share] * relays))
+            cost = spent(self.server, self.place.url).since(before)
+        return _each(took, cost)
+
+
+def _each(took: list[Took], cost: Spent) -> Drained:
+    sent = sum(one.sent for one in took)
+    seconds = max(one.ended for one in took) - min(one.started for one in took)
+    own = sum(one.processor for one in took)
+    return Drained(sent / seconds, own / sent * 1e6, cost.processor / sent * 1e6, cost.wal / sent)
+
+
+@contextmanager
+def ground() -> Iterator[Ground]:
+    """A server of its own with empty tables, and one of a business."""
+    with closing(PostgreSQL(durable=True)) as server:
+        server.start()
+        server.create_database("shop")
+        with scratch(server.url("shop")) as place:
+            with psycopg.connect(place.url) as connection:
+                connection.execute(
+                    "CREATE TABLE business (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, what text)"
+                )
+            yield Ground(server, place)
+
+
+@contextmanager
+def holding(url: str, what: str) -> Iterator[None]:
+    """Another session holds a snapshot, or an open transaction that has written (see `HELD`)."""
+    if not what:
+        yield
+        return
+    with psycopg.connect(url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        if "writer" in what:
+            connection.execute("INSERT INTO business (what) VALUES ('held')")
+        else:
+            connection.execute("SELECT count(*) FROM business")
+        yield
+        connection.rollback()
