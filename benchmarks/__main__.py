@@ -10,10 +10,10 @@ from importlib import import_module
 
 BENCHMARKS = (
     *("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware", "sagas"),
-    *("twophase", "retention", "tuning", "dashboard", "cdc", "drain"),
+    *("twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale"),
 )
 """Modules of this package; each has a `main` that measures and prints."""
-WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drain", "compare")
+WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale", "compare")
 """Their `main` takes the arguments after the name. `compare` runs another one twice."""
 
 
