@@ -38,6 +38,7 @@ F = TypeVar("F", bound=Upcaster)
 VERSION = "event-version"
 """The header that says which version of its class a message holds. Without it, a message holds version 1."""
 _DECLARED = "__postroom_event__"
+_CLASSES: list[Class[Any]] = []
 _NUMBER = re.compile("[1-9][0-9]{0,8}")
 
 
@@ -79,6 +80,7 @@ def event(
         if isinstance(key, str) and not _has(kind, key):
             raise InvalidSetting(f"the key of {kind.__name__} is {key!r}, and it has no such attribute")
         setattr(kind, _DECLARED, Event(topic, type or kind.__name__, version, key))
+        _CLASSES.append(kind)
         return kind
 
     return declare
@@ -112,6 +114,11 @@ def declared_event(kind: object) -> Event | None:
     """What `event` declared of this class; None if it did not, even if the class inherits from one."""
     found = vars(kind).get(_DECLARED) if inspect.isclass(kind) else None
     return found if isinstance(found, Event) else None
+
+
+def declared_classes() -> list[Class[Any]]:
+    """All classes that were declared so far, in the modules that were imported."""
+    return list(_CLASSES)
 
 
 def event_of(value: object) -> Event:
