@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from postroom.admin import Admin, AsyncAdmin
     from postroom.compensation import CompensatableOperations
     from postroom.consumer import Consumer
+    from postroom.events import event, upcaster
     from postroom.idempotency import Ledger
     from postroom.inbox import Inbox
     from postroom.incoming import Incoming
@@ -34,7 +35,9 @@ __all__ = [
     "RetryPolicy",
     "Saga",
     "TwoPhaseCommit",
+    "event",
     "schema",
+    "upcaster",
 ]
 
 _HOMES = {
@@ -51,6 +54,8 @@ _HOMES = {
     "RetryPolicy": "postroom.retry",
     "Saga": "postroom.saga",
     "TwoPhaseCommit": "postroom.twophase",
+    "event": "postroom.events",
+    "upcaster": "postroom.events",
 }
 
 

@@ -47,7 +47,7 @@ def decode(payload: bytes | None, kind: Any = Any) -> Any:
 @lru_cache(512)
 def _decoder(kind: Any) -> Callable[[bytes], Any]:
     """The decoder for this class: pydantic's if it, or a class inside it, is pydantic's; else msgspec's."""
-    if _is_pydantics(kind):
+    if is_pydantics(kind):
         return _pydantics(kind)
     try:
         decoder = msgspec.json.Decoder(kind, dec_hook=_unknown)
@@ -61,7 +61,7 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
         try:
             return decoder.decode(payload)
         except _Unknown as unknown:
-            if not _is_pydantics(unknown.kind):
+            if not is_pydantics(unknown.kind):
                 raise TypeError(f"decode cannot make a {unknown.kind.__name__}: give {KINDS}") from None
             pydantics.append(_pydantics(kind))
             return pydantics[0](payload)
@@ -103,9 +103,12 @@ def _unknown(kind: Any, _value: object) -> Any:
     raise _Unknown(kind)
 
 
-def _is_pydantics(kind: Any) -> bool:
-    """Also true for pydantic's dataclasses, which msgspec would take for plain ones and not validate."""
-    return hasattr(kind, "__pydantic_validator__") or any(map(_is_pydantics, get_args(kind)))
+def is_pydantics(kind: Any) -> bool:
+    """Whether it, or a class inside it, is pydantic's.
+
+    Also true for pydantic's dataclasses, which msgspec would take for plain ones and not validate.
+    """
+    return hasattr(kind, "__pydantic_validator__") or any(map(is_pydantics, get_args(kind)))
 
 
 def _without_values(text: str) -> str:

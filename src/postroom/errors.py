@@ -71,6 +71,10 @@ class PayloadNotDecodable(PostroomError, ValueError):
     """A message's payload is not JSON, or does not fit the expected class. No retry can help."""
 
 
+class UnknownVersion(PayloadNotDecodable):
+    """A message holds a version of its event that this program cannot read. The message is a dead letter."""
+
+
 class SagaNotDecodable(PayloadNotDecodable):
     """A saga's data, a step's result or an event does not fit the class that the code expects.
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.errors import InvalidMessage, InvalidSetting, LeaseLost, PayloadTooLarge
+from postroom.events import VERSION, event_of
 from postroom.message import Fields, Message
 from postroom.rules.routing import Routing, best_pattern
 from postroom.rules.topics import rule_of
@@ -131,6 +132,26 @@ class Outbox:
     async def aadd_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
         """`add_many` for an async connection."""
         return await self._aadd(connection, _listed(messages), "outbox.aadd_many")
+
+    def publish(self, connection: object, event: object, **fields: Unpack[Fields]) -> Message:
+        """`add` an object whose class is an `event`, which says topic, type, version and key.
+
+        Fields that are given come first, except for the type. Raises like `add`.
+        """
+        [recorded] = self._add(connection, [self.message_of(event, **fields)], "outbox.publish")
+        return recorded
+
+    async def apublish(self, connection: object, event: object, **fields: Unpack[Fields]) -> Message:
+        """`publish` for an async connection."""
+        [recorded] = await self._aadd(connection, [self.message_of(event, **fields)], "outbox.apublish")
+        return recorded
+
+    def message_of(self, event: object, **fields: Unpack[Fields]) -> Message:
+        """Make a message of an object whose class is an `event`, for `add_many`."""
+        declared = event_of(event)
+        given: Fields = {"key": declared.key_of(event), **fields, "type": declared.type}
+        given["headers"] = {**(fields.get("headers") or {}), VERSION: str(declared.version)}
+        return self.message(declared.topic, event, **given)
 
     def message(self, topic: str | None, payload: object = None, **fields: Unpack[Fields]) -> Message:
         """Make a message for `add_many`, applying mask and routes like `add`; `Message.new` applies neither."""

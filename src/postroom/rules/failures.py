@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias, assert_never
 
-from postroom.errors import PayloadNotDecodable
+from postroom.errors import PayloadNotDecodable, UnknownVersion
 from postroom.rules.backoff import RetryPolicy
 
 CODE_LENGTH = 64
@@ -32,6 +32,8 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "INTERNAL_ERROR"
     UNDECODABLE = "UNDECODABLE"
     UNDECODABLE_PAYLOAD = "UNDECODABLE_PAYLOAD"
+    UNKNOWN_VERSION = "UNKNOWN_VERSION"
+    """The message holds a version of its event that the consumer's code cannot read."""
     INVALID_TARGET = "INVALID_TARGET"
     INVALID_HEADER = "INVALID_HEADER"
     UNROUTABLE = "UNROUTABLE"
@@ -52,6 +54,7 @@ _CODES: Mapping[str, Failure] = MappingProxyType(
         Reason.INTERNAL_ERROR: Failure.TRANSIENT,
         Reason.UNDECODABLE: Failure.PERMANENT,
         Reason.UNDECODABLE_PAYLOAD: Failure.PERMANENT,
+        Reason.UNKNOWN_VERSION: Failure.PERMANENT,
         Reason.INVALID_TARGET: Failure.PERMANENT,
         Reason.INVALID_HEADER: Failure.PERMANENT,
         Reason.UNROUTABLE: Failure.PERMANENT,
@@ -71,6 +74,7 @@ _EXCEPTIONS: Mapping[type[Exception], str] = MappingProxyType(
         TimeoutError: Reason.TIMEOUT,
         ConnectionError: Reason.CONNECTION,
         PayloadNotDecodable: Reason.UNDECODABLE_PAYLOAD,
+        UnknownVersion: Reason.UNKNOWN_VERSION,
     }
 )
 

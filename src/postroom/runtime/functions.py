@@ -25,15 +25,26 @@ def load_object(address: str, shown: str, expected: str) -> Any:
     module, _, path = address.partition(":")
     if not module or not path:
         raise InvalidSetting(f"{shown} does not name {expected}")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    found = load_module(module, shown)
     try:
-        found: Any = importlib.import_module(module)
         for name in path.split("."):
             found = getattr(found, name)
     except Exception as error:
         raise InvalidSetting(f"{shown} cannot be loaded: {_problem(module, error)}") from error
     return found
+
+
+def load_module(module: str, shown: str) -> Any:
+    """Import a module; those in the working directory are found too. `shown` is as the user wrote it.
+
+    Raises `InvalidSetting`.
+    """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        raise InvalidSetting(f"{shown} cannot be loaded: {_problem(module, error)}") from error
 
 
 def _problem(module: str, error: Exception) -> str:
