@@ -105,12 +105,15 @@ def starlette(shop: Shop) -> Any:
 def litestar(shop: Shop) -> Any:
     """With the plugin."""
     from litestar import Litestar, post
-    from litestar.di import Provide
+    from litestar.di import NamedDependency, Provide
+    from litestar.params import FromPath
 
     from postroom.web.litestar import PostroomPlugin
 
     @post("/orders/{number:int}")
-    async def order(number: int, db_session: Any, outbox: BoundOutbox) -> str:
+    async def order(
+        number: FromPath[int], db_session: NamedDependency[Any], outbox: NamedDependency[BoundOutbox]
+    ) -> str:
         await db_session.execute(INSERT, {"number": number})
         await outbox.aadd("orders", number, key=number % 5)
         return "open"

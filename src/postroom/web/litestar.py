@@ -10,7 +10,7 @@ from __future__ import annotations
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
-from litestar.di import Provide
+from litestar import di
 from litestar.plugins import InitPlugin
 
 from postroom.bound_outbox import BoundOutbox
@@ -46,7 +46,7 @@ class PostroomPlugin(InitPlugin):
         if self._parts:
             app_config.lifespan = [*app_config.lifespan, running(*self._parts)]
         if self._outbox is not None:
-            app_config.dependencies["outbox"] = Provide(_bound_by(self._session, self._outbox), sync_to_thread=False)
+            app_config.dependencies["outbox"] = di.Provide(_bound_by(self._session, self._outbox), sync_to_thread=False)
         return app_config
 
 
@@ -56,7 +56,8 @@ def _bound_by(session: str, outbox: Outbox) -> Callable[..., BoundOutbox]:
     def bound(**given: Any) -> BoundOutbox:
         return BoundOutbox(outbox, given[session])
 
-    parameter = Parameter(session, Parameter.KEYWORD_ONLY, annotation=Any)
+    kind = di.NamedDependency[Any] if hasattr(di, "NamedDependency") else Any  # new in Litestar 2.23
+    parameter = Parameter(session, Parameter.KEYWORD_ONLY, annotation=kind)
     bound.__signature__ = Signature([parameter], return_annotation=BoundOutbox)  # type: ignore[attr-defined]  # functions may have one
-    bound.__annotations__ = {session: Any, "return": BoundOutbox}
+    bound.__annotations__ = {session: kind, "return": BoundOutbox}
     return bound
