@@ -56,7 +56,8 @@ def _bound_by(session: str, outbox: Outbox) -> Callable[..., BoundOutbox]:
     def bound(**given: Any) -> BoundOutbox:
         return BoundOutbox(outbox, given[session])
 
-    kind = di.NamedDependency[Any] if hasattr(di, "NamedDependency") else Any  # new in Litestar 2.23
+    named: Any = getattr(di, "NamedDependency", None)  # new in Litestar 2.23
+    kind = Any if named is None else named[Any]
     parameter = Parameter(session, Parameter.KEYWORD_ONLY, annotation=kind)
     bound.__signature__ = Signature([parameter], return_annotation=BoundOutbox)  # type: ignore[attr-defined]  # functions may have one
     bound.__annotations__ = {session: kind, "return": BoundOutbox}
