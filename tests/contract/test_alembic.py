@@ -14,6 +14,7 @@ from postroom import Outbox
 from postroom.alembic import include_names
 from postroom.errors import PostroomError, SchemaError, SchemaMissing
 from postroom.store.schema.ddl import completing_statements, create_statements, schema_statements
+from postroom.store.schema.migrations import LATEST
 from postroom.store.schema.tables import metadata
 from tests.contract.schema_support import (
     SYNC,
@@ -221,10 +222,10 @@ def test_autogenerate_writes_our_operations_and_never_drops_our_tables(url: str,
         command.upgrade(config, "head")
         assert_complete(engine, names)
         command.check(config)
-        execute(engine, f"DELETE FROM {names.table('schema_version')} WHERE version > 5")
+        execute(engine, f"DELETE FROM {names.table('schema_version')} WHERE version = {LATEST}")
         command.revision(config, message="second", autogenerate=True)
         [script] = (tmp_path / "versions").glob("*_second.py")
-        assert "op.upgrade_postroom_tables(to=6)" in script.read_text()
+        assert f"op.upgrade_postroom_tables(to={LATEST})" in script.read_text()
         command.upgrade(config, "head")
         assert_complete(engine, names)
         command.check(config)
@@ -267,13 +268,13 @@ def test_without_a_connection_the_operations_print_sql(
         assert f"{statement};" in printed
     command.downgrade(config, "1:base", sql=True)
     assert "DROP TABLE IF EXISTS" in capsys.readouterr().out
-    script.write_text(OPERATIONS.format(operation="upgrade_postroom_tables(to=6)"))
+    script.write_text(OPERATIONS.format(operation=f"upgrade_postroom_tables(to={LATEST})"))
     with pytest.raises(SchemaError, match="run this migration online"):
         command.upgrade(config, "head", sql=True)
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-@pytest.mark.parametrize(("to", "refusal"), [("7", "upgrade postroom first"), ("0", "to=0"), ("'6'", "to='6'")])
+@pytest.mark.parametrize(("to", "refusal"), [(f"{LATEST + 1}", "upgrade postroom first"), ("0", "to=0"), ("'6'", "to='6'")])
 def test_an_upgrade_to_what_is_not_known_is_refused(url: str, tmp_path: Path, to: str, refusal: str) -> None:
     config = own_project(tmp_path, url)
     (tmp_path / "versions" / "1_postroom.py").write_text(
