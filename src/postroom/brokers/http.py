@@ -18,7 +18,7 @@ import msgspec
 
 from postroom.brokers import urls
 from postroom.brokers import webhook_signatures as signatures
-from postroom.brokers.cloudevents import HTTP
+from postroom.brokers.cloudevents import HTTP, Sealer
 from postroom.brokers.connecting import check_time_left
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
 from postroom.brokers.refusals import timed_out, unsendable
@@ -82,7 +82,7 @@ class HttpBroker:
         self.name = self._url.name
         self._target = f"/{self._url.path}" + (f"?{urlencode(rest)}" if rest else "")
         self._keys = [signatures.key_of(secret) for secret in (self._options.secret or "").split()]
-        self._envelope = self._options.envelope(HTTP)
+        self._sealer = Sealer(self._options.envelope(HTTP), lambda _, headers: headers)
         [(self._host, self._port)] = self._url.hosts
         user, password = self._url.user, self._url.password or ""
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -208,9 +208,9 @@ class HttpBroker:
         raise trouble or httpx.ConnectError("it has no address")
 
     def _encoded(self, message: Message) -> tuple[httpx.Headers, bytes]:
-        headers, body = self._envelope.seal(message)
-        body = body or b""
-        headers |= self._headers | self._signed(str(message.id), int(time.time()), headers, body)
+        name, common, own, body = self._sealer.seal(message)
+        headers, body = common | dict(own), body or b""
+        headers |= self._headers | self._signed(name, int(time.time()), headers, body)
         headers["host"] = self._host if self._port == PORTS[self._url.scheme] else f"{self._host}:{self._port}"
         return httpx.Headers(headers), body
 
