@@ -64,7 +64,6 @@ class KafkaBroker:
         """Produce all messages, then wait until each is delivered or refused. Raises `BrokerUnavailable`."""
         deadline = asyncio.get_running_loop().time() + timeout
         batch = Batch(len(messages))
-        outgoing = encode_each(messages, batch, self._outgoing)
         producer = await self._connected(timeout)
         if producer.missing:
             await producer.look_again({message.topic for message in messages}, timeout * LOOKUP_SHARE)
@@ -72,7 +71,7 @@ class KafkaBroker:
         late = False
         try:
             async with asyncio.timeout_at(deadline):
-                producer.send(outgoing, batch, self.options.max_bytes)
+                producer.send(encode_each(messages, batch, self._outgoing), batch, self.options.max_bytes)
                 await batch.complete()
         except TimeoutError:
             late = True

@@ -19,7 +19,7 @@ from postroom.brokers.refusals import too_large, unsendable
 from postroom.rules.failures import Failure, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from postroom.brokers.batch import Batch
 
@@ -87,7 +87,7 @@ class PolledProducer:
                 with suppress(KafkaException):  # then the messages report it
                     await asyncio.to_thread(self._producer.list_topics, topic, seconds)
 
-    def send(self, outgoing: Sequence[Outgoing], batch: Batch, limit: int) -> None:
+    def send(self, outgoing: Iterable[Outgoing], batch: Batch, limit: int) -> None:
         """Hand the messages to the producer."""
         if self._producer is None or self.lost:
             batch.lose(self.lost or "the connection is closed")

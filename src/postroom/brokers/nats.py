@@ -80,7 +80,7 @@ class NatsBroker:
         connection = await self._connected(timeout)
         check_time_left(self.name, deadline, timeout)
         batch = Batch(len(messages))
-        outgoing = encode_each(messages, batch, partial(self._outgoing, connection.client.max_payload))
+        outgoing = list(encode_each(messages, batch, partial(self._outgoing, connection.client.max_payload)))
         try:
             async with asyncio.timeout_at(deadline):
                 await connection.send(outgoing, batch)

@@ -76,7 +76,7 @@ class RabbitBroker:
         deadline = asyncio.get_running_loop().time() + timeout
         connection = await self._connected(timeout)
         batch = Batch(len(messages))
-        outgoing = encode_each(messages, batch, partial(self._outgoing, connection.frame_max))
+        outgoing = list(encode_each(messages, batch, partial(self._outgoing, connection.frame_max)))
         connection.batches_in_flight += 1
         try:
             if self._options.declare:

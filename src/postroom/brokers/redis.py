@@ -89,7 +89,7 @@ class RedisBroker:
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Add all messages in one round trip. Raises `BrokerUnavailable`."""
         batch = Batch(len(messages))
-        entries = encode_each(messages, batch, self._entry)
+        entries = list(encode_each(messages, batch, self._entry))
         commands = [command for _, command in entries]
         if self.options.replicas:
             patience = str(int(timeout * 1000 * REPLICAS_SHARE))
