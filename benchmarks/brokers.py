@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from postroom.brokers.port import Broker
 
-TARGETS = {"nats": 2.0, "redis": 0.6, "rabbitmq": 2.5, "kafka": 0.6}
+TARGETS = {"nats": 2.0, "redis": 1.5, "rabbitmq": 3.2, "kafka": 0.95}
 """The lowest acceptable ratio."""
 
 

@@ -9,7 +9,7 @@ from postroom.brokers.port import Outcome, Refused, Unreached
 from postroom.brokers.refusals import timed_out, unsendable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from postroom.message import Message
 
@@ -78,9 +78,10 @@ class Batch:
         ]
 
 
-def encode_each(messages: Sequence[Message], batch: Batch, encode: Callable[[int, Message], T | Refused]) -> list[T]:
-    """Encode the messages for a protocol. One that cannot be encoded is refused; the others are returned."""
-    found = []
+def encode_each(
+    messages: Sequence[Message], batch: Batch, encode: Callable[[int, Message], T | Refused]
+) -> Iterator[T]:
+    """Encode the messages for a protocol, one after another. One that cannot be encoded is refused, and left out."""
     for index, message in enumerate(messages):
         try:
             one = encode(index, message)
@@ -89,5 +90,4 @@ def encode_each(messages: Sequence[Message], batch: Batch, encode: Callable[[int
         if isinstance(one, Refused):
             batch.settle(index, one)
         else:
-            found.append(one)
-    return found
+            yield one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -29,8 +29,10 @@ __all__ = [
     "NATS",
     "REDIS",
     "Envelope",
+    "Header",
     "HeaderFormat",
     "Mode",
+    "Sealer",
     "attributes",
     "decode",
     "incoming",
@@ -42,62 +44,83 @@ SPECVERSION = "1.0"
 STRUCTURED = "application/cloudevents+json"
 POSITION_DIGITS = 19
 """Digits of a position: padded like this, it sorts as text in numeric order."""
+POSITION = f"%0{POSITION_DIGITS}d"
 MOST_KEPT = 1000
 """Entries of a cache."""
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
+Header = tuple[str, str]
 _Kind = tuple[str, str | None, str | Literal[False]]
 """Topic, type, and content type (False for a tombstone): what the cached headers depend on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Encodes messages for a protocol.
-
-    What many messages have in common, and the names of user headers, are encoded once.
-    """
+    """Encodes messages for a protocol: as headers and body, or in parts for `Sealer`."""
 
     protocol: HeaderFormat
     source: str = OURS
     mode: Mode = "binary"
-    _common: dict[_Kind, dict[str, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _names: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def seal(self, message: Message) -> tuple[dict[str, str], bytes | None]:
-        """Encode a message as headers and body. In binary mode the body is the payload, None for a tombstone.
+        """Encode a message as headers and body."""
+        return self.common(message) | dict(self.own(message, str(message.id))), self.body(message)
+
+    def common(self, message: Message) -> dict[str, str]:
+        """The headers that all messages of a topic, type and content type share, tombstones apart."""
+        if self._is_structured(message):
+            return {CONTENT_TYPE: STRUCTURED}
+        protocol = self.protocol
+        headers = {} if message.payload is None else {CONTENT_TYPE: protocol.header_value(message.content_type)}
+        for name, value in _common(message, self.source).items():
+            headers[protocol.prefix + name] = protocol.attribute_value(value)
+        return headers
+
+    def own(self, message: Message, name: str) -> list[Header]:
+        """The headers that differ from message to message; `name` is its id as text."""
+        headers = [] if self._is_structured(message) else _own(message, name, self.protocol)
+        if message.headers:
+            protocol = self.protocol
+            for given, value in message.headers.items():
+                if given != LEDGER:
+                    headers.append((self._names.get(given) or self._named(given), protocol.header_value(value)))
+        return headers
+
+    def body(self, message: Message) -> bytes | None:
+        """In binary mode the payload, None for a tombstone.
 
         In structured mode too, a tombstone has no body where the protocol recognises tombstones only by that.
         """
-        if self.mode == "structured" and not (message.payload is None and self.protocol.tombstones):
-            headers = {CONTENT_TYPE: STRUCTURED}
-            body: bytes | None = _structured(attributes(message, self.source), message)
-        else:
-            headers, body = self._attributes(message), message.payload
-        if message.headers:
-            protocol = self.protocol
-            for name, value in message.headers.items():
-                if name != LEDGER:
-                    headers[self._names.get(name) or self._named(name)] = protocol.header_value(value)
-        return headers, body
+        if self._is_structured(message):
+            return _structured(attributes(message, self.source), message)
+        return message.payload
 
-    def _attributes(self, message: Message) -> dict[str, str]:
-        kind = (message.topic, message.type, message.payload is not None and message.content_type)
-        headers = (self._common.get(kind) or self._in_common(message, kind)).copy()
-        _add_own(headers, message, self.protocol)
-        return headers
-
-    def _in_common(self, message: Message, kind: _Kind) -> dict[str, str]:
-        protocol = self.protocol
-        headers = {}
-        if kind[2]:
-            headers[CONTENT_TYPE] = protocol.header_value(message.content_type)
-        for name, value in _common(message, self.source).items():
-            headers[protocol.prefix + name] = protocol.attribute_value(value)
-        return _kept(self._common, kind, headers)
+    def _is_structured(self, message: Message) -> bool:
+        return self.mode == "structured" and not (message.payload is None and self.protocol.tombstones)
 
     def _named(self, name: str) -> str:
         return _kept(self._names, name, self.protocol.header_name(name))
+
+
+class Sealer(Generic[T]):
+    """Encodes messages for a broker. What many have in common is encoded only once, by `encode`."""
+
+    def __init__(self, envelope: Envelope, encode: Callable[[Message, dict[str, str]], T]) -> None:
+        self._envelope = envelope
+        self._encode = encode
+        self._common: dict[_Kind, T] = {}
+
+    def seal(self, message: Message) -> tuple[str, T, list[Header], bytes | None]:
+        """A message's id, the headers that it shares with others, its own headers, and its body."""
+        kind = (message.topic, message.type, message.payload is not None and message.content_type)
+        common = self._common.get(kind)
+        if common is None:
+            common = _kept(self._common, kind, self._encode(message, self._envelope.common(message)))
+        name = str(message.id)
+        return name, common, self._envelope.own(message, name), self._envelope.body(message)
 
 
 def _kept(cache: dict[K, V], key: K, value: V) -> V:
@@ -110,8 +133,7 @@ def _kept(cache: dict[K, V], key: K, value: V) -> V:
 
 def attributes(message: Message, source: str) -> dict[str, str]:
     """The CloudEvents attributes of a message; absent fields are left out."""
-    event = _common(message, source)
-    _add_own(event, message, PLAIN)
+    event = _common(message, source) | dict(_own(message, str(message.id), PLAIN))
     if message.payload is not None:
         event["datacontenttype"] = message.content_type
     return event
@@ -123,22 +145,23 @@ def _common(message: Message, source: str) -> dict[str, str]:
     return {"specversion": SPECVERSION, "source": source, "type": kind, "topic": message.topic}
 
 
-def _add_own(event: dict[str, str], message: Message, protocol: HeaderFormat) -> None:
-    """Add the attributes that differ from message to message."""
-    prefix = protocol.prefix
-    event[prefix + "id"] = str(message.id)
+def _own(message: Message, name: str, protocol: HeaderFormat) -> list[Header]:
+    """The attributes that differ from message to message."""
+    names = protocol.names
+    found = [(names.id, name)]
     if message.created_at is not None:
-        event[prefix + "time"] = _timestamp(message.created_at)
+        found.append((names.time, _timestamp(message.created_at)))
     if message.aggregate_id is not None:
-        event[prefix + "subject"] = protocol.attribute_value(message.aggregate_id)
+        found.append((names.subject, protocol.attribute_value(message.aggregate_id)))
     if message.aggregate_type is not None:
-        event[prefix + "aggregatetype"] = protocol.attribute_value(message.aggregate_type)
+        found.append((names.aggregatetype, protocol.attribute_value(message.aggregate_type)))
     if message.key is not None:
-        event[prefix + "partitionkey"] = protocol.attribute_value(message.key)
+        found.append((names.partitionkey, protocol.attribute_value(message.key)))
     if message.position is not None:
-        event[prefix + "sequence"] = f"{message.position:0{POSITION_DIGITS}d}"
+        found.append((names.sequence, POSITION % message.position))
     if message.expires_at is not None:
-        event[prefix + "expirytime"] = _timestamp(message.expires_at)
+        found.append((names.expirytime, _timestamp(message.expires_at)))
+    return found
 
 
 def incoming(

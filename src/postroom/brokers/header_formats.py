@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 CONTENT_TYPE = "content-type"
@@ -15,6 +16,18 @@ _ATTRIBUTE_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) n
 _PRINTABLE = re.compile(r"[!-~](?:[ -~]*[!-~])?|", re.ASCII)
 _ENCODED = "UTF-8''"
 """RFC 8187's mark for percent-encoded text."""
+
+
+class AttributeNames(NamedTuple):
+    """The names of the attributes that differ from message to message."""
+
+    id: str = "id"
+    time: str = "time"
+    subject: str = "subject"
+    aggregatetype: str = "aggregatetype"
+    partitionkey: str = "partitionkey"
+    sequence: str = "sequence"
+    expirytime: str = "expirytime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +44,14 @@ class HeaderFormat:
     """Names ignore case, and arrive in lower case."""
     tombstones: bool = False
     """A message without a body deletes its key, so a tombstone has no body in structured mode either."""
+    names: AttributeNames = field(init=False, repr=False)
+    """Names of attributes, with the prefix."""
     _beginnings: tuple[str, ...] = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _name: re.Pattern[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "names", AttributeNames(*(self.prefix + name for name in AttributeNames())))
         object.__setattr__(self, "_beginnings", (self.prefix, *(name for name in self.reserved if name.endswith("-"))))
         object.__setattr__(self, "_names", frozenset({CONTENT_TYPE, *self.reserved}))
         object.__setattr__(self, "_name", re.compile(f"{_TOKEN}+" if self.ascii_only else f"{_TEXT}+"))

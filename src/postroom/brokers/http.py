@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
 from postroom.brokers import urls
 from postroom.brokers import webhook_signatures as signatures
-from postroom.brokers.cloudevents import HTTP
+from postroom.brokers.cloudevents import HTTP, Sealer
 from postroom.brokers.connecting import check_time_left
 from postroom.brokers.port import NOT_SENT, Accepted, Capabilities, Outcome, Refused, Unreached
 from postroom.brokers.refusals import timed_out, unsendable
@@ -65,8 +65,10 @@ class _Call(NamedTuple):
     """What the requests of one publish share."""
 
     outcomes: list[Outcome]
-    addresses: Sequence[str]
+    places: Sequence[httpx.URL]
+    """The target at each of the host's addresses."""
     timeout: float
+    extensions: dict[str, Any]
 
 
 class HttpBroker:
@@ -82,7 +84,8 @@ class HttpBroker:
         self.name = self._url.name
         self._target = f"/{self._url.path}" + (f"?{urlencode(rest)}" if rest else "")
         self._keys = [signatures.key_of(secret) for secret in (self._options.secret or "").split()]
-        self._envelope = self._options.envelope(HTTP)
+        self._attributes_keys = [signatures.attributes_key(key) for key in self._keys]
+        self._sealer = Sealer(self._options.envelope(HTTP), lambda _, headers: headers)
         [(self._host, self._port)] = self._url.hosts
         user, password = self._url.user, self._url.password or ""
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -102,7 +105,7 @@ class HttpBroker:
         addresses = await lookup(self._host, self._port, timeout, private=self._options.private)
         check_time_left(self.name, started + timeout, timeout)
         outcomes: list[Outcome] = [NOT_SENT] * len(messages)
-        call = _Call(outcomes, addresses, timeout)
+        call = self._call(outcomes, addresses, timeout)
         work = _startable(messages, started + timeout * START_SHARE)
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -122,6 +125,12 @@ class HttpBroker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         return outcomes
+
+    def _call(self, outcomes: list[Outcome], addresses: Sequence[str], timeout: float) -> _Call:
+        hosts = [f"[{address}]" if ":" in address else address for address in addresses]
+        places = [httpx.URL(f"{self._url.scheme}://{host}:{self._port}{self._target}") for host in hosts]
+        times = httpx.Timeout(timeout, connect=timeout * CONNECT_SHARE / max(len(places), 1)).as_dict()
+        return _Call(outcomes, places, timeout, {"timeout": times, "sni_hostname": self._host.strip("[]")})
 
     async def close(self) -> None:
         """Close the connections."""
@@ -153,17 +162,17 @@ class HttpBroker:
                     self._probe_first = self._refusals > refusals
 
     async def _post_each(self, work: Iterator[tuple[int, Message]], call: _Call) -> None:
-        outcomes, addresses, timeout = call
+        outcomes = call.outcomes
         async with self._idle_transport() as transport:
             for index, message in work:
-                outcomes[index] = timed_out(timeout)
+                outcomes[index] = timed_out(call.timeout)
                 try:
                     headers, body = self._encoded(message)
                 except Exception as error:  # noqa: BLE001 - whatever it is, only this message is at fault
                     outcomes[index] = unsendable(error)
                     continue
                 try:
-                    response = await self._post(transport, headers, body, addresses, timeout)
+                    response = await self._post(transport, headers, body, call)
                     outcomes[index] = _outcome(response)  # the status decides, whatever happens to the body
                     self._probe_first = isinstance(outcomes[index], Unreached)
                     self._refusals += self._probe_first
@@ -182,25 +191,12 @@ class HttpBroker:
                     return
 
     async def _post(
-        self,
-        transport: httpx.AsyncHTTPTransport,
-        headers: httpx.Headers,
-        body: bytes,
-        addresses: Sequence[str],
-        timeout: float,  # noqa: ASYNC109 - as publish
+        self, transport: httpx.AsyncHTTPTransport, headers: httpx.Headers, body: bytes, call: _Call
     ) -> httpx.Response:
         """Try one address after another, and return the response's head."""
-        times = httpx.Timeout(timeout, connect=timeout * CONNECT_SHARE / len(addresses)).as_dict()
         trouble: httpx.TransportError | None = None
-        for address in addresses:
-            place = f"[{address}]" if ":" in address else address
-            request = httpx.Request(
-                "POST",
-                f"{self._url.scheme}://{place}:{self._port}{self._target}",
-                content=body,
-                headers=headers,
-                extensions={"timeout": times, "sni_hostname": self._host.strip("[]")},
-            )
+        for place in call.places:
+            request = httpx.Request("POST", place, content=body, headers=headers, extensions=dict(call.extensions))
             try:
                 return await transport.handle_async_request(request)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -208,9 +204,9 @@ class HttpBroker:
         raise trouble or httpx.ConnectError("it has no address")
 
     def _encoded(self, message: Message) -> tuple[httpx.Headers, bytes]:
-        headers, body = self._envelope.seal(message)
-        body = body or b""
-        headers |= self._headers | self._signed(str(message.id), int(time.time()), headers, body)
+        name, common, own, body = self._sealer.seal(message)
+        headers, body = common | dict(own), body or b""
+        headers |= self._headers | self._signed(name, int(time.time()), headers, body)
         headers["host"] = self._host if self._port == PORTS[self._url.scheme] else f"{self._host}:{self._port}"
         return httpx.Headers(headers), body
 
@@ -220,8 +216,7 @@ class HttpBroker:
             signed[signatures.SIGNATURE] = " ".join(signatures.signature(key, name, now, body) for key in self._keys)
         if self._keys and self._options.mode == "binary":
             content = signatures.attributes(headers)
-            keys = map(signatures.attributes_key, self._keys)
-            made = (signatures.signature(key, name, now, content) for key in keys)
+            made = (signatures.signature(key, name, now, content) for key in self._attributes_keys)
             signed[signatures.ATTRIBUTES_SIGNATURE] = " ".join(made)
         return signed
 

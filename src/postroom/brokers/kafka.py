@@ -9,7 +9,7 @@ import msgspec
 
 from postroom.brokers import urls
 from postroom.brokers.batch import Batch, encode_each
-from postroom.brokers.cloudevents import KAFKA
+from postroom.brokers.cloudevents import KAFKA, Header, Sealer
 from postroom.brokers.connecting import ClosingConnections, check_time_left
 from postroom.brokers.port import NOT_SENT, Capabilities, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.brokers.refusals import invalid_target
@@ -19,12 +19,12 @@ from postroom.rules import topics
 try:
     from confluent_kafka import KafkaException
 
-    from postroom.brokers.kafka_producer import TOO_LARGE, Outgoing, ProducerThread
+    from postroom.brokers.kafka_producer import TOO_LARGE, Headers, Outgoing, PolledProducer
 except ImportError as error:
     raise urls.client_missing("kafka", "kafka", error) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from postroom.message import Message
 
@@ -55,16 +55,15 @@ class KafkaBroker:
             raise InvalidSetting("kafka: topics are not declared here: make them with the replication that you need")
         self.name = self._url.name
         self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self.options.max_bytes)
-        self._envelope = self.options.envelope(KAFKA)
+        self._sealer = Sealer(self.options.envelope(KAFKA), _common)
         self._connecting = asyncio.Lock()
         self._closing = ClosingConnections()
-        self._producer: ProducerThread | None = None
+        self._producer: PolledProducer | None = None
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Produce all messages, then wait until each is delivered or refused. Raises `BrokerUnavailable`."""
         deadline = asyncio.get_running_loop().time() + timeout
         batch = Batch(len(messages))
-        outgoing = encode_each(messages, batch, self._outgoing)
         producer = await self._connected(timeout)
         if producer.missing:
             await producer.look_again({message.topic for message in messages}, timeout * LOOKUP_SHARE)
@@ -72,7 +71,7 @@ class KafkaBroker:
         late = False
         try:
             async with asyncio.timeout_at(deadline):
-                producer.send(outgoing, batch, self.options.max_bytes)
+                producer.send(encode_each(messages, batch, self._outgoing), batch, self.options.max_bytes)
                 await batch.complete()
         except TimeoutError:
             late = True
@@ -94,9 +93,9 @@ class KafkaBroker:
         """Encode all text here: an encoding error inside the client would take the whole process down."""
         if problem := topics.kafka_topic(message.topic):
             return invalid_target(message.topic, problem)
-        headers, body = self._envelope.seal(message)
+        _, common, own, body = self._sealer.seal(message)
         key = None if message.key is None else message.key.encode()
-        return index, message.topic, key, [(name, value.encode()) for name, value in headers.items()], body
+        return index, message.topic, key, common + _encoded(own), body
 
     async def _each_alone(
         self, messages: Sequence[Message], outcomes: Sequence[Outcome], deadline: float
@@ -110,12 +109,12 @@ class KafkaBroker:
         return found
 
     async def close(self) -> None:
-        """End the producer and its thread."""
+        """End the producer."""
         if self._producer is not None:
             self._drop(self._producer)
         await self._closing.wait()
 
-    async def _connected(self, timeout: float) -> ProducerThread:  # noqa: ASYNC109 - as publish
+    async def _connected(self, timeout: float) -> PolledProducer:  # noqa: ASYNC109 - as publish
         try:
             async with asyncio.timeout(timeout), self._connecting:
                 if self._producer is None or self._producer.lost:
@@ -128,8 +127,8 @@ class KafkaBroker:
         except KafkaException as error:
             raise BrokerUnavailable(f"{self.name}: {error.args[0].str()}") from None
 
-    async def _connect(self, timeout: float) -> ProducerThread:  # noqa: ASYNC109 - as publish
-        producer = ProducerThread(self.settings())
+    async def _connect(self, timeout: float) -> PolledProducer:  # noqa: ASYNC109 - as publish
+        producer = PolledProducer(self.settings())
         try:
             await producer.open(timeout)
         except BaseException:
@@ -162,9 +161,17 @@ class KafkaBroker:
             }
         return settings | ({"ssl.ca.location": options.ca} if options.ca else {})
 
-    def _drop(self, producer: ProducerThread) -> None:
+    def _drop(self, producer: PolledProducer) -> None:
         """Give up a producer; the next batch gets a new one."""
         if self._producer is producer:
             self._producer = None
             producer.lose(f"{self.name}: the producer was given up")
             self._closing.add(producer.close())
+
+
+def _common(_: Message, headers: Mapping[str, str]) -> Headers:
+    return _encoded(headers.items())
+
+
+def _encoded(headers: Iterable[Header]) -> Headers:
+    return [(name, value.encode()) for name, value in headers]

@@ -1,12 +1,15 @@
-"""A Kafka producer, and the thread that serves its callbacks."""
+"""A Kafka producer whose reports are taken by the event loop.
+
+The client calls back from whoever polls it. A polling thread would hand the interpreter back and forth with the event
+loop for every message; here the loop itself polls, often while reports are coming and seldom while they are not.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -16,12 +19,16 @@ from postroom.brokers.refusals import too_large, unsendable
 from postroom.rules.failures import Failure, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable
 
     from postroom.brokers.batch import Batch
 
-POLL_SECONDS = 0.1
-"""How often the polling thread checks whether it should end."""
+POLL_SOON = 0.001
+"""Seconds from a batch, or from a report, to the next poll."""
+POLL_SELDOM = 0.1
+"""The most seconds between two polls."""
+POLL_GROWTH = 1.25
+"""How much longer each poll waits than the one before, while no reports come."""
 _TOPIC_ERRORS = frozenset(
     {
         KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the client's public name for it, as all with an underscore
@@ -47,23 +54,22 @@ client_log = logging.getLogger("postroom.brokers.kafka")
 client_log.addHandler(logging.NullHandler())
 client_log.propagate = False
 
-Outgoing = tuple[int, str, bytes | None, list[tuple[str, str | bytes | None]], bytes | None]
+Headers = list[tuple[str, str | bytes | None]]
+Outgoing = tuple[int, str, bytes | None, Headers, bytes | None]
 """Place in the batch, topic, key, headers, body."""
 
 
-class ProducerThread:
-    """A producer and its thread. After a failure it is thrown away with everything it holds, lest that be sent late."""
+class PolledProducer:
+    """A producer. After a failure it is thrown away with everything it holds, lest that be sent late."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._reports: deque[tuple[Batch | None, int, Any, Any]] = deque()
-        reports = self._reports  # the producer must not hold a reference to us, or it would not end with us
-        self._producer: Producer | None = Producer(
-            {**settings, "error_cb": lambda error: reports.append((None, 0, error, None))}, logger=client_log
-        )
+        self._errors: list[KafkaError] = []
+        report = self._errors.append  # the producer must not hold a reference to us, or it would not end with us
+        self._producer: Producer | None = Producer({**settings, "error_cb": report}, logger=client_log)
         self._loop = asyncio.get_running_loop()
         self._batches: set[Batch] = set()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._poll, name="postroom-kafka", daemon=True)
+        self._gap = POLL_SOON
+        self._next_poll = self._loop.call_later(self._gap, self._poll)
         self.lost: str | None = None
         self.missing: set[str] = set()
         """Topics that the producer takes to be missing, and would for minutes."""
@@ -71,7 +77,6 @@ class ProducerThread:
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - as publish
         """Ask a server for its brokers. Raises `KafkaException`."""
         assert self._producer is not None  # noqa: S101 - just made
-        self._thread.start()
         await asyncio.to_thread(self._producer.list_topics, "__postroom", timeout)
 
     async def look_again(self, topics: set[str], seconds: float) -> None:
@@ -82,39 +87,41 @@ class ProducerThread:
                 with suppress(KafkaException):  # then the messages report it
                     await asyncio.to_thread(self._producer.list_topics, topic, seconds)
 
-    def send(self, outgoing: Sequence[Outgoing], batch: Batch, limit: int) -> None:
+    def send(self, outgoing: Iterable[Outgoing], batch: Batch, limit: int) -> None:
         """Hand the messages to the producer."""
         if self._producer is None or self.lost:
             batch.lose(self.lost or "the connection is closed")
             return
         self._batches.add(batch)
-        reports, produce = self._reports, self._producer.produce
+        produce, delivered = self._producer.produce, _recorder(batch)
         for index, topic, key, headers, body in outgoing:
-
-            def delivered(error: Any, record: Any, index: int = index) -> None:
-                reports.append((batch, index, error, record))
-
             try:
-                produce(topic, body, key, on_delivery=delivered, headers=headers)
+                produce(topic, body, key, on_delivery=partial(delivered, index), headers=headers)
             except BufferError:
                 batch.settle(index, NOT_SENT)
             except KafkaException as error:
                 batch.settle(index, _refused(error.args[0], len(body or b""), limit))
             except Exception as error:  # noqa: BLE001 - whatever it is, only this message is at fault
                 batch.settle(index, unsendable(error))
+        self._gap = POLL_SOON
+        if self._next_poll.when() > self._loop.time() + self._gap:
+            self._next_poll.cancel()
+            self._next_poll = self._loop.call_later(self._gap, self._poll)
 
     def forget(self, batch: Batch) -> None:
-        """Ignore later reports on this batch."""
+        """The batch has ended, even if the connection is lost later."""
         self._batches.discard(batch)
 
     async def close(self) -> None:
-        """Throw away what is not sent, and end the thread."""
+        """Throw away what is not sent, and end the producer."""
         self.lose("the connection is closed")
+        self._next_poll.cancel()
         if self._producer is not None:
             self._producer.purge()
-            self._producer = None  # now the thread holds the last reference, and destroys the producer when it ends
-            self._ending.set()
-            await asyncio.to_thread(self._thread.join)
+            self._producer.poll(0)
+            last_reference = [self._producer]
+            self._producer = None
+            await asyncio.to_thread(last_reference.clear)  # ends its threads, which takes a while
 
     def lose(self, reason: str) -> None:
         """No more answers can come: messages without one did not reach the broker."""
@@ -123,23 +130,27 @@ class ProducerThread:
             batch.lose(self.lost)
 
     def _poll(self) -> None:
-        producer = self._producer
-        assert producer is not None  # noqa: S101 - the thread starts with it
-        while not self._ending.is_set():
-            producer.poll(POLL_SECONDS)
-            if self._reports and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._take_reports)
+        assert self._producer is not None  # noqa: S101 - when it ends, so do the polls
+        reports = self._producer.poll(0)
+        for error in self._errors:
+            if error.code() in _CONNECTION_LOST:
+                self.lose(error.str())
+        self._errors.clear()
+        self._gap = POLL_SOON if reports else min(self._gap * POLL_GROWTH, POLL_SELDOM)
+        self._next_poll = self._loop.call_later(self._gap, self._poll)
 
-    def _take_reports(self) -> None:
-        while self._reports:
-            batch, index, error, record = self._reports.popleft()
-            if batch is None:
-                if error.code() in _CONNECTION_LOST:
-                    self.lose(error.str())
-            elif error is None:
-                batch.answer(index, Accepted(f"{record.partition()}:{record.offset()}"))
-            else:
-                batch.answer(index, _refused(error, len(record.value() or b""), 0))
+
+def _recorder(batch: Batch) -> Callable[[int, Any, Any], None]:
+    """What the producer calls with each message's place in the batch, its error and its record."""
+    answer = batch.answer
+
+    def delivered(index: int, error: Any, record: Any) -> None:
+        if error is None:
+            answer(index, Accepted(f"{record.partition()}:{record.offset()}"))
+        else:
+            answer(index, _refused(error, len(record.value() or b""), 0))
+
+    return delivered
 
 
 def _refused(error: Any, size: int, limit: int) -> Outcome:

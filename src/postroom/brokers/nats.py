@@ -12,7 +12,7 @@ import msgspec
 
 from postroom.brokers import urls
 from postroom.brokers.batch import Batch, encode_each
-from postroom.brokers.cloudevents import NATS
+from postroom.brokers.cloudevents import NATS, Header, Sealer
 from postroom.brokers.connecting import ClosingConnections, check_time_left
 from postroom.brokers.port import Capabilities, Outcome, Refused
 from postroom.brokers.refusals import invalid_target, too_large
@@ -31,7 +31,7 @@ except ImportError as error:
     raise urls.client_missing("nats", "nats", error) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from postroom.message import Message
 
@@ -68,7 +68,7 @@ class NatsBroker:
             raise InvalidSetting(f"nats: the credentials file {self.options.credentials} does not exist")
         self.name = self.url.name
         self._tls = self.options.tls() if self.url.scheme == "nats+tls" else None
-        self._envelope = self.options.envelope(NATS)
+        self._sealer = Sealer(self.options.envelope(NATS), self._common)
         self._hosts = deque(self.url.hosts)
         self._connecting = asyncio.Lock()
         self._closing = ClosingConnections()
@@ -80,7 +80,7 @@ class NatsBroker:
         connection = await self._connected(timeout)
         check_time_left(self.name, deadline, timeout)
         batch = Batch(len(messages))
-        outgoing = encode_each(messages, batch, partial(self._outgoing, connection.client.max_payload))
+        outgoing = list(encode_each(messages, batch, partial(self._outgoing, connection.client.max_payload)))
         try:
             async with asyncio.timeout_at(deadline):
                 await connection.send(outgoing, batch)
@@ -104,13 +104,14 @@ class NatsBroker:
     def _outgoing(self, limit: int, index: int, message: Message) -> Outgoing | Refused:
         if problem := topics.subject(message.topic):
             return invalid_target(message.topic, problem)
-        headers, body = self._envelope.seal(message)
-        headers["Nats-Msg-Id"] = headers.get("ce-id") or str(message.id)
+        name, common, own, body = self._sealer.seal(message)
+        one = Outgoing(index, message.topic, f"{common}{_lines(own)}Nats-Msg-Id: {name}\r\n", body or b"")
+        return too_large(one.size, limit) if one.size > limit else one
+
+    def _common(self, _: Message, headers: dict[str, str]) -> str:
         if expected := self.options.stream:
             headers["Nats-Expected-Stream"] = expected
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        one = Outgoing(index, message.topic, lines, body or b"")
-        return too_large(one.size, limit) if one.size > limit else one
+        return _lines(headers.items())
 
     async def _connected(self, timeout: float) -> NatsConnection:  # noqa: ASYNC109 - as publish
         try:
@@ -191,6 +192,10 @@ class NatsBroker:
             self._connection = None
             connection.lose(f"{self.name}: the connection was given up")
             self._closing.add(connection.client.close())
+
+
+def _lines(headers: Iterable[Header]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers])
 
 
 def _why(error: Exception) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from postroom.brokers import urls
 from postroom.brokers.batch import Batch, encode_each
-from postroom.brokers.cloudevents import AMQP, CONTENT_TYPE
+from postroom.brokers.cloudevents import AMQP, Sealer
 from postroom.brokers.connecting import ClosingConnections, check_time_left
 from postroom.brokers.port import Capabilities, Outcome, Refused, TargetUnavailable
 from postroom.brokers.refusals import invalid_header, invalid_target, too_large
@@ -23,14 +23,8 @@ from postroom.rules.failures import Failure, Reason
 try:
     from pamqp import commands
 
-    from postroom.brokers.rabbitmq_connection import (
-        Closed,
-        ExchangeDeclare,
-        Outgoing,
-        Publish,
-        QueueDeclare,
-        RabbitConnection,
-    )
+    from postroom.brokers.rabbitmq_connection import Closed, ExchangeDeclare, QueueDeclare, RabbitConnection
+    from postroom.brokers.rabbitmq_frames import CommonFrames, Outgoing
 except ImportError as error:
     raise urls.client_missing("amqp", "rabbitmq", error) from error
 
@@ -45,7 +39,6 @@ MAX_BYTES = 16 * 1024 * 1024
 SHORT = 255
 LONGEST_NAME = 128
 """The longest header name in AMQP, in bytes; the codec would cut a longer one."""
-PERSISTENT = 2
 UNROUTABLE = TargetUnavailable("the exchange has no queue for this routing key", by_message=True)
 """Depends on the routing key, and on the headers too if the exchange routes by them."""
 
@@ -72,7 +65,7 @@ class RabbitBroker:
         self._tls = self._options.tls() if self._url.scheme == "amqps" else None
         self._hosts = deque(self._url.hosts)
         self.name = self._url.name
-        self._envelope = self._options.envelope(AMQP)
+        self._sealer = Sealer(self._options.envelope(AMQP), self._common)
         self._connecting = asyncio.Lock()
         self._closing = ClosingConnections()
         self._connection: RabbitConnection | None = None
@@ -83,7 +76,7 @@ class RabbitBroker:
         deadline = asyncio.get_running_loop().time() + timeout
         connection = await self._connected(timeout)
         batch = Batch(len(messages))
-        outgoing = encode_each(messages, batch, partial(self._outgoing, connection.frame_max))
+        outgoing = list(encode_each(messages, batch, partial(self._outgoing, connection.frame_max)))
         connection.batches_in_flight += 1
         try:
             if self._options.declare:
@@ -124,27 +117,23 @@ class RabbitBroker:
         problem = topics.routing_key(message.topic) if exchange else topics.queue(message.topic)
         if problem:
             return invalid_target(message.topic, problem)
-        headers, body = self._envelope.seal(message)
+        if len(message.content_type.encode()) > SHORT:
+            return invalid_header(f"the content type has more than {SHORT} bytes")
+        name, common, own, body = self._sealer.seal(message)
         body = body or b""
         if len(body) > self._options.max_bytes:
             return too_large(len(body), self._options.max_bytes)
-        content_type = headers.pop(CONTENT_TYPE, None)
-        if content_type is not None and len(content_type.encode()) > SHORT:
-            return invalid_header(f"the content type has more than {SHORT} bytes")
-        for name in headers:
-            if len(name.encode()) > LONGEST_NAME:
-                return invalid_header(f"header {name[:20]!r}… has more than {LONGEST_NAME} bytes in its name")
-        properties = commands.Basic.Properties(
-            content_type=content_type,
-            headers=dict(headers),
-            delivery_mode=PERSISTENT,
-            message_id=str(message.id),
-        )
-        one = Outgoing(index, Publish(0, exchange, message.topic, mandatory=True), properties, body)
+        for header, _ in own:
+            if len(header.encode()) > LONGEST_NAME:
+                return invalid_header(f"header {header[:20]!r}… has more than {LONGEST_NAME} bytes in its name")
+        one = Outgoing(index, name, message.topic, common.publish, common.content(name, own, len(body)), body)
         if len(one.content) > frame_max:  # it cannot be split, and the server would close the connection
             problem = f"{len(one.content)} bytes of headers; the server takes frames of {frame_max}"
             return Refused(Reason.MESSAGE_TOO_LARGE, problem, Failure.PERMANENT)
         return one
+
+    def _common(self, message: Message, headers: dict[str, str]) -> CommonFrames:
+        return CommonFrames(self._options.exchange, message.topic, headers)
 
     async def _connected(self, timeout: float) -> RabbitConnection:  # noqa: ASYNC109 - as publish
         try:
@@ -186,7 +175,7 @@ class RabbitBroker:
     ) -> list[Outgoing]:
         """Declare the exchange or queues that the messages need. Settle and leave out messages whose queue fails."""
         exchange = self._options.exchange
-        names = {exchange} if exchange else {messages[one.index].topic for one in outgoing}
+        names = {exchange} if exchange else {messages[one.number].topic for one in outgoing}
         if names <= self._declared:
             return outgoing
         try:
@@ -201,9 +190,9 @@ class RabbitBroker:
         if not problems:
             return outgoing
         for one in outgoing:
-            if problem := problems.get(messages[one.index].topic):
-                batch.settle(one.index, TargetUnavailable(problem))
-        return [one for one in outgoing if messages[one.index].topic not in problems]
+            if problem := problems.get(messages[one.number].topic):
+                batch.settle(one.number, TargetUnavailable(problem))
+        return [one for one in outgoing if messages[one.number].topic not in problems]
 
     async def _declare_exchange(self, connection: RabbitConnection, names: set[str]) -> dict[str, str]:
         for name in names:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import struct
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pamqp import body, commands, frame, header, heartbeat
 from pamqp.base import Frame
 
 from postroom.brokers.port import ACCEPTED, Outcome, TargetUnavailable
+from postroom.brokers.rabbitmq_frames import PUBLISHING
 from postroom.brokers.refusals import too_large
 
 if TYPE_CHECKING:
@@ -22,14 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postroom.brokers.batch import Batch
+    from postroom.brokers.rabbitmq_frames import Outgoing
 
-PUBLISHING = 1
 DECLARING = 2
 NOT_FOUND = 404
 HEARTBEAT = 30
 CHUNK = 256 * 1024
 FRAME_HEAD = 7
-FRAME_MARGIN = 8
+ACK = struct.pack(">BHIHH", 1, PUBLISHING, 13, 60, 80)
+"""How a confirmation starts; then the tag follows, and whether it stands for all before."""
+_confirmed = struct.Struct(">Q?").unpack_from
 CLOSE_TIMEOUT = 1.0
 CAPABILITIES = {"publisher_confirms": True, "authentication_failure_close": True, "connection.blocked": True}
 
@@ -66,28 +70,8 @@ class ExchangeDeclare(_AnyName, commands.Exchange.Declare):
     """Declares an exchange."""
 
 
-class Publish(_AnyName, commands.Basic.Publish):
-    """Publishes a message."""
-
-
 class Consume(_AnyName, commands.Basic.Consume):
     """Subscribes to a queue."""
-
-
-class Outgoing:
-    """A message, encoded."""
-
-    __slots__ = ("content", "id", "index", "payload", "publish", "topic")
-
-    def __init__(
-        self, index: int, publish: commands.Basic.Publish, properties: commands.Basic.Properties, payload: bytes
-    ) -> None:
-        self.index = index
-        self.id = properties.message_id
-        self.topic = publish.routing_key
-        self.publish = frame.marshal(publish, PUBLISHING)
-        self.content = frame.marshal(header.ContentHeader(body_size=len(payload), properties=properties), PUBLISHING)
-        self.payload = payload
 
 
 class RabbitConnection:
@@ -165,14 +149,10 @@ class RabbitConnection:
         if self.lost:
             raise Closed(self.lost)
         frames: list[bytes] = []
-        limit = self.frame_max - FRAME_MARGIN
         for one in outgoing:
             self._tag += 1
-            self._unconfirmed[self._tag] = (batch, one)
-            self._by_id[one.id] = (batch, one)
-            frames += (one.publish, one.content)
-            for start in range(0, len(one.payload), limit):
-                frames.append(frame.marshal(body.ContentBody(one.payload[start : start + limit]), PUBLISHING))
+            self._unconfirmed[self._tag] = self._by_id[one.id] = (batch, one)
+            frames += one.frames(self.frame_max)
         self._writer.write(b"".join(frames))
         await self._writer.drain()
 
@@ -226,7 +206,11 @@ class RabbitConnection:
                     end = start + FRAME_HEAD + int.from_bytes(buffer[start + 3 : start + FRAME_HEAD]) + 1
                     if len(buffer) < end:
                         break
-                    self._arrived(*self._unmarshal(bytes(buffer[start:end])))
+                    if buffer.startswith(ACK, start):
+                        tag, multiple = _confirmed(buffer, start + len(ACK))
+                        self._settled(tag, ACCEPTED, multiple=multiple)
+                    else:
+                        self._arrived(*self._unmarshal(bytes(buffer[start:end])))
                     start = end
                 del buffer[:start]
             self.lose("the connection is lost")
@@ -240,8 +224,6 @@ class RabbitConnection:
 
     def _arrived(self, channel: int, found: Any) -> None:
         match found:
-            case commands.Basic.Ack():
-                self._settled(found.delivery_tag, ACCEPTED, multiple=found.multiple)
             case commands.Basic.Nack():
                 self.nacked = True
                 self._settled(found.delivery_tag, Rejected, multiple=found.multiple)
@@ -268,22 +250,23 @@ class RabbitConnection:
     def _returned(self, message_id: str | None) -> None:
         if message_id in self._by_id:
             batch, one = self._by_id[message_id]
-            batch.answer(one.index, self.unroutable)
+            batch.answer(one.number, self.unroutable)
 
     def _settled(self, tag: int, outcome: Outcome, *, multiple: bool) -> None:
         if not multiple:
             tags = [tag]
         else:
             tags = []
-            for sent in self._unconfirmed:  # in the order in which they were sent
-                if sent > tag:
+            for earlier in self._unconfirmed:  # in the order in which they were sent
+                if earlier > tag:
                     break
-                tags.append(sent)
+                tags.append(earlier)
         for confirmed in tags:
-            batch, one = self._unconfirmed.pop(confirmed)
-            if self._by_id.get(one.id) == (batch, one):  # else it is the next attempt: this one ran out of time
+            sent = self._unconfirmed.pop(confirmed)
+            batch, one = sent
+            if self._by_id.get(one.id) is sent:  # else it is the next attempt: this one ran out of time
                 del self._by_id[one.id]
-            batch.answer(one.index, outcome)
+            batch.answer(one.number, outcome)
 
     def _reply(self, found: Frame | Closed) -> None:
         if self._answer is not None and not self._answer.done():
@@ -310,7 +293,7 @@ class RabbitConnection:
             limit = int(found[1])
             for batch, one in self._unconfirmed.values():
                 if len(one.payload) > limit:
-                    batch.answer(one.index, too_large(len(one.payload), limit))
+                    batch.answer(one.number, too_large(len(one.payload), limit))
 
     def _refuse_forbidden(self, reason: str) -> None:
         """Refuse messages under a routing key that we may not publish to; the others are not at fault."""
@@ -318,4 +301,4 @@ class RabbitConnection:
         if found is not None:
             for batch, one in self._unconfirmed.values():
                 if one.topic == found[1]:
-                    batch.answer(one.index, TargetUnavailable(reason))
+                    batch.answer(one.number, TargetUnavailable(reason))

@@ -1,16 +1,16 @@
-"""Redis Streams: a batch is one pipeline of XADD."""
+"""Redis Streams: a batch is one write of XADD commands."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from postroom.brokers import urls
 from postroom.brokers.batch import Batch, encode_each
-from postroom.brokers.cloudevents import REDIS
+from postroom.brokers.cloudevents import REDIS, Sealer
 from postroom.brokers.port import Accepted, Capabilities, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.brokers.refusals import invalid_target, too_large
 from postroom.errors import BrokerUnavailable, InvalidSetting
@@ -20,13 +20,15 @@ try:
     from redis.asyncio import Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.exceptions import RedisError, ResponseError
+    from redis.exceptions import RedisError
     from redis.exceptions import TimeoutError as RedisTimeoutError
+
+    from postroom.brokers import redis_protocol as protocol
 except ImportError as error:
     raise urls.client_missing("redis", "redis", error) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from postroom.message import Message
 
@@ -69,7 +71,7 @@ class RedisBroker:
             raise InvalidSetting(f"{parsed.name}: write the number of a database after the slash")
         self.name = parsed.name
         self.capabilities = Capabilities(ordered=True, places=True, max_bytes=self.options.max_bytes)
-        self._envelope = self.options.envelope(REDIS)
+        self._sealer = Sealer(self.options.envelope(REDIS), self._start)
         [(host, port)] = parsed.hosts
         self.client = Redis(
             host=host.strip("[]"),
@@ -80,30 +82,34 @@ class RedisBroker:
             ssl=parsed.scheme == "rediss",
             ssl_ca_certs=self.options.ca,
             client_name="postroom",
+            protocol=2,  # without messages that the server pushes between its answers
             retry=Retry(NoBackoff(), 0),  # the relay itself retries, and counts attempts
         )
 
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Add all messages in one round trip. Raises `BrokerUnavailable`."""
         batch = Batch(len(messages))
-        entries = encode_each(messages, batch, self._entry)
-        connected = False
+        entries = list(encode_each(messages, batch, self._entry))
+        commands = [command for _, command in entries]
+        if self.options.replicas:
+            patience = str(int(timeout * 1000 * REPLICAS_SHARE))
+            commands.append(protocol.command("WAIT", str(self.options.replicas), patience))
+        pool = self.client.connection_pool
+        connection = None
         try:
-            async with asyncio.timeout(timeout), self.client.pipeline(transaction=False) as pipeline:
+            async with asyncio.timeout(timeout):
                 # Connect first: a failure to connect must not count as an attempt.
-                pipeline.connection = await self.client.connection_pool.get_connection()  # type: ignore[no-untyped-call]  # the client has no type here
-                connected = True
-                for _, command in entries:
-                    pipeline.execute_command(*command)
-                if self.options.replicas:
-                    pipeline.execute_command("WAIT", self.options.replicas, int(timeout * 1000 * REPLICAS_SHARE))
-                answers = await pipeline.execute(raise_on_error=False)
+                connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # the client has no type here
+                answers = await protocol.ask(connection, commands)
         except (TimeoutError, RedisTimeoutError):
-            if not connected:
+            if connection is None:
                 raise BrokerUnavailable(f"{self.name} does not answer within {timeout:g} s") from None
             return batch.outcomes(timeout)
         except (RedisError, OSError) as error:
             raise BrokerUnavailable(f"{self.name}: {error}") from error
+        finally:
+            if connection is not None:
+                await pool.release(connection)
         short = self.options.replicas > 0 and _replicas(answers.pop()) < self.options.replicas
         for (index, _), answer in zip(entries, answers, strict=True):
             batch.settle(index, _outcome(answer, short=short))
@@ -113,40 +119,45 @@ class RedisBroker:
         """Close the connections."""
         await self.client.aclose()
 
-    def _entry(self, index: int, message: Message) -> Refused | tuple[int, list[Any]]:
+    def _entry(self, index: int, message: Message) -> Refused | tuple[int, bytes]:
         """Place in the batch, and the command for the message. All text in it is encoded here, which can fail."""
         if problem := topics.stream(message.topic):
             return invalid_target(message.topic, problem)
-        headers, body = self._envelope.seal(message)
-        fields = [text.encode() for header in headers.items() for text in header]
+        _, (count, start), own, body = self._sealer.seal(message)
+        largest = max([protocol.size(value) for _, value in own], default=0)
         if body is not None:
-            fields += (b"data", body)
-        largest = max(map(len, fields))
+            largest = max(largest, len(body))
         if largest > self.options.max_bytes:
             return too_large(largest, self.options.max_bytes)
-        command: list[Any] = ["XADD", self.options.prefix + message.topic]
+        fields = protocol.arguments([text for header in own for text in header])
+        count += 2 * len(own)
+        if body is None:
+            return index, f"*{count}\r\n{start}{fields}".encode()
+        head = f"*{count + 2}\r\n{start}{fields}$4\r\ndata\r\n${len(body)}\r\n"
+        return index, b"%b%b\r\n" % (head.encode(), body)
+
+    def _start(self, message: Message, headers: Mapping[str, str]) -> tuple[int, str]:
+        """The start of each such message's command, and the number of arguments in it."""
+        start = ["XADD", self.options.prefix + message.topic]
         if not self.options.declare:
-            command.append("NOMKSTREAM")
+            start.append("NOMKSTREAM")
         if self.options.maxlen:
-            command += ["MAXLEN", "~", self.options.maxlen]
-        return index, [*command, "*", *fields]
+            start += ("MAXLEN", "~", str(self.options.maxlen))
+        start += ("*", *(text for header in headers.items() for text in header))
+        return len(start), protocol.arguments(start)
 
 
-def _replicas(answer: object) -> int:
-    return answer if isinstance(answer, int) else 0
+def _replicas(answer: bytes) -> int:
+    return int(answer[1:]) if answer.startswith(b":") else 0
 
 
-def _outcome(answer: object, *, short: bool) -> Outcome:
+def _outcome(answer: bytes, *, short: bool) -> Outcome:
     """The server never refuses a message for what it holds, only because of its own setup or state."""
-    match answer:
-        case bytes() | str():
-            if short:
-                return Unreached("too few replicas have it")
-            return Accepted(answer.decode() if isinstance(answer, bytes) else answer)
-        case None:
-            return TargetUnavailable("there is no such stream; ?declare=true creates it")
-        case ResponseError():
-            text = str(answer)
-            return TargetUnavailable(text) if STREAM_ERROR.search(text) else Unreached(text)
-        case _:
-            return Unreached(f"this is not an answer of Redis: {type(answer).__name__}")
+    if answer[:1].isdigit():
+        return Unreached("too few replicas have it") if short else Accepted(answer.decode())
+    if answer == protocol.NIL:
+        return TargetUnavailable("there is no such stream; ?declare=true creates it")
+    if not answer.startswith(b"-"):
+        return Unreached("this is not an answer of Redis")
+    text = answer[1:].decode(errors="replace")
+    return TargetUnavailable(text) if STREAM_ERROR.search(text) else Unreached(text)

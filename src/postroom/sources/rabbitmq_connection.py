@@ -14,7 +14,6 @@ from postroom.brokers.rabbitmq_connection import (
     CAPABILITIES,
     CLOSE_TIMEOUT,
     HEARTBEAT,
-    PUBLISHING,
     Closed,
     Consume,
     ExchangeDeclare,
@@ -22,6 +21,7 @@ from postroom.brokers.rabbitmq_connection import (
     QueueDeclare,
     RabbitConnection,
 )
+from postroom.brokers.rabbitmq_frames import PUBLISHING
 from postroom.sources.rabbitmq_frames import Properties, Start, unmarshal
 
 if TYPE_CHECKING:

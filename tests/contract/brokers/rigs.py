@@ -43,6 +43,8 @@ class Rig(ABC):
     broker: ClassVar[type[HttpBroker | KafkaBroker | NatsBroker | RabbitBroker | RedisBroker]]
     too_large: ClassVar[int]
     """Bytes of payload that the server does not take."""
+    many: ClassVar[int] = 10_000
+    """Messages that take many batches."""
     greets: ClassVar[bool] = True
     """Whether the server says something before a message is sent."""
 
@@ -238,6 +240,7 @@ class HttpRig(Rig):
     kind = Receiver
     broker = HttpBroker
     too_large = LARGEST + 1
+    many = 2000  # each is a request, in batches of any size
     greets = False
     topics = False
     not_set_up: ClassVar[set[type[Outcome]]] = {Unreached, NotSent}

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tests.contract.brokers.rigs import Rig
 
 TIMEOUT = 30
-MANY = 10_000
 
 PATIENCE = 180  # seconds: a RabbitMQ that is killed and started again on a busy machine
 
@@ -46,9 +45,9 @@ def kinds(outcomes: Sequence[Outcome]) -> set[type[Outcome]]:
 
 async def test_L_16_the_exact_set_arrives_and_each_key_in_order(rig: Rig, service: Service, topic: str) -> None:
     await rig.declare(topic)
-    committed = service.commit(*(Message.new(topic, {"n": n}, key=n % 500) for n in range(MANY)))
+    committed = service.commit(*(Message.new(topic, {"n": n}, key=n % 500) for n in range(rig.many)))
     report = await Relay(service.url, rig.url(), broker_timeout_ms=TIMEOUT * 1000).run_once()
-    assert (report.sent, report.retried, report.dead) == (MANY, 0, 0)
+    assert (report.sent, report.retried, report.dead) == (rig.many, 0, 0)
     arrived = await rig.received(topic)
     assert sorted(event.id for event in arrived) == sorted(str(message.id) for message in committed)
     by_key: dict[str | None, list[int]] = defaultdict(list)
