@@ -14,6 +14,7 @@ import pytest
 from postroom import Message, Outbox, Relay
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, Refused, Unreached
+from postroom.delivery.stream.term import Term
 from postroom.errors import IdempotencyConflict, InvalidMessage, InvalidSetting, UnusableConnection
 from postroom.idempotency import Ledger, Run
 from postroom.log_outbox import LogOutbox
@@ -392,6 +393,25 @@ async def test_R_7_an_outbox_without_a_table(service: Streaming) -> None:
     assert sorted(one.json() for one in sent) == list(range(6))
     assert {(one.headers["n"], one.type) for one in sent} == {(str(n), "T") for n in range(6)}
     assert service.count("outbox") == 2
+
+
+async def test_R_7_what_is_read_while_a_heartbeat_is_late_is_not_left_behind(
+    service: Streaming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader thinks that its lease has ended, but the database does not: so the term goes on."""
+    broker = MemoryBroker()
+    late, extend = True, Term._extend
+    monkeypatch.setattr(Term, "_extend", lambda term, deadline: extend(term, 0.0 if late else deadline))
+    async with running(service, broker):
+        service.add(*numbered(10))
+        with service.engine.begin() as connection:
+            for n in range(10, 20):
+                LogOutbox().add(connection, "t", n, key=f"k{n % 7}")
+        await wait_for(lambda: {one.json() for one in broker.messages} == set(range(20)) and service.is_settled(20))
+        late = False
+        service.add(*numbered(10, 20))
+        await wait_for(lambda: service.is_settled(30))
+    assert len(broker.messages) == 30
 
 
 async def test_R_7_what_was_written_while_the_publication_was_missing_is_found_in_the_table(service: Streaming) -> None:

@@ -30,8 +30,8 @@ from postroom.store.connections.replication import UNDEFINED, ReplicationConnect
 from postroom.store.outbox.leases import Claimed
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query
-from postroom.store.stream.log_messages import LogRecords, prefix_of, row_of
-from postroom.store.stream.records import NewDelivery, NewReceipts, UnsentOfLog
+from postroom.store.stream.log_messages import LogRecords, UnsentOfLog, prefix_of, row_of
+from postroom.store.stream.records import NewDelivery, NewReceipts
 from postroom.telemetry.events import StreamChanged, StreamRead
 
 if TYPE_CHECKING:
