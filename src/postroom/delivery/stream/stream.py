@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from postroom.delivery.stream.recording import TAKEN, TermEnded
 from postroom.delivery.stream.term import Beginning, Term, first_of
 from postroom.errors import PostroomError
+from postroom.rules.stream.beginning import Found, Left, start
 from postroom.rules.stream.modes import Mode
 from postroom.runtime.backoff import Backoff
 from postroom.runtime.waiting import wait_for
@@ -226,22 +227,18 @@ class Stream:
             raise TermEnded(f"slot {name} is gone")
         await setting_up(self._slots.free_slot(slot))
         end = await setting_up(self._slots.end_of_wal())
-        fits = lease.slot == name and lease.system_id == server.system_id and lease.done <= end
-        known_until = 0
-        if not fits or slot.confirmed > lease.done:
-            # It is not the slot that was read last: what came between is in the table alone. Not before that is done
-            # may the record name this slot.
-            await self._sweep(lease)
-        elif not lease.interrupted:
-            known_until = lease.read_to
-        done = max(slot.confirmed, lease.done if fits else 0)
+        left = Left(lease.slot, lease.system_id, lease.done, lease.read_to, lease.interrupted)
+        begins = start(left, Found(name, server.system_id, slot.confirmed, end))
+        if begins.needs_sweep:
+            await self._sweep(lease)  # not before that is done may the record name this slot
+        done = begins.done
         if not await setting_up(self._leadership.begin(lease.token, name, server.system_id, publication, done)):
             raise TermEnded("the lease was lost, or the outbox is taken out of the stream")
         return Beginning(
             slot=name,
             publication=publication,
             done=done,
-            known_until=known_until or await setting_up(self._slots.end_of_wal()),
+            known_until=begins.known_until or await setting_up(self._slots.end_of_wal()),
             queues=frozenset(await setting_up(self._records.queues())),
             waits_for_standby=server.synchronous,
         )

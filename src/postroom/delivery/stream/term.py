@@ -13,6 +13,7 @@ import msgspec
 from postroom.delivery.destination import LongRunning
 from postroom.delivery.stream.recording import TAKEN, Recording, TermEnded
 from postroom.delivery.stream.stream_queue import StreamQueue
+from postroom.rules.stream.beginning import read_before
 from postroom.rules.stream.modes import Mode
 from postroom.rules.stream.pgoutput import (
     Begin,
@@ -185,7 +186,7 @@ class Term:
     @property
     def known_until(self) -> int:
         """Nothing of what was committed at this place or later has been handed over."""
-        return max(self._read_to, self._commit + 1 if self._is_inside else 0)
+        return read_before(self.beginning.known_until, self._read_to, self._commit if self._is_inside else None)
 
     async def reached(self, place: int) -> bool:
         """Wait until everything before this place is settled or on record; False if the term ends before."""
