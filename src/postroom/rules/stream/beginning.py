@@ -52,7 +52,7 @@ def start(left: Left, found: Found) -> Start:
 def read_before(known_until: int, read_to: int, open_commit: int | None = None) -> int:
     """The place from which on nothing was handed over, by a reader or by those before it, as `Left.read_to` says it.
 
-    `known_until`: from where on it was the first to read; `read_to`: the end of the last transaction that it read to its
-    end; `open_commit`: the commit of one that it has read in part.
+    `known_until`: from where on it was the first to read; `read_to`: the end of the last transaction that it read as a
+    whole; `open_commit`: the commit of one that it has read in part.
     """
     return max(known_until, read_to, 0 if open_commit is None else open_commit + 1)
