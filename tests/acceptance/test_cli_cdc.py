@@ -111,6 +111,10 @@ def test_R_7_an_operator_sets_it_up_watches_it_and_takes_it_off_while_it_runs(de
     sql = desk("cdc", "setup", "--sql")
     assert "CREATE PUBLICATION" in sql
     assert "pg_create_logical_replication_slot('postroom_" in sql
+    with desk.store_transaction():
+        code, out, err = desk.ended("cdc", "setup", "--timeout", "0")
+        assert (code, "waiting: transactions that have written must end first: process " in out) == (1, True)
+        assert ", open for " in err
     made = desk.json("cdc", "setup", "--by", "ada")
     assert made["slot"].startswith("postroom_")
     assert desk("cdc", "setup", "--by", "ada") == "nothing to do: publication and slot are there\n"

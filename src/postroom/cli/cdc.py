@@ -93,8 +93,13 @@ def _problems(found: StreamStatus) -> list[str]:
     return problems
 
 
+def _tell(waits: str) -> None:
+    print_text(f"waiting: {shown(waits)}")
+
+
 def setup(
     sql: Sql = False,
+    timeout: Timeout = None,
     by: By = None,
     reason: Reason = "",
     database: Database = None,
@@ -104,7 +109,8 @@ def setup(
 ) -> None:
     """Make publication and slot now, or print the SQL.
 
-    A relay with --cdc makes them too, if it may. From then on the server keeps log until a relay reads it.
+    A relay with --cdc makes them too, if it may. From then on the server keeps log until a relay reads it. Says for
+    which open transactions it waits.
     """
     from postroom.admin import Admin
     from postroom.admin import as_json as jsonable
@@ -117,7 +123,13 @@ def setup(
             else:
                 typer.echo("\n".join(f"{statement};" for statement in statements))
             return
-        made = admin.set_up_cdc(actor=actor_of(by), reason=reason)
+        progress = None if as_json else _tell
+        try:
+            made = admin.set_up_cdc(actor=actor_of(by), reason=reason, timeout=timeout, progress=progress)
+        except TimeoutError as error:
+            raise PostroomError(
+                f"no slot within {timeout:g} s: {error}; run `postroom cdc setup` again when they have ended"
+            ) from None
     if as_json:
         print_json(jsonable(made))
         return
@@ -148,7 +160,7 @@ def off(
     def tell(waits: str) -> None:
         waited.append(waits)
         if not as_json:
-            print_text(f"waiting: {shown(waits)}")
+            _tell(waits)
 
     with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
         try:
@@ -202,7 +214,7 @@ def debezium(
 
     with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
         if switch == "off":
-            admin.debezium_off(wait=not no_wait, progress=lambda waits: print_text(f"waiting: {shown(waits)}"))
+            admin.debezium_off(wait=not no_wait, progress=_tell)
             print_text("the outbox is back in the table")
         elif sql:
             typer.echo("\n".join(f"{statement};" for statement in admin.debezium_sql(slot)))

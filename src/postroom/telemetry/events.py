@@ -162,7 +162,7 @@ class StreamRead:
     """Seconds since what is being sent now was committed; 0 if nothing is."""
 
 
-STREAM_CHANGES = ("leads", "left", "lost", "created", "dropped", "swept", "closes", "gave up")
+STREAM_CHANGES = ("leads", "left", "lost", "created", "dropped", "swept", "closes", "gave up", "not set up")
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ class Term:
     most_wal: int | None
     hook: Hook
     stopping: asyncio.Event
+    began: Callable[[str], None]
+    """Is told the slot's name when the server has begun to send."""
     progress: Progress = field(init=False)
     log: LogRecords = field(init=False)
     _prefix: str = field(init=False)
@@ -148,6 +150,7 @@ class Term:
         connection = await ReplicationConnection.open(self.url)
         try:
             await connection.start(self.beginning.slot, self.slots.publication, self.beginning.done)
+            self.began(self.beginning.slot)
             async with asyncio.TaskGroup() as group:
                 parts = [
                     *(group.create_task(queue.run()) for queue in self._queues.values()),
