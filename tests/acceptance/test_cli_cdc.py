@@ -223,10 +223,11 @@ def test_other_databases_have_no_stream(fresh_database: FreshDatabase, capsys: p
 
 def test_R_7_an_outbox_that_debezium_reads_is_taken_back_by_its_own_command(desk: Desk) -> None:
     assert "mode = 'debezium'" in desk("cdc", "debezium", "on", "--sql")
-    assert "postroom_debezium" in desk("cdc", "debezium", "on")
+    assert "postroom_debezium" in desk("cdc", "debezium", "on", "--by", "ada")
     assert desk.json("cdc", "status")["mode"] == "debezium"
-    assert "Debezium reads" in desk("cdc", "status")
-    for command in (("off", "--yes"), ("sweep",)):
+    code, out, err = desk.ended("cdc", "status")
+    assert (code, "Debezium reads" in out, "is read by no connector" in err) == (0, True, True)
+    for command in (("off", "--yes"), ("sweep",), ("setup",)):
         code, _, err = desk.ended("cdc", *command)
         assert (code, "postroom cdc debezium off" in err) == (1, True)
     desk.add("a", None)

@@ -48,7 +48,8 @@ class CdcSteps:
     def sql(self) -> Steps[tuple[str, ...]]:
         found = yield from self.status()
         slots = Slots(self._names)
-        return (*slots.publication_statements(), slots.slot_statement(found.slot_name, found.server.version))
+        name = slots.slot_of(found.server)
+        return (*slots.publication_statements(), slots.slot_statement(name, found.server.version))
 
     def setting_up(self) -> SettingUp:
         self._check()
@@ -93,6 +94,7 @@ class SettingUp:
 
         The server would wait too, but in silence.
         """
+        yield from refuse_debezium(self._names)
         found = yield from StreamStatusReader(self._names).status()
         self._check(found)
         if not found.is_published:

@@ -58,7 +58,7 @@ def _rows(found: StreamStatus) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [
         ("mode", f"{found.mode}: {MEANINGS[found.mode]}"),
         ("for", duration(found.mode_seconds)),
-        ("read by", shown(found.reader) or "nobody"),
+        ("read by", "Debezium" if found.is_of_debezium else shown(found.reader) or "nobody"),
         ("slot", found.slot_name if slot else f"{found.slot_name} (not there)"),
     ]
     if slot is not None:
@@ -84,10 +84,14 @@ def _problems(found: StreamStatus) -> list[str]:
         start = "start `postroom relay --cdc`, or, if it is left over, drop it with `postroom cdc off`"
         return [f"nobody reads the slot {found.slot_name}, which keeps log: {start}"]
     problems: list[str] = []
+    if found.is_of_debezium and (found.slot is None or found.slot.active_pid is None):
+        missing = "is gone" if found.slot is None else "is read by no connector, and keeps log"
+        problems.append(f"the slot {found.slot_name} {missing}: `postroom doctor --only CDC_SLOT` says what to do")
     if found.mode is Mode.STREAM and not found.reader:
         problems.append("nobody reads: start `postroom relay --cdc`, or go back with `postroom cdc off`")
     if found.mode.lanes_rest:
-        problems.append("keys rest until the outbox is back in the table: `postroom cdc off` helps, and says what for")
+        command = "postroom cdc debezium off" if found.is_of_debezium else "postroom cdc off"
+        problems.append(f"keys rest until the outbox is back in the table: `{command}` helps, and says what for")
     if found.mode is Mode.STREAM and not found.is_published:
         problems.append("the publication does not show what is in the stream: restart `postroom relay --cdc`")
     return problems
@@ -200,11 +204,13 @@ def sweep(
         print_text(f"{counted(swept, 'message')} got a delivery")
 
 
-def debezium(
+def debezium(  # noqa: PLR0913, PLR0917 - a command has that many options
     switch: Switch,
     slot: SlotName = "postroom_debezium",
     sql: Sql = False,
     no_wait: NoWait = False,
+    by: By = None,
+    reason: Reason = "",
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
@@ -214,10 +220,10 @@ def debezium(
 
     with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
         if switch == "off":
-            admin.debezium_off(wait=not no_wait, progress=_tell)
+            admin.debezium_off(wait=not no_wait, progress=_tell, actor=actor_of(by), reason=reason)
             print_text("the outbox is back in the table")
         elif sql:
             typer.echo("\n".join(f"{statement};" for statement in admin.debezium_sql(slot)))
         else:
-            admin.debezium_on(slot)
+            admin.debezium_on(slot, actor=actor_of(by), reason=reason)
             print_text(f"producers with cdc write for Debezium; its slot is {slot}")
