@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from postroom.cli.acting import By, Yes, actor_of, ask
+from postroom.cli.acting import By, Reason, Yes, actor_of, ask
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import counted, duration, print_json, print_table, print_text, shown, warn
-from postroom.cli.saga_acting import Reason
 from postroom.errors import PostroomError
 from postroom.rules.checks.findings import sized
 from postroom.rules.stream.modes import Mode
