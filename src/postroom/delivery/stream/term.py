@@ -125,6 +125,7 @@ class Term:
     _committed_at: float = field(default=0.0, init=False)
     _recorded: int = field(default=0, init=False)
     """How far everything is done, as far as the record says."""
+    _waits_for_standby: bool = field(init=False)
     _asking: int = field(default=0, init=False)
     """Statements that are under way."""
     _asked: bool = field(default=False, init=False)
@@ -134,6 +135,7 @@ class Term:
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.beginning.done)
+        self._waits_for_standby = self.beginning.waits_for_standby
         self._read_to = self._recorded = self.beginning.done
         self.log, self._prefix = LogRecords(self.records.names), prefix_of(self.records.names)
         self._recording = Recording(self.records, self.settlements, self.lease.token, self.progress, self._settled)
@@ -211,6 +213,7 @@ class Term:
                 mode = await self.heartbeats.attempt(renew, self._on[0])
                 slot = await self.heartbeats.attempt(self.slots.slot(self.beginning.slot), self._on[0])
                 publication = await self.heartbeats.attempt(self.slots.publication_id(), self._on[0])
+                self._waits_for_standby = await self.heartbeats.attempt(self.slots.waits_for_standby(), self._on[0])
             except Outage as outage:
                 raise TermEnded(str(outage)) from outage
             finally:
@@ -322,7 +325,7 @@ class Term:
             left = await self._ask(self.records.unrecorded(in_table, queues))
             there = await self._ask(self.log.there([row.columns[ID] for row in rows if row.position < 0]))
             rows = [row for row in rows if (row.position in left if row.position > 0 else row.columns[ID] not in there)]
-        if self.beginning.waits_for_standby:
+        if self._waits_for_standby:
             await self._ask(_agreement())
         batch = self._begin_batch(len(rows))
         by_queue: dict[str, list[StreamRow]] = {}

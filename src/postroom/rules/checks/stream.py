@@ -52,6 +52,8 @@ class StreamFacts:
     version: int = OLDEST_SERVER
     may_replicate: bool = True
     pooled: bool = False
+    takes_any_standby: bool = False
+    """`synchronous_standby_names` has ``*``."""
     is_of_debezium: bool = False
     """Debezium reads the outbox, or has to send what it was given."""
     unconfirmed_seconds: float = 0.0
@@ -75,9 +77,15 @@ def server(found: StreamFacts) -> Finding:
         remedy = "set wal_level = logical in postgresql.conf, and restart the server"
         return fail(f"wal_level is {found.wal_level}: the log does not say what was inserted", remedy, **figures)
     is_ours = not found.is_of_debezium  # else a connector reads, with a role and an address of its own
-    if found.pooled and is_ours:
+    if found.takes_any_standby or (found.pooled and is_ours):
+        evidence = "a pooler is between here and the server: it hands on no replication"
         remedy = "give relays the server's own address"
-        return fail("a pooler is between here and the server: it hands on no replication", remedy, **figures)
+        if found.takes_any_standby:
+            evidence = (
+                "synchronous_standby_names has *: who reads the stream counts as a standby, and commits wait for it"
+            )
+            remedy = "name the standbys in synchronous_standby_names"
+        return fail(evidence, remedy, **figures)
     if not found.may_replicate and is_ours:
         evidence = "the database's user has no REPLICATION, which whoever reads the log needs"
         return warn(evidence, "`postroom schema --grants ROLE --for cdc` prints what the relays' role needs", **figures)

@@ -36,6 +36,10 @@ PLACE = "({} - '0/0'::pg_lsn)::bigint"
 """A place in the write-ahead log as a number."""
 _FAILOVER_FROM = 170_000
 LOST = "lost"
+_WAITS_FOR_STANDBY = (
+    "current_setting('synchronous_standby_names') <> '' "
+    "AND coalesce(current_setting('synchronized_standby_slots', true), '') = ''"
+)
 _UNDEFINED = "42704"
 _REMEDIES: dict[object, str] = {
     "53400": "raise max_replication_slots in postgresql.conf, and restart the server; or drop a slot that nobody "
@@ -58,6 +62,8 @@ class Server:
     in_recovery: bool
     synchronous: bool
     """Whether commits wait for a standby, but the stream does not."""
+    takes_any_standby: bool
+    """Whether commits may wait for anybody who reads the log, and so for the reader of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +104,16 @@ class Slots(Operations):
         found = yield Query(
             "SELECT current_setting('server_version_num')::integer, current_database()::text, "
             "(SELECT system_identifier::text FROM pg_control_system()), current_setting('wal_level'), "
-            "pg_is_in_recovery(), current_setting('synchronous_standby_names') <> '' "
-            "AND coalesce(current_setting('synchronized_standby_slots', true), '') = ''"
+            f"pg_is_in_recovery(), {_WAITS_FOR_STANDBY}, "
+            "position('*' IN current_setting('synchronous_standby_names')) > 0"
         )
         [row] = found.rows
         return Server(*row)
+
+    def waits_for_standby(self) -> Steps[bool]:
+        """`Server.synchronous`, which may change at any time."""
+        found = yield Query(f"SELECT {_WAITS_FOR_STANDBY}")
+        return bool(found.rows[0][0])
 
     def may_replicate(self) -> Steps[bool]:
         """Whether the connection's user may make a slot."""

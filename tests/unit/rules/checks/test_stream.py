@@ -27,6 +27,7 @@ def facts(mode: Mode = Mode.STREAM, slot: SlotFacts | None = READ, **others: obj
         (facts(version=14), FAIL, "PostgreSQL 14"),
         (facts(wal_level="replica"), FAIL, "wal_level is replica"),
         (facts(pooled=True), FAIL, "a pooler"),
+        (facts(takes_any_standby=True), FAIL, "counts as a standby"),
         (facts(may_replicate=False), WARN, "no REPLICATION"),
     ],
 )
