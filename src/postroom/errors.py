@@ -31,6 +31,7 @@
     │   └── NotInTransaction                  autocommit: the message would commit alone
     ├── InvalidSetting          (ValueError)  a setting has a wrong value
     │   ├── InvalidIdentifier                 a schema or table prefix is not an identifier
+    │   ├── CdcUnavailable                    the server makes no replication slot as it is set up
     │   └── TwoPhaseUnavailable               a database cannot prepare transactions as it is set up
     ├── UnsupportedDatabase     (ValueError)  the database URL names something unknown
     ├── DriverMissing           (ImportError) a driver, a broker's client or another library is not installed
@@ -227,6 +228,10 @@ class InvalidSetting(PostroomError, ValueError):
 
 class InvalidIdentifier(InvalidSetting):
     """A schema name or table prefix is not a plain identifier."""
+
+
+class CdcUnavailable(InvalidSetting):
+    """PostgreSQL makes no replication slot as it is set up: it has as many as it allows, or `wal_level` is too low."""
 
 
 class TwoPhaseUnavailable(InvalidSetting):

@@ -111,6 +111,10 @@ def test_R_7_an_operator_sets_it_up_watches_it_and_takes_it_off_while_it_runs(de
     sql = desk("cdc", "setup", "--sql")
     assert "CREATE PUBLICATION" in sql
     assert "pg_create_logical_replication_slot('postroom_" in sql
+    with desk.store_transaction():
+        code, out, err = desk.ended("cdc", "setup", "--timeout", "0")
+        assert (code, "waiting: transactions that have written must end first: process " in out) == (1, True)
+        assert ", open for " in err
     made = desk.json("cdc", "setup", "--by", "ada")
     assert made["slot"].startswith("postroom_")
     assert desk("cdc", "setup", "--by", "ada") == "nothing to do: publication and slot are there\n"
@@ -219,10 +223,11 @@ def test_other_databases_have_no_stream(fresh_database: FreshDatabase, capsys: p
 
 def test_R_7_an_outbox_that_debezium_reads_is_taken_back_by_its_own_command(desk: Desk) -> None:
     assert "mode = 'debezium'" in desk("cdc", "debezium", "on", "--sql")
-    assert "postroom_debezium" in desk("cdc", "debezium", "on")
+    assert "postroom_debezium" in desk("cdc", "debezium", "on", "--by", "ada")
     assert desk.json("cdc", "status")["mode"] == "debezium"
-    assert "Debezium reads" in desk("cdc", "status")
-    for command in (("off", "--yes"), ("sweep",)):
+    code, out, err = desk.ended("cdc", "status")
+    assert (code, "Debezium reads" in out, "is read by no connector" in err) == (0, True, True)
+    for command in (("off", "--yes"), ("sweep",), ("setup",)):
         code, _, err = desk.ended("cdc", *command)
         assert (code, "postroom cdc debezium off" in err) == (1, True)
     desk.add("a", None)

@@ -92,3 +92,22 @@ async def test_V_7_a_stream_that_is_read(clinic: Clinic, monkeypatch: pytest.Mon
     finally:
         relay.stop()
         running.join()
+
+
+def test_V_7_an_outbox_that_debezium_reads(clinic: Clinic) -> None:
+    with Admin(clinic.url) as admin:
+        admin.debezium_on(actor="ada", reason="Kafka")
+        add(clinic, cdc=True)
+        assert found(clinic) == {"CDC_SLOT": WARN}, "its connector is not started yet"
+        assert {result.verdict for result in clinic.examine("FLOW_*")} <= {OK, SKIP}
+        admin.cleanup()
+        admin.cleanup()
+        clinic.execute(
+            "UPDATE {stream} SET changed_at = changed_at - interval '1 hour'",
+            "UPDATE {outbox} SET created_at = created_at - interval '1 hour'",
+        )
+        assert found(clinic) == {"CDC_SLOT": FAIL, "CDC_READER": FAIL}, "what a cleanup has noted is not confirmed"
+        clinic.execute("SELECT pg_drop_replication_slot('postroom_debezium')")
+        assert found(clinic) == {"CDC_SLOT": FAIL}
+        admin.debezium_off(wait=False, actor="ada")
+        assert [(one.action, one.actor) for one in admin.audit()] == [("debezium_off", "ada"), ("debezium_on", "ada")]

@@ -45,6 +45,11 @@ class Places:
         return self.directory / "acknowledged"
 
     @property
+    def logged(self) -> Path:
+        """Ids of committed messages that are in PostgreSQL's log alone, in the order in which they were written."""
+        return self.directory / "logged"
+
+    @property
     def undone(self) -> Path:
         """Ids of messages whose transaction was rolled back."""
         return self.directory / "undone"
@@ -76,7 +81,10 @@ class Places:
         return [msgspec.json.decode(line, type=Told) for line in _lines(self.told(name))]
 
     def ids(self, path: Path) -> set[str]:
-        return {line.decode() for line in _lines(path)}
+        return {*self.ids_in_order(path)}
+
+    def ids_in_order(self, path: Path) -> list[str]:
+        return [line.decode() for line in _lines(path)]
 
 
 def append(path: Path, *lines: bytes) -> None:

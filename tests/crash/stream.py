@@ -10,6 +10,7 @@ import psycopg
 from sqlalchemy.exc import OperationalError
 
 from postroom import Message, Outbox
+from postroom.log_outbox import LogOutbox
 from tests.contract.schema_support import engine_for
 from tests.crash.places import append
 
@@ -47,6 +48,26 @@ def produce(name: str, url: str, places: Places, *, cdc: bool = False) -> None:
             except GONE:
                 if "sqlite" in url:
                     raise
+            time.sleep(PACE)
+
+
+def produce_log(name: str, url: str, places: Places) -> None:
+    """Add messages that are in the log alone until it is enough."""
+    outbox = LogOutbox()
+    chance = random.Random(name)  # noqa: S311 - repeatable, not secret
+    with engine_for(url) as engine:
+        while not places.enough.exists():
+            is_undone = chance.random() < 0.2
+            with engine.connect() as connection:
+                messages = [
+                    outbox.add(connection, "orders.created", 0, key=f"log-{chance.randrange(KEYS)}")
+                    for _ in range(CHUNK)
+                ]
+                if is_undone:
+                    connection.rollback()
+                else:
+                    connection.commit()
+            _note(places.undone if is_undone else places.logged, messages)
             time.sleep(PACE)
 
 

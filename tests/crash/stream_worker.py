@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from postroom import Message
     from postroom.rules.stream.pgoutput import StreamRow
     from postroom.store.sql.steps import Steps
-    from postroom.store.stream.records import NewDelivery, NewReceipts, UnsentOfLog
+    from postroom.store.stream.log_messages import UnsentOfLog
+    from postroom.store.stream.records import NewDelivery, NewReceipts
     from tests.crash.places import Places
 
 

@@ -6,8 +6,9 @@ import asyncio
 from collections import defaultdict
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, LiteralString
 
+import psycopg
 import pytest
 
 from postroom import Message, Outbox, Relay
@@ -145,6 +146,42 @@ async def test_R_7_the_stream_goes_on_after_a_failover_without_its_slot(primary:
         got = list(dict.fromkeys(broker.of[key]))
         assert [number for number in got if number < 100] == list(range(n, 100, len(KEYS)))
         assert [number for number in got if number >= 2000] == list(range(2000 + n, 2000 + LOST, len(KEYS)))
+
+
+async def test_R_7_nothing_is_sent_that_a_synchronous_standby_lacks(primary: PostgreSQL) -> None:
+    """Not even if the server is told to wait for it while a relay reads: the log shows a commit before it is one."""
+    primary.create_database("shop")
+    broker = Broker()
+    with closing(Service(primary.url("shop"))) as service, closing(Standby(primary)) as standby:
+        async with Relay(primary.url("shop"), broker, cdc=True, lane_lease_sec=5):
+            await wait_for(lambda: streams(service))
+            standby.start()
+            await wait_for(standby.has_caught_up)
+            set_up(primary, "ALTER SYSTEM SET synchronous_standby_names = 'walreceiver'")
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE "
+            await wait_for(lambda: asks_for_agreement(service, broker))
+            standby.follow_no_more()
+            await wait_for(lambda: not standby.is_following())
+            adding = asyncio.create_task(asyncio.to_thread(streamed, service, *messages(2000, 10)))
+            await wait_for(lambda: service.rows(f"{waiting} '%emit_message%'") == [(1,)])
+            assert not any(map(broker.has, range(2000, 2010)))
+            assert not adding.done()
+            set_up(primary, "ALTER SYSTEM RESET synchronous_standby_names")
+            await wait_for(lambda: all(map(broker.has, range(2000, 2010))))
+            await adding
+
+
+def asks_for_agreement(service: Service, broker: Broker) -> bool:
+    """Whether the reader, which learns of it with its next heartbeat, waits for the standby before it sends."""
+    streamed(service, *messages(broker.count(), 1))
+    asked = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%emit_message%' AND pid <> pg_backend_pid()"
+    return bool(service.rows(asked))
+
+
+def set_up(server: PostgreSQL, setting: LiteralString) -> None:
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        connection.execute(setting)
+        connection.execute("SELECT pg_reload_conf()")
 
 
 def streams(service: Service) -> bool:

@@ -14,7 +14,7 @@ from postroom import Message, Outbox
 from tests.contract.schema_support import engine_for
 from tests.crash.processes import dismiss, wait_until
 from tests.crash.shop import Shop, check
-from tests.crash.stream import produce
+from tests.crash.stream import produce, produce_log
 from tests.crash.stream_worker import StreamFate, StreamPoint, dying_relay, stream_relay
 from tests.services.databases import need
 from tests.services.postgresql import PostgreSQL
@@ -41,7 +41,10 @@ def test_R_7_what_a_killed_reader_held_is_delivered_wherever_it_died(
     del kind
     first = processes.start("first", stream_relay, shop.url, places)
     wait_until(shop.streams, "the stream is read")
-    processes.start("producer", producer, shop.url, places)
+    producers = [
+        processes.start("producer", producer, shop.url, places),
+        processes.start("log producer", produce_log, shop.url, places),
+    ]
     for number, point in enumerate(StreamPoint):
         victim = processes.start(f"victim-{number}", stream_relay, shop.url, places, StreamFate(signal.SIGKILL, point))
         first.signal(signal.SIGTERM)
@@ -51,7 +54,12 @@ def test_R_7_what_a_killed_reader_held_is_delivered_wherever_it_died(
         first = processes.start(f"next-{number}", stream_relay, shop.url, places)
         wait_until(lambda: shop.reader().startswith("next"), "another reads the stream")
     places.enough.touch()
+    for one in producers:
+        one.join()
     wait_until(lambda: all_sent(shop), "all is sent", lambda: shop.status().sent)
+    logged = places.ids(places.logged)
+    wait_until(lambda: logged <= {line.id for line in places.lines()}, "what is in the log alone is sent")
+    wait_until(lambda: not shop.unsent(), "what was not sent at once is settled")
     dismiss(first)
     check(shop, places)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
-from postroom.admin.cdc import PAUSE
+from postroom.admin.cdc import PAUSE, Waiting
 from postroom.store.admin.audit import Note
 
 if TYPE_CHECKING:
@@ -37,9 +36,18 @@ class AsyncCdcActs:
         """`Admin.cdc_sql`."""
         return await self._run(self._cdc.sql())
 
-    async def set_up_cdc(self, *, actor: str, reason: str = "") -> CdcSetUp:
+    async def set_up_cdc(
+        self,
+        *,
+        actor: str,
+        reason: str = "",
+        timeout: float | None = None,  # noqa: ASYNC109 - as `Admin` has it, and it says what it waited for
+        progress: Callable[[str], None] | None = None,
+    ) -> CdcSetUp:
         """`Admin.set_up_cdc`."""
-        return await self._run(self._cdc.set_up(Note(actor, reason)))
+        setting_up, note = self._cdc.setting_up(), Note(actor, reason)
+        await self._until(lambda: setting_up.advance(note), Waiting(timeout, progress))
+        return setting_up.made
 
     async def switch_cdc_off(
         self,
@@ -53,15 +61,13 @@ class AsyncCdcActs:
         leaving = self._cdc.leaving()
         if not await self._run(leaving.begin(Note(actor, reason))):
             return False
-        ends, told = None if timeout is None else time.monotonic() + timeout, ""
-        while waits := await self._run(leaving.advance()):
-            if waits != told and progress is not None:
-                progress(waits)
-            told = waits
-            if ends is not None and time.monotonic() >= ends:
-                raise TimeoutError(waits)
-            await asyncio.sleep(PAUSE)
+        await self._until(leaving.advance, Waiting(timeout, progress))
         return True
+
+    async def _until(self, advance: Callable[[], Steps[str]], waiting: Waiting) -> None:
+        while waits := await self._run(advance()):
+            waiting.tell(waits)
+            await asyncio.sleep(PAUSE)
 
     async def sweep_cdc(self, *, actor: str, reason: str = "") -> int:
         """`Admin.sweep_cdc`."""

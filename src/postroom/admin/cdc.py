@@ -17,7 +17,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PAUSE = 0.2
-"""Seconds between two looks at what a way back to the table waits for."""
+"""Seconds between two looks at what is waited for."""
+
+
+class Waiting:
+    """Tells what is waited for, each time that changes, and for how long at most."""
+
+    def __init__(self, timeout: float | None, progress: Callable[[str], None] | None) -> None:
+        self._ends = None if timeout is None else time.monotonic() + timeout
+        self._progress = progress
+        self._told = ""
+
+    def tell(self, waits: str) -> None:
+        """Raises `TimeoutError` with it if the time is up."""
+        if waits != self._told and self._progress is not None:
+            self._progress(waits)
+        self._told = waits
+        if self._ends is not None and time.monotonic() >= self._ends:
+            raise TimeoutError(waits)
 
 
 class CdcActs:
@@ -37,13 +54,23 @@ class CdcActs:
         """The SQL that makes publication and slot, for somebody who may run it, one statement after another."""
         return self._run(self._cdc.sql())
 
-    def set_up_cdc(self, *, actor: str, reason: str = "") -> CdcSetUp:
+    def set_up_cdc(
+        self,
+        *,
+        actor: str,
+        reason: str = "",
+        timeout: float | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> CdcSetUp:
         """Make publication and slot, where they are missing. From then on the server keeps log for the slot.
 
-        It waits until every transaction has ended that is open now. Raises `InvalidSetting` where the server is not
-        set up for it, and `PrivilegeMissing` with the SQL.
+        It waits until every transaction has ended that has written and is open now; ``progress`` gets which, each time
+        that changes. Raises `CdcUnavailable` where the server is not set up for it, `PrivilegeMissing` with the SQL,
+        and `TimeoutError` after ``timeout`` seconds: call it again.
         """
-        return self._run(self._cdc.set_up(Note(actor, reason)))
+        setting_up, note = self._cdc.setting_up(), Note(actor, reason)
+        self._until(lambda: setting_up.advance(note), Waiting(timeout, progress))
+        return setting_up.made
 
     def switch_cdc_off(
         self,
@@ -62,15 +89,13 @@ class CdcActs:
         leaving = self._cdc.leaving()
         if not self._run(leaving.begin(Note(actor, reason))):
             return False
-        ends, told = None if timeout is None else time.monotonic() + timeout, ""
-        while waits := self._run(leaving.advance()):
-            if waits != told and progress is not None:
-                progress(waits)
-            told = waits
-            if ends is not None and time.monotonic() >= ends:
-                raise TimeoutError(waits)
-            time.sleep(PAUSE)
+        self._until(leaving.advance, Waiting(timeout, progress))
         return True
+
+    def _until(self, advance: Callable[[], Steps[str]], waiting: Waiting) -> None:
+        while waits := self._run(advance()):
+            waiting.tell(waits)
+            time.sleep(PAUSE)
 
     def sweep_cdc(self, *, actor: str, reason: str = "") -> int:
         """Give a delivery to every message in the stream that has neither been sent nor has one; returns how many.

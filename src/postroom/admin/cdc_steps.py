@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from postroom.errors import CdcActRefused, InvalidSetting, PrivilegeMissing
+from postroom.errors import CdcActRefused, CdcUnavailable, InvalidSetting, PrivilegeMissing
+from postroom.rules.checks.findings import lasting
 from postroom.rules.stream.modes import OLDEST_SERVER, Mode
 from postroom.store.admin.audit import CDC_OFF, CDC_SET_UP, CDC_SWEPT, Note, audit
 from postroom.store.sql.db_errors import is_denied, reason
@@ -18,8 +19,11 @@ from postroom.store.stream.stream_status import StreamStatusReader
 from postroom.store.stream.switching import FINISHED, Switching
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
+    from postroom.store.stream.slots import Writer
     from postroom.store.stream.stream_status import StreamStatus
 
 
@@ -44,46 +48,12 @@ class CdcSteps:
     def sql(self) -> Steps[tuple[str, ...]]:
         found = yield from self.status()
         slots = Slots(self._names)
-        return (*slots.publication_statements(), slots.slot_statement(found.slot_name, found.server.version))
+        name = slots.slot_of(found.server)
+        return (*slots.publication_statements(), slots.slot_statement(name, found.server.version))
 
-    def set_up(self, note: Note) -> Steps[CdcSetUp]:
-        found = yield from self.status()
-        server, slots = found.server, Slots(self._names)
-        if server.version < OLDEST_SERVER * 10_000:
-            raise InvalidSetting(
-                f"cdc needs PostgreSQL {OLDEST_SERVER} or newer, and this is {server.version // 10_000}"
-            )
-        if server.wal_level != "logical":
-            raise InvalidSetting(
-                f"cdc needs wal_level = logical, and it is {server.wal_level}: set it in postgresql.conf, and restart "
-                "the server"
-            )
-        if not found.is_published and found.mode is not Mode.TABLE:
-            raise CdcActRefused(
-                f"the publication {found.publication} does not show what is in the stream, and the outbox is in it: a "
-                "relay mends that when it begins to read, so restart `postroom relay --cdc`"
-            )
-        statements = slots.publication_statements()
-        publication, slot = None, None
-        try:
-            if not found.is_published:
-                yield from slots.publish()
-                publication = found.publication
-            statements = [slots.slot_statement(found.slot_name, server.version)]
-            if found.slot is None:
-                yield from slots.create_slot(found.slot_name, server.version)
-                slot = found.slot_name
-        except Exception as error:
-            if not _is_denied(error):
-                raise
-            raise PrivilegeMissing(
-                f"the database's user may not make what cdc needs ({reason(error)}): have one who may run what "
-                f"`postroom cdc setup --sql` prints: {'; '.join(statements)}"
-            ) from error
-        if publication or slot:
-            made = {"publication": publication, "slot": slot}
-            yield from audit(self._names, CDC_SET_UP, note, [(None, None, made)])
-        return CdcSetUp(publication, slot)
+    def setting_up(self) -> SettingUp:
+        self._check()
+        return SettingUp(self._names)
 
     def leaving(self) -> Leaving:
         self._check()
@@ -107,6 +77,85 @@ class CdcSteps:
                 f"cdc reads PostgreSQL's write-ahead log, and this database is {self._names.dialect}: "
                 "`postroom relay` without --cdc delivers its messages"
             )
+
+
+class SettingUp:
+    """Publication and slot, to be made step by step until nothing is waited for."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._slots = Slots(names)
+        self._older: dict[str, Writer] | None = None
+        """As they were when they were first seen, so that nothing new is told unless one has ended."""
+        self.made = CdcSetUp(None, None)
+
+    def advance(self, note: Note) -> Steps[str]:
+        """Do what can be done now; returns what it waits for, empty when both are there.
+
+        The server would wait too, but in silence.
+        """
+        yield from refuse_debezium(self._names)
+        found = yield from StreamStatusReader(self._names).status()
+        self._check(found)
+        if not found.is_published:
+            yield from self._unless_denied(self._slots.publish(), self._slots.publication_statements())
+            self.made = replace(self.made, publication=found.publication)
+        if found.slot is None:
+            writers = yield from self._slots.writers()
+            self._older = writers if self._older is None else self._older
+            if still_open := [one for number, one in self._older.items() if number in writers]:
+                return _described(still_open)
+            version = found.server.version
+            create = self._slots.create_slot(found.slot_name, version)
+            yield from self._unless_denied(create, [self._slots.slot_statement(found.slot_name, version)])
+            self.made = replace(self.made, slot=found.slot_name)
+        if self.made.publication or self.made.slot:
+            made = {"publication": self.made.publication, "slot": self.made.slot}
+            yield from audit(self._names, CDC_SET_UP, note, [(None, None, made)])
+        return FINISHED
+
+    def _check(self, found: StreamStatus) -> None:
+        server = found.server
+        if server.version < OLDEST_SERVER * 10_000:
+            raise InvalidSetting(
+                f"cdc needs PostgreSQL {OLDEST_SERVER} or newer, and this is {server.version // 10_000}"
+            )
+        if server.wal_level != "logical":
+            raise CdcUnavailable(
+                f"cdc needs wal_level = logical, and it is {server.wal_level}: set it in postgresql.conf, and restart "
+                "the server"
+            )
+        if not found.is_published and found.mode is not Mode.TABLE:
+            raise CdcActRefused(
+                f"the publication {found.publication} does not show what is in the stream, and the outbox is in it: a "
+                "relay mends that when it begins to read, so restart `postroom relay --cdc`"
+            )
+
+    def _unless_denied(self, steps: Steps[None], statements: Sequence[str]) -> Steps[None]:
+        try:
+            yield from steps
+        except Exception as error:
+            if not _is_denied(error):
+                raise
+            raise PrivilegeMissing(
+                f"the database's user may not make what cdc needs ({reason(error)}): have one who may run what "
+                f"`postroom cdc setup --sql` prints: {'; '.join(statements)}"
+            ) from error
+
+
+SHOWN = 5
+"""Open transactions that are named."""
+
+
+def _described(writers: Sequence[Writer]) -> str:
+    """Open transactions as an operator can find them. What they do may be secret."""
+    named = [
+        ("a prepared one, see pg_prepared_xacts" if one.pid is None else f"process {one.pid} of the server")
+        + ("" if one.seconds is None else f", open for {lasting(max(0.0, one.seconds))}")
+        for one in writers[:SHOWN]
+    ]
+    more = [f"{len(writers) - SHOWN} more"] if len(writers) > SHOWN else []
+    return f"transactions that have written must end first: {'; '.join([*named, *more])}"
 
 
 class AuditedSweep(StreamRecords):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from postroom.errors import InvalidSetting
 from postroom.rules.stream.modes import OLDEST_SERVER, Mode
+from postroom.store.admin.audit import Note
 from postroom.store.stream.debezium import SLOT, Debezium
 
 if TYPE_CHECKING:
@@ -55,19 +56,19 @@ class DebeziumSteps:
             )
         return tuple(store.statements(slot, server.version))
 
-    def on(self, slot: str) -> Steps[None]:
+    def on(self, slot: str, note: Note) -> Steps[None]:
         """Publication, slot, mode."""
         yield from self.sql(slot)
-        mode = yield from self._store.begin(slot)
+        mode = yield from self._store.begin(slot, note)
         if mode is not Mode.DEBEZIUM:
             raise InvalidSetting(
                 f"the outbox is in the mode {mode}, because relays read its stream: take it back to the table first, "
                 "and start them without cdc"
             )
 
-    def leave(self) -> Steps[bool]:
+    def leave(self, note: Note, *, wait: bool) -> Steps[bool]:
         """Begin to take it back."""
-        return (yield from self._store.leave())
+        return (yield from self._store.leave(note, wait=wait))
 
     def advance(self, *, wait: bool) -> Steps[str]:
         """Go on; returns what it waits for."""
@@ -86,21 +87,28 @@ class DebeziumSwitch:
         """The statements that `debezium_on` runs, in order: for a person who may create publications and slots."""
         return self._run(self._debezium.sql(slot))
 
-    def debezium_on(self, slot: str = SLOT) -> None:
+    def debezium_on(self, slot: str = SLOT, *, actor: str = "", reason: str = "") -> None:
         """From now on, producers with ``cdc`` write one row for Debezium, and no delivery.
 
         Makes the publication and the slot first, if they are not there: the slot keeps everything for a connector that
         is started later. Raises `InvalidSetting` if the server or the outbox is not fit for it.
         """
-        self._run(self._debezium.on(slot))
+        self._run(self._debezium.on(slot, Note(actor, reason)))
 
-    def debezium_off(self, *, wait: bool = True, progress: Callable[[str], None] | None = None) -> None:
+    def debezium_off(
+        self,
+        *,
+        wait: bool = True,
+        progress: Callable[[str], None] | None = None,
+        actor: str = "",
+        reason: str = "",
+    ) -> None:
         """Take the outbox back to relays. Returns when they send, and what Debezium had to send is sent.
 
         Keep the connector running meanwhile. Without ``wait``, because there is none any more, relays send everything
         that has no receipt, also what Debezium may have sent. ``progress`` is told what it waits for.
         """
-        if self._run(self._debezium.leave()):
+        if self._run(self._debezium.leave(Note(actor, reason), wait=wait)):
             while waits := self._run(self._debezium.advance(wait=wait)):
                 if progress:
                     progress(waits)
@@ -119,13 +127,20 @@ class AsyncDebeziumSwitch:
         """`Admin.debezium_sql`."""
         return await self._run(self._debezium.sql(slot))
 
-    async def debezium_on(self, slot: str = SLOT) -> None:
+    async def debezium_on(self, slot: str = SLOT, *, actor: str = "", reason: str = "") -> None:
         """`Admin.debezium_on`."""
-        await self._run(self._debezium.on(slot))
+        await self._run(self._debezium.on(slot, Note(actor, reason)))
 
-    async def debezium_off(self, *, wait: bool = True, progress: Callable[[str], None] | None = None) -> None:
+    async def debezium_off(
+        self,
+        *,
+        wait: bool = True,
+        progress: Callable[[str], None] | None = None,
+        actor: str = "",
+        reason: str = "",
+    ) -> None:
         """`Admin.debezium_off`."""
-        if await self._run(self._debezium.leave()):
+        if await self._run(self._debezium.leave(Note(actor, reason), wait=wait)):
             while waits := await self._run(self._debezium.advance(wait=wait)):
                 if progress:
                     progress(waits)

@@ -27,6 +27,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 By = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Who does it, for the audit log. Default: the system's user.")
 ]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")]
 
 
 @dataclass(frozen=True)

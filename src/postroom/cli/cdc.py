@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from postroom.cli.acting import By, Yes, actor_of, ask
+from postroom.cli.acting import By, Reason, Yes, actor_of, ask
 from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import counted, duration, print_json, print_table, print_text, shown, warn
-from postroom.cli.saga_acting import Reason
 from postroom.errors import PostroomError
 from postroom.rules.checks.findings import sized
 from postroom.rules.stream.modes import Mode
@@ -58,7 +57,7 @@ def _rows(found: StreamStatus) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [
         ("mode", f"{found.mode}: {MEANINGS[found.mode]}"),
         ("for", duration(found.mode_seconds)),
-        ("read by", shown(found.reader) or "nobody"),
+        ("read by", "Debezium" if found.is_of_debezium else shown(found.reader) or "nobody"),
         ("slot", found.slot_name if slot else f"{found.slot_name} (not there)"),
     ]
     if slot is not None:
@@ -84,17 +83,26 @@ def _problems(found: StreamStatus) -> list[str]:
         start = "start `postroom relay --cdc`, or, if it is left over, drop it with `postroom cdc off`"
         return [f"nobody reads the slot {found.slot_name}, which keeps log: {start}"]
     problems: list[str] = []
+    if found.is_of_debezium and (found.slot is None or found.slot.active_pid is None):
+        missing = "is gone" if found.slot is None else "is read by no connector, and keeps log"
+        problems.append(f"the slot {found.slot_name} {missing}: `postroom doctor --only CDC_SLOT` says what to do")
     if found.mode is Mode.STREAM and not found.reader:
         problems.append("nobody reads: start `postroom relay --cdc`, or go back with `postroom cdc off`")
     if found.mode.lanes_rest:
-        problems.append("keys rest until the outbox is back in the table: `postroom cdc off` helps, and says what for")
+        command = "postroom cdc debezium off" if found.is_of_debezium else "postroom cdc off"
+        problems.append(f"keys rest until the outbox is back in the table: `{command}` helps, and says what for")
     if found.mode is Mode.STREAM and not found.is_published:
         problems.append("the publication does not show what is in the stream: restart `postroom relay --cdc`")
     return problems
 
 
+def _tell(waits: str) -> None:
+    print_text(f"waiting: {shown(waits)}")
+
+
 def setup(
     sql: Sql = False,
+    timeout: Timeout = None,
     by: By = None,
     reason: Reason = "",
     database: Database = None,
@@ -104,7 +112,8 @@ def setup(
 ) -> None:
     """Make publication and slot now, or print the SQL.
 
-    A relay with --cdc makes them too, if it may. From then on the server keeps log until a relay reads it.
+    A relay with --cdc makes them too, if it may. From then on the server keeps log until a relay reads it. Says for
+    which open transactions it waits.
     """
     from postroom.admin import Admin
     from postroom.admin import as_json as jsonable
@@ -117,7 +126,13 @@ def setup(
             else:
                 typer.echo("\n".join(f"{statement};" for statement in statements))
             return
-        made = admin.set_up_cdc(actor=actor_of(by), reason=reason)
+        progress = None if as_json else _tell
+        try:
+            made = admin.set_up_cdc(actor=actor_of(by), reason=reason, timeout=timeout, progress=progress)
+        except TimeoutError as error:
+            raise PostroomError(
+                f"no slot within {timeout:g} s: {error}; run `postroom cdc setup` again when they have ended"
+            ) from None
     if as_json:
         print_json(jsonable(made))
         return
@@ -148,7 +163,7 @@ def off(
     def tell(waits: str) -> None:
         waited.append(waits)
         if not as_json:
-            print_text(f"waiting: {shown(waits)}")
+            _tell(waits)
 
     with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
         try:
@@ -188,11 +203,13 @@ def sweep(
         print_text(f"{counted(swept, 'message')} got a delivery")
 
 
-def debezium(
+def debezium(  # noqa: PLR0913, PLR0917 - a command has that many options
     switch: Switch,
     slot: SlotName = "postroom_debezium",
     sql: Sql = False,
     no_wait: NoWait = False,
+    by: By = None,
+    reason: Reason = "",
     database: Database = None,
     schema: Schema = None,
     table_prefix: TablePrefix = None,
@@ -202,10 +219,10 @@ def debezium(
 
     with Admin(database, schema=schema, table_prefix=table_prefix) as admin:
         if switch == "off":
-            admin.debezium_off(wait=not no_wait, progress=lambda waits: print_text(f"waiting: {shown(waits)}"))
+            admin.debezium_off(wait=not no_wait, progress=_tell, actor=actor_of(by), reason=reason)
             print_text("the outbox is back in the table")
         elif sql:
             typer.echo("\n".join(f"{statement};" for statement in admin.debezium_sql(slot)))
         else:
-            admin.debezium_on(slot)
+            admin.debezium_on(slot, actor=actor_of(by), reason=reason)
             print_text(f"producers with cdc write for Debezium; its slot is {slot}")

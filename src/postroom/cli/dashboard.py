@@ -21,31 +21,34 @@ STOPPING_SECONDS = 3
 """For requests that are under way when it stops; pages that listen for changes would never end."""
 
 
+Host = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on; 0.0.0.0 for all, behind TLS.")]
+Port = Annotated[int, typer.Option(min=0, max=65_535, metavar="PORT", help="Port; 0 for any.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKEN",
+        help="What people log in with. Others on this machine may see it: better set POSTROOM_DASHBOARD_TOKEN. "
+        "Without one, a token is made and printed.",
+    ),
+]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", metavar="PATH", help="A file with the token.")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Nobody may change anything.")]
+RootPath = Annotated[
+    str, typer.Option("--root-path", metavar="PATH", help="Prefix that a proxy leaves in the path, as in /postroom.")
+]
+TraceLink = Annotated[
+    str | None, typer.Option("--trace-link", metavar="URL", help="Where traces are: a URL with {trace_id} in it.")
+]
+
+
 def dashboard(  # noqa: PLR0913, PLR0917 - each is an option
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address to listen on; 0.0.0.0 for all, behind TLS.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, metavar="PORT", help="Port; 0 for any.")] = PORT,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            help="What people log in with. Others on this machine may see it: better set POSTROOM_DASHBOARD_TOKEN. "
-            "Without one, a token is made and printed.",
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="PATH", help="A file with the token.")
-    ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Nobody may change anything.")] = False,
-    root_path: Annotated[
-        str,
-        typer.Option("--root-path", metavar="PATH", help="Prefix that a proxy leaves in the path, as in /postroom."),
-    ] = "",
-    trace_link: Annotated[
-        str | None,
-        typer.Option("--trace-link", metavar="URL", help="Where traces are: a URL with {trace_id} in it."),
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    token: Token = None,
+    token_file: TokenFile = None,
+    read_only: ReadOnly = False,
+    root_path: RootPath = "",
+    trace_link: TraceLink = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     database: Database = None,
@@ -74,13 +77,7 @@ def dashboard(  # noqa: PLR0913, PLR0917 - each is an option
     listening = _listen(host, port)
     prefix = f"/{root_path.strip('/')}" if root_path.strip("/") else ""
     where = f"http://{_shown(host)}:{listening.getsockname()[1]}{prefix}/"
-    if as_json:
-        print_json({"url": where, "token": chosen if made else None})
-    else:
-        print_text(f"the dashboard is at {where}")
-        if made:
-            print_text(f"token: {chosen}\n(made for this run; set POSTROOM_DASHBOARD_TOKEN to choose it)")
-    typer.echo(nl=False)
+    _tell(where, chosen if made else None, as_json=as_json)
     config = uvicorn.Config(
         Starlette(routes=[Mount(prefix, app)]) if prefix else app,
         lifespan="off",
@@ -91,6 +88,17 @@ def dashboard(  # noqa: PLR0913, PLR0917 - each is an option
     )
     uvicorn.Server(config).run(sockets=[listening])
     asyncio.run(app.close())
+
+
+def _tell(where: str, made: str | None, *, as_json: bool) -> None:
+    """Say where it is, and with which token, if that was made here."""
+    if as_json:
+        print_json({"url": where, "token": made})
+    else:
+        print_text(f"the dashboard is at {where}")
+        if made:
+            print_text(f"token: {made}\n(made for this run; set POSTROOM_DASHBOARD_TOKEN to choose it)")
+    typer.echo(nl=False)
 
 
 def _token(token: str | None, file: Path | None, settings: Settings) -> tuple[str, bool]:

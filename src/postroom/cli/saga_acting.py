@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroom.cli.acting import MOST_NAMED, By, Yes, actor_of, ask
+from postroom.cli.acting import MOST_NAMED, By, Reason, Yes, actor_of, ask
 from postroom.cli.options import Code, Database, Json, Schema, TablePrefix
 from postroom.cli.output import counted, print_json, print_text, progress
 from postroom.errors import InvalidSetting, PostroomError
@@ -29,7 +29,6 @@ StartedDaysAgo = Annotated[
     ),
 ]
 Every = Annotated[bool, typer.Option("--all", help="Sagas of all names.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")]
 Step = Annotated[str | None, typer.Option("--step", metavar="STEP", help="The step. Needed in a group.")]
 
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli.acting import By, actor_of
+from postroom.cli.acting import By, Reason, actor_of
 from postroom.cli.options import Before, Code, Database, Json, Limit, Schema, TablePrefix
 from postroom.cli.output import print_json, print_text, shown
 from postroom.cli.pages import PagePrinter
-from postroom.cli.saga_acting import Reason, SagaAct, StartedDaysAgo, age, command
+from postroom.cli.saga_acting import SagaAct, StartedDaysAgo, age, command
 from postroom.rules.saga_state import SagaState
 
 PAGES = PagePrinter(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from postroom.cli.acting import MOST_NAMED, By, Yes, actor_of, ask
+from postroom.cli.acting import MOST_NAMED, By, Reason, Yes, actor_of, ask
 from postroom.cli.options import Database, Json, Limit, Schema, TablePrefix
 from postroom.cli.output import counted, duration, print_json, print_table, print_text, shown, warn
 from postroom.cli.pages import LONGEST_CELL, PagePrinter, short
-from postroom.cli.saga_acting import Reason
 from postroom.errors import InvalidSetting, PostroomError, TransactionActRefused, TransactionNotFound
 from postroom.rules.twophase_state import TransactionState
 from postroom.runtime.functions import load_object

@@ -143,8 +143,8 @@ class Attempt:
 
     def _let_go(self, unheld: Sequence[Claimed]) -> None:
         """Leases have ended as far as we know. That of a lane may be renewed after all: then it is read again."""
-        self._give_back([one for one in unheld if self.in_flight.lanes.has_lane_of(one)])
-        self.pending.lose([one for one in unheld if not self.in_flight.lanes.has_lane_of(one)])
+        self._give_back([one for one in unheld if self.in_flight.may_be_renewed(one)])
+        self.pending.lose([one for one in unheld if not self.in_flight.may_be_renewed(one)])
 
     async def _deliver_and_settle(self, batch: Sequence[Claimed]) -> Sequence[Claimed]:
         """Deliver, and settle by the outcomes; returns what had no turn, and may be delivered now."""

@@ -84,6 +84,10 @@ class InFlight:
         lane, token = lease
         return self._deadlines.get(token, 0.0) > now if lane == NO_LANE else self.lanes.holds(lease, now)
 
+    def may_be_renewed(self, one: Claimed) -> bool:
+        """Whether its lease, which has ended as far as this process can know, may turn out to hold after all."""
+        return self.lanes.has_lane_of(one)
+
     def lend(self, claimed: Iterable[Claimed]) -> None:
         """Note that the destination has these claims, and may settle them at any moment."""
         self._at_destination.update([one.lease for one in claimed])

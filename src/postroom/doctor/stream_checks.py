@@ -107,4 +107,7 @@ def _look(at: Surroundings) -> StreamFacts:
         version=told.server.version // 10_000,
         may_replicate=told.may_replicate,
         pooled=not direct,
+        is_of_debezium=told.is_of_debezium,
+        takes_any_standby=told.server.takes_any_standby,
+        unconfirmed_seconds=told.unconfirmed_seconds,
     )

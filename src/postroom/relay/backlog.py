@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from postroom.store.connections.reconnecting import Outage
+from postroom.store.stream.debezium import Debezium
 from postroom.telemetry.events import Counted
 
 if TYPE_CHECKING:
@@ -39,8 +40,14 @@ class BacklogCounter:
         while True:
             started = time.monotonic()
             with suppress(Outage):
-                self._hook(Counted(await self._connection.attempt(self._reader.backlog()), await self._by_state()))
+                backlog = await self._connection.attempt(self._reader.backlog())
+                self._hook(Counted(backlog, await self._by_state(), await self._held_for_debezium()))
             await asyncio.sleep(max(EVERY, SHARE * (time.monotonic() - started)))
+
+    async def _held_for_debezium(self) -> int | None:
+        if self._reader.names.dialect != "postgresql":
+            return None
+        return await self._connection.attempt(Debezium(self._reader.names).held_bytes())
 
     async def _by_state(self) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}

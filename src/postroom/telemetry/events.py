@@ -162,7 +162,7 @@ class StreamRead:
     """Seconds since what is being sent now was committed; 0 if nothing is."""
 
 
-STREAM_CHANGES = ("leads", "left", "lost", "created", "dropped", "swept", "closes", "gave up")
+STREAM_CHANGES = ("leads", "left", "lost", "created", "dropped", "swept", "closes", "gave up", "not set up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +195,8 @@ class Counted:
     queues: Mapping[str, Backlog]
     sagas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Sagas that have not ended, by name and state."""
+    held_for_debezium: int | None = None
+    """Bytes of write-ahead log that the server keeps for Debezium, if that reads the outbox."""
 
 
 KEYED = ("run", "taken_over", "replayed", "in_progress", "conflict", "unavailable", "unrecorded")

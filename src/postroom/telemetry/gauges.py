@@ -54,7 +54,9 @@ BROKER = Metric("outbox.broker_up", "Whether the broker can be reached.", ("adap
 TARGETS = Metric("outbox.targets_down", "Topics that take no messages, while others may.", ("queue",), "{topic}")
 READER = Metric("outbox.stream_reader", "Whether a relay of this process reads the write-ahead log.")
 HELD_LOG = Metric(
-    "outbox.stream_held_bytes", "Write-ahead log that the server keeps for the slot, as its reader saw it.", unit="By"
+    "outbox.stream_held_bytes",
+    "Write-ahead log that the server keeps for the slot of the reader, or of Debezium.",
+    unit="By",
 )
 BEHIND = Metric(
     "outbox.stream_behind",
@@ -96,6 +98,7 @@ class Gauges:
         self._sagas: dict[tuple[str, str], int] = {}
         self._in_doubt: TransactionsInDoubt | None = None
         self._counted_at: float | None = None
+        self._held_for_debezium: int | None = None
         self._streams: dict[str, tuple[float, StreamRead | None]] = {}
         """When each relay that ever read the stream last said how far it is; nothing if it does not read any more."""
 
@@ -110,6 +113,7 @@ class Gauges:
                 none = dict.fromkeys(self._sagas, 0)
                 found = {(saga, state): count for saga, by in event.sagas.items() for state, count in by.items()}
                 self._sagas = {**none, **found}
+                self._held_for_debezium = event.held_for_debezium
                 self._counted_at = time.time()
             case StreamRead():
                 self._streams[event.worker] = self._clock(), event
@@ -176,6 +180,8 @@ class Gauges:
         latest = [told for at, told in streams if told is not None and self._clock() - at < SILENT]
         if streams:
             read[READER.name].append(((), int(bool(latest))))
+        if not latest and self._held_for_debezium is not None:
+            read[HELD_LOG.name].append(((), self._held_for_debezium))
         if latest:
             read[HELD_LOG.name].append(((), latest[-1].held_bytes))
             read[BEHIND.name].append(((), latest[-1].behind))

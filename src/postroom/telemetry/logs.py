@@ -207,7 +207,7 @@ def _lines(event: Event, tracebacks: bool) -> Iterator[Line]:  # noqa: C901, PLR
         case TargetChanged():
             yield _target(event, tracebacks)
         case StreamChanged():
-            level = "warning" if event.what in {"lost", "dropped", "gave up"} else "info"
+            level = "warning" if event.what in {"lost", "dropped", "gave up", "not set up"} else "info"
             detail = {"detail": _one_line(event.detail)} if event.detail else {}
             yield level, f"stream_{event.what.replace(' ', '_')}", {**detail, "worker": event.worker}
         case Added() | Beat() | Counted() | Keyed() | Postponed() | Published() | StreamRead():

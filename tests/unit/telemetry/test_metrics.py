@@ -259,6 +259,8 @@ def test_V_4_only_the_reader_of_the_stream_shows_its_figures() -> None:
     gauges.listen(Lifecycle("relay-2", "stopped"))
     gauges.listen(StreamChanged("relay-1", "closes", "1 lane is still held"))
     assert shown() == [None, None, None]
+    gauges.listen(Counted({}, held_for_debezium=7))
+    assert shown() == [None, 7, None], "Debezium's slot has no reader here"
 
 
 def test_V_1_what_happens_to_the_stream_is_counted(board: Board) -> None:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from postroom.rules.stream.progress import Progress
     from postroom.store.connections.reconnecting import ReconnectingConnection
     from postroom.store.sql.steps import Steps
-    from postroom.store.stream.records import NewDelivery, NewReceipts, StreamRecords, UnsentOfLog
+    from postroom.store.stream.log_messages import UnsentOfLog
+    from postroom.store.stream.records import NewDelivery, NewReceipts, StreamRecords
 
 
 TAKEN = "another relay reads the stream"

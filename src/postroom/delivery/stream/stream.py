@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from postroom.delivery.stream.recording import TAKEN, TermEnded
 from postroom.delivery.stream.term import Beginning, Term, first_of
-from postroom.errors import PostroomError
+from postroom.errors import CdcUnavailable, PostroomError, PrivilegeMissing
+from postroom.rules.stream.beginning import Found, Left, start
 from postroom.rules.stream.modes import Mode
 from postroom.runtime.backoff import Backoff
 from postroom.runtime.waiting import wait_for
@@ -37,6 +38,10 @@ LOOKS = 1.0
 """Seconds between two looks at whether the lease is free."""
 SETTING_UP = 600.0
 """Seconds for statements that wait for every open transaction, or go through the whole outbox."""
+
+
+class _Stopped(TermEnded):
+    """Nothing was read yet when the relay was told to stop."""
 
 
 class Stream:
@@ -73,6 +78,8 @@ class Stream:
         self._told = ""
         self._is_beyond_repair = False
         """Whether the slot must be made anew."""
+        self._is_set_up = True
+        """Whether the server lets the stream be read, as far as is known."""
         self._may_begin = True
         """Whether to put the outbox into the stream: at the start, but not after somebody took it out."""
 
@@ -91,7 +98,8 @@ class Stream:
                 await self._help_to_close()
                 pause = min(LOOKS, self._options.heartbeat)
             except Exception as error:  # noqa: BLE001 - whatever it is, what is in the table goes on
-                self._lost(error)
+                if not isinstance(error, _Stopped):
+                    self._lost(error)
                 pause = backoff.next()
             await wait_for(self._stopping, pause)
 
@@ -101,7 +109,8 @@ class Stream:
         if is_ours:
             self._database.note_flaw(error)
         self._is_beyond_repair = isinstance(error, StreamBroken) and error.is_beyond_repair
-        self._tell("lost", type(error).__name__ if is_ours else str(error))
+        self._is_set_up = not isinstance(error, CdcUnavailable) and not isinstance(error.__cause__, PrivilegeMissing)
+        self._tell("lost" if self._is_set_up else "not set up", type(error).__name__ if is_ours else str(error))
 
     def stop(self) -> None:
         """Read no more."""
@@ -114,8 +123,8 @@ class Stream:
         if self._term is not None:
             return await self._term.reached(place)
         state = await self._heartbeats.attempt(self._leadership.state())
-        if state.mode is Mode.TABLE and not self._may_begin:
-            return True  # it was taken out of the stream: all is in the table
+        if state.mode is Mode.TABLE and not (self._may_begin and self._is_set_up):
+            return True  # it was taken out of the stream, or cannot be put into it: all is in the table
         return state.done >= place and state.owner != ""
 
     async def end_of_wal(self) -> int:
@@ -148,7 +157,6 @@ class Stream:
         renew = self._leadership.renew(lease.token, self._options.lane_lease, beginning.done)
         if await self._heartbeats.attempt(renew) is None:
             raise TermEnded(TAKEN)
-        self._tell("leads", f"from {beginning.slot}")
         self._term = term
         if self._stopping.is_set():
             term.leave()
@@ -164,9 +172,10 @@ class Stream:
         """Find out where to begin, with the lease kept meanwhile."""
         try:
             async with asyncio.TaskGroup() as group:
-                keeping = group.create_task(self._keep(lease))
+                meanwhile = [group.create_task(self._keep(lease)), group.create_task(self._until_stopped())]
                 beginning = await self._begin(lease)
-                keeping.cancel()
+                for task in meanwhile:
+                    task.cancel()
         except BaseExceptionGroup as errors:
             raise first_of(errors) from None
         return beginning
@@ -189,7 +198,13 @@ class Stream:
             most_wal=self._most_wal,
             hook=self._hook,
             stopping=self._stopping,
+            began=self._leads,
         )
+
+    def _leads(self, slot: str) -> None:
+        """The server has begun to send."""
+        self._is_set_up = True
+        self._tell("leads", f"from {slot}")
 
     async def _keep(self, lease: Lease) -> None:
         """Renew the lease while publication and slot are made, which may take long."""
@@ -198,6 +213,11 @@ class Stream:
             renew = self._leadership.renew(lease.token, self._options.lane_lease, 0)
             if await self._heartbeats.attempt(renew) is None:
                 raise TermEnded(TAKEN)
+
+    async def _until_stopped(self) -> None:
+        """Have the statement cancelled that may wait for every open transaction."""
+        await self._stopping.wait()
+        raise _Stopped("the relay stops")
 
     async def _begin(self, lease: Lease) -> Beginning:
         """Make what is missing, and find out where to begin.
@@ -226,22 +246,18 @@ class Stream:
             raise TermEnded(f"slot {name} is gone")
         await setting_up(self._slots.free_slot(slot))
         end = await setting_up(self._slots.end_of_wal())
-        fits = lease.slot == name and lease.system_id == server.system_id and lease.done <= end
-        known_until = 0
-        if not fits or slot.confirmed > lease.done:
-            # It is not the slot that was read last: what came between is in the table alone. Not before that is done
-            # may the record name this slot.
-            await self._sweep(lease)
-        elif not lease.interrupted:
-            known_until = lease.read_to
-        done = max(slot.confirmed, lease.done if fits else 0)
+        left = Left(lease.slot, lease.system_id, lease.done, lease.read_to, lease.interrupted)
+        begins = start(left, Found(name, server.system_id, slot.confirmed, end))
+        if begins.needs_sweep:
+            await self._sweep(lease)  # not before that is done may the record name this slot
+        done = begins.done
         if not await setting_up(self._leadership.begin(lease.token, name, server.system_id, publication, done)):
             raise TermEnded("the lease was lost, or the outbox is taken out of the stream")
         return Beginning(
             slot=name,
             publication=publication,
             done=done,
-            known_until=known_until or await setting_up(self._slots.end_of_wal()),
+            known_until=begins.known_until or await setting_up(self._slots.end_of_wal()),
             queues=frozenset(await setting_up(self._records.queues())),
             waits_for_standby=server.synchronous,
         )

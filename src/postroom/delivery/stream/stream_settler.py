@@ -18,7 +18,8 @@ from postroom.rules.stream.taking_along import together
 from postroom.store.outbox.leases import Dead, Duplicate, Expired, GivenBack, Postponed, Rerouted, Retry, Sent
 from postroom.store.outbox.parking import Failed
 from postroom.store.outbox.settlements import ANSWER_LENGTH, failure_fields, receipt_fields
-from postroom.store.stream.records import NewDelivery, NewReceipts, UnsentOfLog
+from postroom.store.stream.log_messages import UnsentOfLog
+from postroom.store.stream.records import NewDelivery, NewReceipts
 from postroom.telemetry.events import Phase
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ class StreamSettler(Settler):
 
     async def flush(self) -> None:
         """Record all that is decided. Raises `TermEnded`."""
-        self.pending.take_conflicts()  # a lease that was lost is one for all messages: the term ends, and says so
         decided = self.pending.take_pending()
         while decided:
             chunk, decided = decided[:MOST], decided[MOST:]

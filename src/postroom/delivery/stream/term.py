@@ -13,6 +13,7 @@ import msgspec
 from postroom.delivery.destination import LongRunning
 from postroom.delivery.stream.recording import TAKEN, Recording, TermEnded
 from postroom.delivery.stream.stream_queue import StreamQueue
+from postroom.rules.stream.beginning import read_before
 from postroom.rules.stream.modes import Mode
 from postroom.rules.stream.pgoutput import (
     Begin,
@@ -30,8 +31,8 @@ from postroom.store.connections.replication import UNDEFINED, ReplicationConnect
 from postroom.store.outbox.leases import Claimed
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Query
-from postroom.store.stream.log_messages import LogRecords, prefix_of, row_of
-from postroom.store.stream.records import NewDelivery, NewReceipts, UnsentOfLog
+from postroom.store.stream.log_messages import LogRecords, UnsentOfLog, prefix_of, row_of
+from postroom.store.stream.records import NewDelivery, NewReceipts
 from postroom.telemetry.events import StreamChanged, StreamRead
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Term:
     most_wal: int | None
     hook: Hook
     stopping: asyncio.Event
+    began: Callable[[str], None]
+    """Is told the slot's name when the server has begun to send."""
     progress: Progress = field(init=False)
     log: LogRecords = field(init=False)
     _prefix: str = field(init=False)
@@ -122,6 +125,7 @@ class Term:
     _committed_at: float = field(default=0.0, init=False)
     _recorded: int = field(default=0, init=False)
     """How far everything is done, as far as the record says."""
+    _waits_for_standby: bool = field(init=False)
     _asking: int = field(default=0, init=False)
     """Statements that are under way."""
     _asked: bool = field(default=False, init=False)
@@ -131,6 +135,7 @@ class Term:
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.beginning.done)
+        self._waits_for_standby = self.beginning.waits_for_standby
         self._read_to = self._recorded = self.beginning.done
         self.log, self._prefix = LogRecords(self.records.names), prefix_of(self.records.names)
         self._recording = Recording(self.records, self.settlements, self.lease.token, self.progress, self._settled)
@@ -147,6 +152,7 @@ class Term:
         connection = await ReplicationConnection.open(self.url)
         try:
             await connection.start(self.beginning.slot, self.slots.publication, self.beginning.done)
+            self.began(self.beginning.slot)
             async with asyncio.TaskGroup() as group:
                 parts = [
                     *(group.create_task(queue.run()) for queue in self._queues.values()),
@@ -185,7 +191,7 @@ class Term:
     @property
     def known_until(self) -> int:
         """Nothing of what was committed at this place or later has been handed over."""
-        return max(self._read_to, self._commit + 1 if self._is_inside else 0)
+        return read_before(self.beginning.known_until, self._read_to, self._commit if self._is_inside else None)
 
     async def reached(self, place: int) -> bool:
         """Wait until everything before this place is settled or on record; False if the term ends before."""
@@ -207,6 +213,7 @@ class Term:
                 mode = await self.heartbeats.attempt(renew, self._on[0])
                 slot = await self.heartbeats.attempt(self.slots.slot(self.beginning.slot), self._on[0])
                 publication = await self.heartbeats.attempt(self.slots.publication_id(), self._on[0])
+                self._waits_for_standby = await self.heartbeats.attempt(self.slots.waits_for_standby(), self._on[0])
             except Outage as outage:
                 raise TermEnded(str(outage)) from outage
             finally:
@@ -318,7 +325,7 @@ class Term:
             left = await self._ask(self.records.unrecorded(in_table, queues))
             there = await self._ask(self.log.there([row.columns[ID] for row in rows if row.position < 0]))
             rows = [row for row in rows if (row.position in left if row.position > 0 else row.columns[ID] not in there)]
-        if self.beginning.waits_for_standby:
+        if self._waits_for_standby:
             await self._ask(_agreement())
         batch = self._begin_batch(len(rows))
         by_queue: dict[str, list[StreamRow]] = {}

@@ -1,6 +1,6 @@
 """Whether the stream can be read, is read, and holds nothing back: for outboxes that use CDC."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from postroom.rules.checks.findings import MINUTE, Finding, counted, fail, lasting, named, ok, sized, skip, warn
@@ -14,6 +14,12 @@ LATE = 5 * MINUTE
 """Seconds that the way back to the table may take before somebody should look."""
 STARTING = MINUTE
 """Seconds for which nobody need read a stream that was just begun: relays restart, and leases end by themselves."""
+UNCONFIRMED = 15 * MINUTE
+"""Seconds after which Debezium should have confirmed what was added."""
+ANEW = (
+    "`postroom cdc debezium off --no-wait`, have relays send the rest, then `postroom cdc debezium on`, and make the "
+    "connector anew"
+)
 UNUSED = skip("cdc is off, and the outbox is in the table")
 
 
@@ -46,6 +52,12 @@ class StreamFacts:
     version: int = OLDEST_SERVER
     may_replicate: bool = True
     pooled: bool = False
+    takes_any_standby: bool = False
+    """`synchronous_standby_names` has ``*``."""
+    is_of_debezium: bool = False
+    """Debezium reads the outbox, or has to send what it was given."""
+    unconfirmed_seconds: float = 0.0
+    """How long ago that was added which Debezium should have confirmed; 0 if there is nothing."""
 
     @property
     def used(self) -> bool:
@@ -64,10 +76,17 @@ def server(found: StreamFacts) -> Finding:
     if found.wal_level != "logical":
         remedy = "set wal_level = logical in postgresql.conf, and restart the server"
         return fail(f"wal_level is {found.wal_level}: the log does not say what was inserted", remedy, **figures)
-    if found.pooled:
+    is_ours = not found.is_of_debezium  # else a connector reads, with a role and an address of its own
+    if found.takes_any_standby or (found.pooled and is_ours):
+        evidence = "a pooler is between here and the server: it hands on no replication"
         remedy = "give relays the server's own address"
-        return fail("a pooler is between here and the server: it hands on no replication", remedy, **figures)
-    if not found.may_replicate:
+        if found.takes_any_standby:
+            evidence = (
+                "synchronous_standby_names has *: who reads the stream counts as a standby, and commits wait for it"
+            )
+            remedy = "name the standbys in synchronous_standby_names"
+        return fail(evidence, remedy, **figures)
+    if not found.may_replicate and is_ours:
         evidence = "the database's user has no REPLICATION, which whoever reads the log needs"
         return warn(evidence, "`postroom schema --grants ROLE --for cdc` prints what the relays' role needs", **figures)
     return ok(f"wal_level is logical, on PostgreSQL {found.version}", **figures)
@@ -86,23 +105,30 @@ def publication(found: StreamFacts) -> Finding:
     if found.mode is Mode.TABLE:
         return warn(evidence, "`postroom cdc setup`, or start `postroom relay --cdc`: it makes it", **figures)
     remedy = "restart `postroom relay --cdc`: it makes it anew, and sends what was missed"
+    if found.is_of_debezium:
+        remedy = ANEW
     return fail(f"{evidence}: readers miss messages", remedy, **figures)
 
 
 def slot(found: StreamFacts) -> Finding:
     """Whether the slot is there while it is needed, is read while it is there, and gone when it is not."""
-    there = found.slot
     figures = {"slot": found.slot_name, "mode": found.mode.value, "reader": found.reader}
+    if found.is_of_debezium:
+        return _slot_of_debezium(found, figures)
     start = "start `postroom relay --cdc`, or go back with `postroom cdc off`"
+    there = found.slot
     if there is None:
         if found.mode is not Mode.STREAM:
             return ok("no slot, and none is needed", **figures) if found.used else UNUSED
         evidence = f"the slot {found.slot_name} is gone, and the outbox is in the stream"
-        remedy = f"{start}: either sends what was missed"
-        return fail(evidence, remedy, **figures)
+        return fail(evidence, f"{start}: either sends what was missed", **figures)
     if found.mode is Mode.TABLE:
         evidence = f"the slot {there.name} is there, and the outbox is in the table: it holds write-ahead log back"
         return fail(f"{evidence}, {sized(there.held_bytes)}", "`postroom cdc off` drops it", **figures)
+    return _slot_in_use(found, there, start, figures)
+
+
+def _slot_in_use(found: StreamFacts, there: SlotFacts, start: str, figures: Mapping[str, object]) -> Finding:
     if there.wal_status == "lost":
         evidence = f"the slot {there.name} is lost: the server removed log that nobody had read"
         return fail(evidence, f"{start}; raise max_slot_wal_keep_size", **figures)
@@ -110,6 +136,18 @@ def slot(found: StreamFacts) -> Finding:
         evidence = f"nobody reads the slot {there.name}, which keeps {sized(there.held_bytes)} of write-ahead log"
         return fail(evidence, start, **figures)
     return ok(f"{there.name} is read by {found.reader or 'a relay'}", **figures)
+
+
+def _slot_of_debezium(found: StreamFacts, figures: Mapping[str, object]) -> Finding:
+    there = found.slot
+    if there is None or there.wal_status == "lost":
+        evidence = f"Debezium's slot {found.slot_name} is {'gone' if there is None else 'lost'}"
+        return fail(f"{evidence}: what it has not sent is in the table alone", ANEW, **figures)
+    if not there.is_active:
+        evidence = f"no connector reads the slot {there.name}, which keeps {sized(there.held_bytes)} of write-ahead log"
+        remedy = "start Debezium's connector, or take the outbox back with `postroom cdc debezium off --no-wait`"
+        return (warn if found.mode_seconds < LATE else fail)(evidence, remedy, **figures)
+    return ok(f"{there.name} is read by Debezium", **figures)
 
 
 def held(found: StreamFacts) -> Finding:
@@ -121,6 +159,8 @@ def held(found: StreamFacts) -> Finding:
     limit = "" if most is None else f" of {sized(most)} that max_slot_wal_keep_size allows"
     evidence = f"{sized(there.held_bytes)}{limit} of write-ahead log held back"
     remedy = "see what the reader waits for: `postroom cdc status`; or go back to the table with `postroom cdc off`"
+    if found.is_of_debezium:
+        remedy = "see what Debezium's connector says; or take the outbox back with `postroom cdc debezium off`"
     if there.wal_status in ("unreserved", "lost"):
         return fail(f"the log is {there.wal_status}: {evidence}", remedy, **figures)
     if there.held_bytes >= MUCH or (most is not None and there.held_bytes >= LIMIT_SHARE * most):
@@ -129,7 +169,9 @@ def held(found: StreamFacts) -> Finding:
 
 
 def reader(found: StreamFacts) -> Finding:
-    """Whether a relay reads the stream."""
+    """Whether a relay reads the stream, or Debezium confirms what it was given."""
+    if found.is_of_debezium:
+        return _confirmed_by_debezium(found)
     if found.mode is not Mode.STREAM:
         return skip(f"the outbox is not in the stream: its mode is {found.mode}") if found.used else UNUSED
     if found.reader:
@@ -141,6 +183,16 @@ def reader(found: StreamFacts) -> Finding:
     return fail("nobody reads the stream: what producers add is not sent", remedy, **since)
 
 
+def _confirmed_by_debezium(found: StreamFacts) -> Finding:
+    """Kafka Connect confirms once a minute; cleanups note how far it should be."""
+    seconds = found.unconfirmed_seconds
+    if seconds < UNCONFIRMED:
+        return ok("nothing that the last cleanup has found is overdue at Debezium", unconfirmed_seconds=seconds)
+    evidence = f"Debezium has not confirmed what was added {lasting(seconds)} ago: its slot does not move"
+    remedy = "see what its connector says, and whether `lsn.flush.mode` is as in docs/guide/debezium.md"
+    return fail(evidence, remedy, unconfirmed_seconds=seconds)
+
+
 def mode(found: StreamFacts) -> Finding:
     """Whether the way back to the table has come to a stop. Keys rest meanwhile."""
     figures = {"mode": found.mode.value, "seconds": found.mode_seconds}
@@ -149,7 +201,8 @@ def mode(found: StreamFacts) -> Finding:
     evidence = f"the outbox has been {found.mode} for {lasting(found.mode_seconds)}, and messages with keys rest"
     if found.mode_seconds < LATE:
         return ok(evidence, **figures)
-    return fail(evidence, "`postroom cdc off` goes on with it, and says what it waits for", **figures)
+    command = "postroom cdc debezium off" if found.is_of_debezium else "postroom cdc off"
+    return fail(evidence, f"`{command}` goes on with it, and says what it waits for", **figures)
 
 
 def passed_by(found: StreamFacts, ids: Sequence[str], looked_at: int, *, read_past: bool) -> Finding:
@@ -163,6 +216,8 @@ def passed_by(found: StreamFacts, ids: Sequence[str], looked_at: int, *, read_pa
     if found.mode is Mode.TABLE:
         evidence = f"{counted(len(ids), 'message')} left in the stream, which nobody reads any more: {named(ids)}"
         return fail(evidence, "`postroom cdc sweep` gives them deliveries", **figures)
+    if found.is_of_debezium:
+        return skip(f"{counted(len(ids), 'message')} without a receipt: Debezium's get theirs by cleanups")
     if not read_past:
         return skip(f"{counted(len(ids), 'message')} in the stream, which the reader has not come to yet")
     evidence = f"{counted(len(ids), 'message')} neither sent nor on record, though read past: {named(ids)}"

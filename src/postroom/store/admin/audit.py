@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 ACTOR_LENGTH = 255
 SAGA_ACTIONS = ("saga_parked", "saga_resumed", "saga_skipped", "saga_aborted", "saga_forked")
 TRANSACTION_FORGOTTEN, TRANSACTION_DECIDED = TRANSACTION_ACTIONS = ("transaction_forgotten", "transaction_decided")
-CDC_SET_UP, CDC_OFF, CDC_SWEPT = CDC_ACTIONS = ("cdc_set_up", "cdc_off", "cdc_swept")
+CDC_ACTIONS = ("cdc_set_up", "cdc_off", "cdc_swept", "debezium_on", "debezium_off")
+CDC_SET_UP, CDC_OFF, CDC_SWEPT, DEBEZIUM_ON, DEBEZIUM_OFF = CDC_ACTIONS
 REPLAY_ACTIONS = ("replay", "replayed")
 SHOWN = "shown"
 ACTIONS = (
@@ -55,7 +56,8 @@ class AuditEntry:
     """requeue, discard, cancel; replay (of the original) and replayed (of the copy); shown, where somebody looked at
     its payload or headers; conflict, where a worker found its lease lost; or what was done to a saga:
     saga_parked, saga_resumed, saga_skipped, saga_aborted, saga_forked; or to a two-phase commit: transaction_forgotten,
-    transaction_decided; or to the stream: cdc_set_up, cdc_off, cdc_swept."""
+    transaction_decided; or to the stream: cdc_set_up, cdc_off, cdc_swept,
+    debezium_on, debezium_off."""
     actor: str
     reason: str
     """Why, in the actor's words; empty where none was given."""

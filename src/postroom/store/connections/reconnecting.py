@@ -7,7 +7,7 @@ import logging
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from postroom.errors import PostroomError, PrivilegeMissing, SchemaError
+from postroom.errors import CdcUnavailable, PostroomError, PrivilegeMissing, SchemaError
 from postroom.runtime.backoff import Backoff
 from postroom.runtime.time_limits import within
 from postroom.store.connections.writes import Writes
@@ -146,7 +146,10 @@ class ReconnectingConnection:
         self._one_at_a_time = asyncio.Lock()
 
     async def attempt(self, steps: Steps[T], on: int | None = None) -> T:
-        """Run an operation once, only `on` this connection if one is given. Raises `Outage`: it may have been done."""
+        """Run an operation once, only `on` this connection if one is given.
+
+        Raises `Outage`: it may have been done. What only an operator can mend is raised as it is.
+        """
         async with self._one_at_a_time:
             return await self._attempt(steps, self._time_limit, on)
 
@@ -161,7 +164,7 @@ class ReconnectingConnection:
         writes = Writes()
         try:
             result = await self._work(steps if database.writes else writes.noted(steps), time_limit)
-        except SchemaError:
+        except (SchemaError, CdcUnavailable):
             raise
         except Exception as error:
             await self._report(error, was_reachable=was_reachable)

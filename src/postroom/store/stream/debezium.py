@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postroom.rules.stream.modes import STREAM, Mode
+from postroom.store.admin.audit import DEBEZIUM_OFF, DEBEZIUM_ON, UNSIGNED, audit
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
 from postroom.store.stream.leadership import Leadership
@@ -19,6 +20,7 @@ from postroom.store.stream.slots import LOST, PLACE, Slots
 from postroom.store.stream.switching import FINISHED, Switching, counted
 
 if TYPE_CHECKING:
+    from postroom.store.admin.audit import Note
     from postroom.store.sql.names import Names
 
 SLOT = "postroom_debezium"
@@ -63,7 +65,7 @@ class Debezium(Operations):
         [(mode, *rest)] = found.rows
         return Mark(Mode(mode), *rest)
 
-    def begin(self, slot: str) -> Steps[Mode]:
+    def begin(self, slot: str, note: Note = UNSIGNED) -> Steps[Mode]:
         """Make publication and slot, unless they are there, and then have producers write for Debezium.
 
         In this order nothing is lost: the slot keeps what is written before Debezium is started. Returns the mode of
@@ -77,8 +79,12 @@ class Debezium(Operations):
         if (yield from self.slots.slot(slot)) is None:
             server = yield from self.slots.server()
             yield from self.slots.create_slot(slot, server.version)
-        yield from self.statement(f"UPDATE {self._set_mode(slot)} RETURNING 1", {})
+        yield from self.transaction(self._hand_over, slot, note)
         return (yield from self.mark()).mode
+
+    def _hand_over(self, slot: str, note: Note) -> Steps[None]:
+        if (yield from self.statement(f"UPDATE {self._set_mode(slot)} RETURNING 1", {})):
+            yield from audit(self.names, DEBEZIUM_ON, note, [(None, None, {"slot": slot})])
 
     def statements(self, slot: str, version: int) -> list[str]:
         """The SQL of `begin`, for somebody who may run it: in this order, each in a transaction of its own."""
@@ -96,10 +102,21 @@ class Debezium(Operations):
             f"settled = {last}, {_UNMARKED} WHERE name = '{STREAM}' AND mode = '{Mode.TABLE}'"
         )
 
-    def leave(self) -> Steps[bool]:
+    def leave(self, note: Note = UNSIGNED, *, wait: bool = True) -> Steps[bool]:
         """Begin to go back to the table. Returns False if the outbox is there."""
-        yield from self._leadership.change_mode([Mode.DEBEZIUM], Mode.CLOSING)
+        yield from self.transaction(self._take_back, note, wait)
         return (yield from self.mark()).mode is not Mode.TABLE
+
+    def _take_back(self, note: Note, wait: bool) -> Steps[None]:  # noqa: FBT001 - passed on
+        mark = yield from self.mark()
+        if (yield from self._leadership.change_mode([Mode.DEBEZIUM], Mode.CLOSING)):
+            yield from audit(self.names, DEBEZIUM_OFF, note, [(None, None, {"slot": mark.slot, "waits": wait})])
+
+    def held_bytes(self) -> Steps[int | None]:
+        """The log that the server keeps for Debezium; None if the outbox is not its, or its slot is gone."""
+        mark = yield from self.mark()
+        slot = (yield from self.slots.slot(mark.slot)) if mark.mode is Mode.DEBEZIUM else None
+        return None if slot is None else slot.held_bytes
 
     def advance(self, *, wait: bool = True) -> Steps[str]:
         """Do what can be done now on the way back; returns what it waits for, or `FINISHED`.

@@ -6,7 +6,7 @@ They have no row, so no position. In a relay they have one below zero, made of t
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -15,7 +15,7 @@ from postroom.errors import UnusableConnection
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.rules.stream.modes import STREAM, Mode
 from postroom.rules.stream.pgoutput import StreamRow
-from postroom.store.outbox.parking import Failed, Parking
+from postroom.store.outbox.parking import Parking
 from postroom.store.outbox.postgresql.given import texts
 from postroom.store.outbox.writers import WRITERS
 from postroom.store.sql.operations import DEFAULT_QUEUE, Operations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postroom.message import Message
+    from postroom.store.outbox.parking import Failed
     from postroom.store.sql.names import Names
 
 LOWEST = -(2**63)
@@ -90,6 +91,14 @@ def row_of(place: int, content: bytes) -> StreamRow:
     return StreamRow(position, lane, hashed, len(one.payload or b""), DEFAULT_QUEUE, columns)
 
 
+class UnsentOfLog(NamedTuple):
+    """A message that is in the log alone, and was not sent."""
+
+    queue: str
+    message: Message
+    failure: Failed | None
+
+
 class LogWriter:
     """Writes messages into the log, in the caller's transaction."""
 
@@ -125,10 +134,15 @@ class LogRecords(Operations):
         )
         return {UUID(one) for [one] in found.rows}
 
-    def park(self, queue: str, message: Message, failed: Failed | None) -> Steps[None]:
-        """Give a message a row and a delivery, in the caller's transaction; unless it has them."""
-        if (yield from self.there([message.id])):
-            return
-        yield from WRITERS[self.names.dialect](self.names, queue).add([message])
-        if failed is not None:
-            yield from Parking(self.names, queue).fail(message, failed)
+    def park(self, unsent: Sequence[UnsentOfLog]) -> Steps[None]:
+        """Give messages rows and deliveries, in order, in the caller's transaction; except those that have them."""
+        there = yield from self.there([one.message.id for one in unsent])
+        by_queue: dict[str, list[UnsentOfLog]] = {}
+        for one in unsent:
+            if one.message.id not in there:
+                by_queue.setdefault(one.queue, []).append(one)
+        for queue, some in by_queue.items():
+            yield from WRITERS[self.names.dialect](self.names, queue).add([one.message for one in some])
+            for _, message, failure in some:
+                if failure is not None:
+                    yield from Parking(self.names, queue).fail(message, failure)

@@ -19,9 +19,8 @@ from postroom.store.stream.log_messages import LogRecords
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from postroom.message import Message
-    from postroom.store.outbox.parking import Failed
     from postroom.store.sql.names import Names
+    from postroom.store.stream.log_messages import UnsentOfLog
 
 LOOKED_AT = 1000
 """Ready deliveries of a lane that are looked at, to tell which keys they have. Beyond that, every key waits."""
@@ -49,14 +48,6 @@ class NewDelivery(NamedTuple):
     claims: int
     code: str
     message: str
-
-
-class UnsentOfLog(NamedTuple):
-    """A message that is in the log alone, and was not sent."""
-
-    queue: str
-    message: Message
-    failure: Failed | None
 
 
 class HeldKeys(NamedTuple):
@@ -127,8 +118,8 @@ class StreamRecords(Operations):
             yield from self.reread_lanes(queue, lanes[queue])
         if deliveries:
             yield self._deliveries(deliveries)
-        for queue, message, failure in unsent:
-            yield from LogRecords(self.names).park(queue, message, failure)
+        if unsent:
+            yield from LogRecords(self.names).park(unsent)
         failed = [one for one in deliveries if one.attempts]
         if failed:
             yield self._failed_attempts(failed)

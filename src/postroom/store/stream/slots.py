@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from postroom.errors import CdcUnavailable, PrivilegeMissing
 from postroom.rules.stream.wal_places import publication_name, slot_name
-from postroom.store.sql.db_errors import code_of
+from postroom.store.sql.db_errors import code_of, is_denied, reason
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.steps import Query, Steps
 
@@ -35,7 +36,18 @@ PLACE = "({} - '0/0'::pg_lsn)::bigint"
 """A place in the write-ahead log as a number."""
 _FAILOVER_FROM = 170_000
 LOST = "lost"
+_WAITS_FOR_STANDBY = (
+    "current_setting('synchronous_standby_names') <> '' "
+    "AND coalesce(current_setting('synchronized_standby_slots', true), '') = ''"
+)
 _UNDEFINED = "42704"
+_REMEDIES: dict[object, str] = {
+    "53400": "raise max_replication_slots in postgresql.conf, and restart the server; or drop a slot that nobody "
+    "reads: see pg_replication_slots",
+    "55000": "set wal_level = logical in postgresql.conf, and restart the server",
+    "42501": "the database's user needs REPLICATION: `postroom schema --grants ROLE --for cdc` prints how to give it",
+}
+"""What to do if the server makes no slot, by the code of its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,8 @@ class Server:
     in_recovery: bool
     synchronous: bool
     """Whether commits wait for a standby, but the stream does not."""
+    takes_any_standby: bool
+    """Whether commits may wait for anybody who reads the log, and so for the reader of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +77,15 @@ class Slot:
     confirmed: int
     held_bytes: int
     """Write-ahead log that the server keeps for it."""
+
+
+class Writer(NamedTuple):
+    """An open transaction that has written."""
+
+    pid: int | None
+    """The server's process; None if it is prepared."""
+    seconds: float | None
+    """How long it has been open; None if that may not be seen."""
 
 
 class Slots(Operations):
@@ -81,11 +104,16 @@ class Slots(Operations):
         found = yield Query(
             "SELECT current_setting('server_version_num')::integer, current_database()::text, "
             "(SELECT system_identifier::text FROM pg_control_system()), current_setting('wal_level'), "
-            "pg_is_in_recovery(), current_setting('synchronous_standby_names') <> '' "
-            "AND coalesce(current_setting('synchronized_standby_slots', true), '') = ''"
+            f"pg_is_in_recovery(), {_WAITS_FOR_STANDBY}, "
+            "position('*' IN current_setting('synchronous_standby_names')) > 0"
         )
         [row] = found.rows
         return Server(*row)
+
+    def waits_for_standby(self) -> Steps[bool]:
+        """`Server.synchronous`, which may change at any time."""
+        found = yield Query(f"SELECT {_WAITS_FOR_STANDBY}")
+        return bool(found.rows[0][0])
 
     def may_replicate(self) -> Steps[bool]:
         """Whether the connection's user may make a slot."""
@@ -153,8 +181,13 @@ class Slots(Operations):
         return f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput'{failover})"
 
     def create_slot(self, name: str, version: int) -> Steps[None]:
-        """Make the slot."""
-        yield Query(self.slot_statement(name, version))
+        """Make the slot. Raises `CdcUnavailable` or `PrivilegeMissing`: then the server must be set up first."""
+        try:
+            yield Query(self.slot_statement(name, version))
+        except Exception as error:
+            if (remedy := _REMEDIES.get(code_of(error))) is None:
+                raise
+            raise (PrivilegeMissing if is_denied(error) else CdcUnavailable)(f"{reason(error)}: {remedy}") from error
 
     def free_slot(self, slot: Slot) -> Steps[None]:
         """End the session that reads the slot, if there is one."""
@@ -171,6 +204,18 @@ class Slots(Operations):
             except Exception as error:
                 if code_of(error) != _UNDEFINED:  # else somebody else was quicker
                     raise
+
+    def writers(self) -> Steps[dict[str, Writer]]:
+        """Transactions of the server that have written and are open, by their numbers, but for this one.
+
+        The server makes no slot before those have ended that are open when it begins to.
+        """
+        found = yield Query(
+            "SELECT l.transactionid::text, l.pid, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 "
+            "FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.locktype = 'transactionid' "
+            "AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid() ORDER BY 3 DESC, 1"
+        )
+        return {number: Writer(pid, seconds) for number, pid, seconds in found.rows}
 
     def open_transactions(self) -> Steps[set[str]]:
         """All transactions of this database that are open now, prepared ones included, but for this one.

@@ -35,6 +35,10 @@ class StreamStatus:
     server: Server
     may_replicate: bool
     """Whether the connection's user may make, read and drop slots."""
+    is_of_debezium: bool = False
+    """Debezium reads the outbox, or has to send what it was given."""
+    unconfirmed_seconds: float = 0.0
+    """How long ago that was added which a cleanup has found, and Debezium has not confirmed yet; 0 if there is none."""
 
 
 class StreamStatusReader(Operations):
@@ -43,9 +47,12 @@ class StreamStatusReader(Operations):
     def status(self) -> Steps[StreamStatus]:
         """How the stream stands now. PostgreSQL only."""
         slots = Slots(self.names)
-        mode, seconds, reader = yield from self._row()
+        mode, seconds, reader, read_last = yield from self._row()
         server = yield from slots.server()
         name = slots.slot_of(server)
+        is_of_debezium = mode is Mode.DEBEZIUM or (mode.lanes_rest and read_last not in {"", name})
+        if is_of_debezium:
+            name = read_last
         slot = yield from slots.slot(name)
         is_published = yield from slots.is_published()
         there = yield Query("SELECT 1 FROM pg_publication WHERE pubname = :name", {"name": slots.publication})
@@ -65,6 +72,8 @@ class StreamStatusReader(Operations):
             is_published=is_published,
             server=server,
             may_replicate=(yield from slots.may_replicate()),
+            is_of_debezium=is_of_debezium,
+            unconfirmed_seconds=(yield from self._unconfirmed(slot.confirmed)) if is_of_debezium and slot else 0.0,
         )
 
     def confirmed(self, slot: str) -> Steps[int]:
@@ -72,16 +81,24 @@ class StreamStatusReader(Operations):
         found = yield from Slots(self.names).slot(slot)
         return found.confirmed if found is not None else 0
 
-    def _row(self) -> Steps[tuple[Mode, float, str]]:
+    def _unconfirmed(self, confirmed: int) -> Steps[float]:
+        found = yield Query(
+            f"SELECT {self.dialect.seconds_since('m.created_at')} FROM {self.tables['stream']} s "
+            f"JOIN {self.outbox} m ON m.position = s.marked WHERE s.name = '{STREAM}' AND s.done > :confirmed",
+            {"confirmed": confirmed},
+        )
+        return max(0.0, float(found.rows[0][0])) if found.rows else 0.0
+
+    def _row(self) -> Steps[tuple[Mode, float, str, str]]:
         found = yield Query(
             f"SELECT mode, {self.dialect.seconds_since('changed_at')}, "
-            f"CASE WHEN leased_until > {self.now} THEN owner ELSE '' END "
+            f"CASE WHEN leased_until > {self.now} THEN owner ELSE '' END, slot "
             f"FROM {self.tables['stream']} WHERE name = '{STREAM}'"
         )
         if not found.rows:
-            return Mode.TABLE, 0.0, ""
-        [(mode, seconds, reader)] = found.rows
-        return Mode(mode), max(0.0, float(seconds)), str(reader)
+            return Mode.TABLE, 0.0, "", ""
+        [(mode, seconds, reader, slot)] = found.rows
+        return Mode(mode), max(0.0, float(seconds)), str(reader), str(slot)
 
     def _most_held(self) -> Steps[int | None]:
         found = yield Query("SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size'")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from postroom.rules.checks import stream
@@ -25,6 +27,7 @@ def facts(mode: Mode = Mode.STREAM, slot: SlotFacts | None = READ, **others: obj
         (facts(version=14), FAIL, "PostgreSQL 14"),
         (facts(wal_level="replica"), FAIL, "wal_level is replica"),
         (facts(pooled=True), FAIL, "a pooler"),
+        (facts(takes_any_standby=True), FAIL, "counts as a standby"),
         (facts(may_replicate=False), WARN, "no REPLICATION"),
     ],
 )
@@ -96,6 +99,22 @@ def test_the_log_that_is_held_back(held: int, status: str, most: int | None, ver
 )
 def test_the_reader_and_the_mode(found: StreamFacts, reader: Verdict, mode: Verdict) -> None:
     assert (stream.reader(found).verdict, stream.mode(found).verdict) == (reader, mode)
+
+
+def test_an_outbox_of_debezium() -> None:
+    read = facts(Mode.DEBEZIUM, reader="", may_replicate=False, pooled=True, is_of_debezium=True)
+    looked_at = (stream.server, stream.slot, stream.held, stream.reader, stream.mode)
+    assert [look(read).verdict for look in looked_at] == [OK] * 5
+    assert stream.passed_by(read, ["a"], 5, read_past=True).verdict is SKIP
+    wrong = replace(read, publication="p", slot=None, unconfirmed_seconds=3600)
+    for look in (stream.publication, stream.slot, stream.reader):
+        finding = look(wrong)
+        assert (finding.verdict, "relay --cdc" in finding.remedy) == (FAIL, False)
+    assert stream.slot(replace(read, slot=replace(READ, wal_status="lost"))).verdict is FAIL
+    assert stream.slot(replace(read, slot=LEFT)).verdict is WARN, "the connector is started last"
+    assert stream.slot(replace(read, slot=LEFT, mode_seconds=500)).verdict is FAIL
+    assert "connector" in stream.held(replace(read, slot=replace(READ, held_bytes=MUCH))).remedy
+    assert "debezium off" in stream.mode(replace(read, mode=Mode.DRAINING, mode_seconds=500)).remedy
 
 
 def test_messages_that_were_missed() -> None:
