@@ -48,7 +48,7 @@ class IdempotencyMiddleware:
     def __init__(self, app: Application, **options: Unpack[OptionArguments]) -> None:
         self._app = app
         self._core = Core(options)
-        self._connections = LedgerConnections(self._core.settings)
+        self._connections = LedgerConnections(self._core.settings, self._core.requests)
         self._runs: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
