@@ -12,23 +12,16 @@ import asyncio
 import atexit
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from postroom.compose.databases import open_store
-from postroom.store.connections.stores import BridgedStore
-from postroom.store.schema.checking import check
-from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.steps import arun, run
 from postroom.web.idempotency.keyed_flow import Do
-from postroom.web.idempotency.ledger_pool import CONNECTIONS, LIMITS, LedgerPool, silent
+from postroom.web.idempotency.ledger_pool import LedgerPool
+from postroom.web.idempotency.ledger_threads import ThreadLedgerPool
 
 if TYPE_CHECKING:
     from postroom.settings import Settings
-    from postroom.store.connections.stores import BlockingStore
     from postroom.store.ledger.keyed_requests import KeyedRequests
-    from postroom.store.sql.steps import Steps
     from postroom.web.idempotency.keyed_flow import Flow, Pause
 
 T = TypeVar("T")
@@ -69,10 +62,11 @@ class LedgerConnections:
 class ThreadLedgerConnections:
     """Connections for threads. They are opened by the first request, after a server has forked its workers."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, requests: KeyedRequests) -> None:
         self._settings = settings
+        self._requests = requests
         self._choosing = threading.Lock()
-        self._pool: _ThreadPool | None = None
+        self._pool: ThreadLedgerPool | None = None
 
     def drive(self, flow: Flow[T]) -> T:
         """Run the flow to its end."""
@@ -88,11 +82,11 @@ class ThreadLedgerConnections:
 
     def _act(self, action: Do | Pause) -> Any:
         if isinstance(action, Do):
-            return self._usable().run(action.steps, action.seconds)
+            return self._usable().run(action)
         time.sleep(action.seconds)
         return None
 
-    def _usable(self) -> _ThreadPool:
+    def _usable(self) -> ThreadLedgerPool:
         with self._choosing:
             if self._pool is None:
                 atexit.register(self.close)
@@ -100,65 +94,5 @@ class ThreadLedgerConnections:
                 return self._pool
             else:
                 self._pool.close()
-            self._pool = _ThreadPool(self._settings)
+            self._pool = ThreadLedgerPool(self._settings, self._requests)
             return self._pool
-
-
-class _ThreadPool:
-    """As `_Pool`. The steps run in threads of its own, for which callers can stop waiting."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._threads = ThreadPoolExecutor(CONNECTIONS, "postroom-ledger")
-        self._places = threading.Semaphore(CONNECTIONS)
-        self._turns: Any = nullcontext()
-        self._is_silent = False
-        self._store: Future[BlockingStore] = self._threads.submit(self._open, settings)
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether another step has a chance."""
-        return not self._is_silent and not (self._store.done() and self._store.exception())
-
-    def run(self, steps: Steps[T], seconds: float) -> T:
-        """As `_Pool.run`."""
-        with self._places:
-            if self._is_silent:
-                raise silent(seconds)
-            step = self._threads.submit(self._run, steps)
-            if wait([step], seconds).done:
-                return step.result()
-            self._is_silent = True
-            self._store.add_done_callback(_break_off)
-            raise silent(seconds)
-
-    def close(self) -> None:
-        """Close the connections; those that are still being opened, as soon as they are."""
-        self._threads.shutdown(wait=False)
-        self._store.add_done_callback(_close)
-
-    def _run(self, steps: Steps[T]) -> T:
-        store = self._store.result()
-        with self._turns:
-            return store.run(steps)
-
-    def _open(self, settings: Settings) -> BlockingStore:
-        store = open_store(settings, limits=LIMITS)
-        if isinstance(store, BridgedStore):  # one event loop, for one thread at a time
-            self._turns = threading.Lock()
-        try:
-            store.call(lambda connection: check(connection, store.names, Purpose.LEDGER))
-        except BaseException:
-            store.close()
-            raise
-        return store
-
-
-def _close(opened: Future[BlockingStore]) -> None:
-    if not opened.cancelled() and opened.exception() is None:
-        opened.result().close()
-
-
-def _break_off(opened: Future[BlockingStore]) -> None:
-    if not opened.cancelled() and opened.exception() is None:
-        opened.result().break_off()
-        opened.result().close()

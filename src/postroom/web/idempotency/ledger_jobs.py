@@ -72,6 +72,13 @@ class Batch(NamedTuple):
         """How long it may take."""
         return self.jobs[0].seconds
 
+    def answer(self, answers: Sequence[Any]) -> list[Job]:
+        """Give each its answer; returns those to which there is none, and which have to be done alone."""
+        for job, answer in zip(self.jobs, answers, strict=True):
+            if answer is not None:
+                job.succeed(answer)
+        return [job for job, answer in zip(self.jobs, answers, strict=True) if answer is None]
+
     def fail(self, error: Exception) -> None:
         """There is no answer to any."""
         for job in self.jobs:

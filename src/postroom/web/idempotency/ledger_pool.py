@@ -110,19 +110,12 @@ class LedgerPool:
             if len(batch.jobs) == 1:
                 batch.jobs[0].succeed(await connection.run(batch.jobs[0].steps))
             else:
-                await self._do_together(batch, connection)
+                answers = await connection.run(self._requests.together(batch.asked))
+                self._jobs.put_alone(batch.answer(answers))
         except Exception as error:  # noqa: BLE001 - drivers raise anything
             self._fail(batch, error)
         finally:
             limit.cancel()
-
-    async def _do_together(self, batch: Batch, connection: _Connection) -> None:
-        answers = await connection.run(self._requests.together(batch.asked))
-        for job, answer in zip(batch.jobs, answers, strict=True):
-            if answer is None:
-                self._jobs.put_alone([job])
-            else:
-                job.succeed(answer)
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         """Of several jobs, try each alone, unless the connection was at fault: then nobody knows what was done."""
@@ -164,23 +157,28 @@ class _Connection:
         """Run the steps."""
         try:
             if self._run is None or monotonic() - self._used > FRESH:
-                await self.close()  # from the pool, it comes back tested
+                await self.close()  # from the store's pool, it comes back tested
                 self._run = await self._open()
             result = await self._run(steps)
         except BaseException as error:
-            await self.close(error)
+            await self._drop(error)
             raise
         self._used = monotonic()
         return result
 
-    async def close(self, error: BaseException | None = None) -> None:
-        """Give it back to the pool; for good if there was an error."""
-        opened, self._opened, self._run = self._opened, AsyncExitStack(), None
+    async def close(self, error: Exception | None = None) -> None:
+        """Give it back to the store's pool; if there was an error, close it for good."""
         if error is None:
+            opened, self._opened, self._run = self._opened, AsyncExitStack(), None
             await opened.aclose()
-            return
-        with suppress(Exception):  # it is the same error, or the connection is gone anyway
-            await opened.__aexit__(type(error), error, None)
+        else:
+            with suppress(Exception):  # the same error, or the connection is gone anyway
+                await self._drop(error)
+
+    async def _drop(self, error: BaseException) -> None:
+        """Close it for good. Raises the error again, as what the store makes of it, if it was open."""
+        opened, self._opened, self._run = self._opened, AsyncExitStack(), None
+        await opened.__aexit__(type(error), error, error.__traceback__)
 
     async def _open(self) -> RunSteps:
         try:
