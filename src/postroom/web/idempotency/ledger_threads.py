@@ -68,7 +68,7 @@ class ThreadLedgerPool:
         """As `LedgerPool.run`."""
         answer = _Answer()
         with self._changing:
-            if self._is_silent:
+            if self._is_silent or self._is_closed:
                 raise silent(action.seconds)
             self._jobs.put(Job(action, answer))
             work = self._next_work()
@@ -88,14 +88,17 @@ class ThreadLedgerPool:
         self._store.add_done_callback(_close)
 
     def _next_work(self) -> Work | None:
-        if not self._free:
+        """What is to be done, and on which connection, if there is both. From here on, its time is limited."""
+        batch = self._jobs.take() if self._free else None
+        if batch is None:
             return None
-        batch = self._jobs.take()
-        return None if batch is None else (self._free.pop(), batch)
+        self._under_way[id(batch)] = monotonic() + batch.seconds, batch
+        if self._watching is None:
+            self._watching = threading.Thread(target=self._watch, name="postroom-ledger-limits", daemon=True)
+            self._watching.start()
+        return self._free.pop(), batch
 
     def _do(self, connection: _Connection, batch: Batch) -> None:
-        self._under_way[id(batch)] = monotonic() + batch.seconds, batch
-        self._watch()
         alone: Sequence[Job] = ()
         try:
             if len(batch.jobs) == 1:
@@ -130,29 +133,21 @@ class ThreadLedgerPool:
             self._jobs.put_alone(alone)
             if self._is_silent:
                 self._jobs.fail_all(silent(batch.seconds))
-            if not self._is_closed:
-                self._free.append(connection)
+            self._free.append(connection)
             while (work := self._next_work()) is not None:
                 _leave(work)
-        if self._is_closed:
-            connection.close()
+            closing, self._free = (self._free, []) if self._is_closed else ([], self._free)
+        for one in closing:
+            one.close()
 
     def _watch(self) -> None:
-        """One thread sees whether anything takes too long; it ends when there was nothing to see for a while."""
-        if self._watching is None:
-            with self._changing:
-                if self._watching is None:
-                    self._watching = threading.Thread(target=self._look, name="postroom-ledger-limits", daemon=True)
-                    self._watching.start()
-
-    def _look(self) -> None:
+        """See whether anything takes too long, until there was nothing to see for a while."""
         seen = monotonic()
         while True:
             time.sleep(_LOOKS)
             now = monotonic()
             with self._changing:
-                if self._under_way:
-                    seen = now
+                seen = now if self._under_way else seen
                 late = [batch for deadline, batch in self._under_way.values() if deadline < now]
                 if late:
                     self._give_up(late[0].seconds)
