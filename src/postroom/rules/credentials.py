@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def is_made_anew(authorization: str) -> bool:
     return _MADE_ANEW.match(authorization) is not None
 
 
+@lru_cache(maxsize=1024)
 def is_credential(name: str) -> bool:
     """Whether a header with this name, in lower case, tells whose request it is."""
     words = set(name.replace("_", "-").split("-"))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.rules.replay import Response
@@ -14,7 +15,7 @@ from postroom.web.idempotency.asgi_exchange import AsgiExchange
 from postroom.web.idempotency.core import Core
 from postroom.web.idempotency.disconnects import Client
 from postroom.web.idempotency.keyed_request import ENVIRON_KEY
-from postroom.web.idempotency.lease_renewal import renewing
+from postroom.web.idempotency.lease_renewal import LoopLeaseRenewal
 from postroom.web.idempotency.ledger_connections import LedgerConnections
 from postroom.web.idempotency.problems import RequestRefused
 from postroom.web.requests import Request
@@ -48,7 +49,8 @@ class IdempotencyMiddleware:
     def __init__(self, app: Application, **options: Unpack[OptionArguments]) -> None:
         self._app = app
         self._core = Core(options)
-        self._connections = LedgerConnections(self._core.settings)
+        self._connections = LedgerConnections(self._core.settings, self._core.requests)
+        self._renewal = LoopLeaseRenewal(self._core.lease)
         self._runs: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,16 +102,19 @@ class IdempotencyMiddleware:
 
     async def _run(self, scope: Scope, exchange: AsgiExchange) -> None:
         """Call the application. If cancelled, leave the rest to the lease."""
-        work = asyncio.ensure_future(self._app(scope, exchange.receive, exchange.send))
-        await renewing(self._core.lease, exchange.renew_lease, work)
+        self._renewal.add(exchange)
         try:
-            work.result()
-        except (Exception, asyncio.CancelledError):  # raised by the application: we were not cancelled
+            await self._app(scope, exchange.receive, exchange.send)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             await exchange.close(failed=True)
             if not exchange.is_disconnect_reported:
                 raise
         else:
             await exchange.close()
+        finally:
+            self._renewal.remove(exchange)
 
     async def _shielded(self, client: Client, run: Coroutine[Any, Any, None]) -> None:
         """Let the run finish after its client has disconnected, so that the client can ask again for the response."""
@@ -141,7 +146,7 @@ def route_of(scope: Mapping[str, Any], app: object) -> str:
     if isinstance(known, str):  # Litestar has chosen already
         return known
     with suppress(Exception):  # there is no such route, or the framework has another version
-        for one in (scope.get("app"), *_wrapped(app)):
+        for one in chain([scope.get("app")], _wrapped(app)):
             if hasattr(one, "asgi_router"):
                 return _litestar_route(one.asgi_router, scope)
             if getattr(one, "routes", None):
@@ -204,6 +209,12 @@ def _additions(scope: Scope, keyed: KeyedRequest) -> dict[str, Any]:
     return {ENVIRON_KEY: keyed, **({"extensions": kept} if extensions else {})}
 
 
+def _is_cancelled() -> bool:
+    """Whether somebody cancels the task, rather than that the application has raised such an error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _log_error(run: asyncio.Task[None]) -> None:
     """Log the error of a run that nobody waits for."""
     if not run.cancelled() and (error := run.exception()) is not None:
@@ -213,6 +224,8 @@ def _log_error(run: asyncio.Task[None]) -> None:
 def _wrapped(app: object) -> Iterator[Any]:
     """The application, and what it wraps, as middleware does."""
     for _ in range(_MOST_WRAPPERS):
+        if app is None:
+            return
         yield app
         app = getattr(app, "app", None)
 

@@ -34,9 +34,18 @@ class Request:
     told_by_server: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Names and values from the server itself that tell whose request it is, such as the client's certificate."""
 
+    _by_name: dict[str, list[str]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Sort the headers by their names, once for all who look."""
+        found: dict[str, list[str]] = {}
+        for name, value in self.headers:
+            found.setdefault(name, []).append(value)
+        object.__setattr__(self, "_by_name", found)
+
     def values(self, name: str) -> list[str]:
         """The values of a header, one for each time that it was sent."""
-        return [value for each, value in self.headers if each == name]
+        return self._by_name.get(name, [])
 
     def header(self, name: str) -> str | None:
         """A header's value, given its name in lower case; None if it was not sent."""

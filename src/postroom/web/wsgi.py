@@ -45,7 +45,7 @@ class IdempotencyMiddleware:
     def __init__(self, app: Application, **options: Unpack[OptionArguments]) -> None:
         self._app = app
         self._core = Core(options)
-        self._connections = ThreadLedgerConnections(self._core.settings)
+        self._connections = ThreadLedgerConnections(self._core.settings, self._core.requests)
         self._renewal = LeaseRenewal(self._core.lease, self._renew)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

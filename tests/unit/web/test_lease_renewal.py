@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-
-import pytest
+from unittest.mock import patch
 
 from postroom.idempotency import Entry, Ledger, Run
 from postroom.rules.replay import Response
 from postroom.web.idempotency.keyed_request import KeyedRequest
-from postroom.web.idempotency.lease_renewal import LeaseRenewal, renewing
+from postroom.web.idempotency.lease_renewal import LeaseRenewal, LoopLeaseRenewal
 from postroom.web.idempotency.options import Options
 from postroom.web.idempotency.policy import Policy
+from tests.acceptance.waiting import wait_for
 
 SOON = 0.01
 LONG = 30.0
@@ -22,34 +22,35 @@ def keyed(key: str) -> KeyedRequest:
     return KeyedRequest(Run(Entry("s", key, "0" * 64, 1)), Policy(Options()), Ledger())
 
 
-async def test_it_is_renewed_until_the_work_is_done() -> None:
-    renewals = 0
-    work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+class Running:
+    """A request that runs until it was renewed often enough."""
 
-    async def renew() -> None:
-        nonlocal renewals
-        renewals += 1
-        if renewals == 3:
-            work.set_result(None)
+    def __init__(self, renewals: int) -> None:
+        self.renewals = 0
+        self.is_done = asyncio.Event()
+        self._enough = renewals
 
+    async def renew_lease(self) -> None:
+        self.renewals += 1
+        if self.renewals == self._enough:
+            self.is_done.set()
+
+
+async def test_one_timer_renews_all_that_run_and_ends_with_them() -> None:
+    loop, renewal = asyncio.get_running_loop(), LoopLeaseRenewal(SOON)
+    first, second, ended = Running(2), Running(3), Running(1)
+    with patch.object(loop, "call_later", wraps=loop.call_later) as timer:
+        for one in (first, second, ended):
+            renewal.add(one)
+        timer.assert_called_once()
+    renewal.remove(ended)
     async with asyncio.timeout(LONG):
-        await renewing(SOON, renew, work)
-    assert renewals == 3
-
-
-async def test_when_it_is_cancelled_so_is_the_work() -> None:
-    work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    began = asyncio.Event()
-
-    async def renew() -> None:
-        began.set()
-
-    running = asyncio.create_task(renewing(SOON, renew, work))
-    await began.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert work.cancelled()
+        await first.is_done.wait()
+        renewal.remove(first)
+        await second.is_done.wait()
+        renewal.remove(second)
+        await wait_for(lambda: not renewal._running)
+    assert (first.renewals, second.renewals, ended.renewals) == (2, 3, 0)
 
 
 def test_one_thread_renews_all_but_those_whose_handler_has_recorded_its_response() -> None:

@@ -128,6 +128,9 @@ class SQLAlchemyAsyncConnection(AsyncKind):
         self.dialect, self.style = of_sqlalchemy(self.connection)
 
     async def autocommits(self) -> bool:
+        connection = self.connection.sync_connection
+        if connection is not None and connection.in_transaction():  # then nothing is sent to find out
+            return autocommit.of_sqlalchemy(connection)
         return bool(await self.connection.run_sync(autocommit.of_sqlalchemy))
 
     async def execute(self, query: Query) -> Result:

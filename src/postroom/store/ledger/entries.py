@@ -52,7 +52,7 @@ class LedgerEntries:
         self.dialect: Dialect = DIALECTS[names.dialect]()
         self.table = names.mapping()["idempotency"]
         now, lease, keep = self.dialect.now, self.dialect.later(":lease"), self.dialect.later(":keep")
-        self._times = f"{lease}, {keep}"
+        self.times = f"{lease}, {keep}"
         self._renewed = f"leased_until = {lease}"
         self.reopened = (
             f"status = 'in_progress', token = :token, leased_until = {lease}, finished_at = {self.dialect.never}, "
@@ -63,13 +63,11 @@ class LedgerEntries:
             f"http_status = :http_status, response_headers = {self.headers_in.format(':headers')}, "
             f"response_body = {self.body_in.format(':body')}"
         )
-        self.ended = (
-            f"status = :status, leased_until = {self.dialect.never}, finished_at = {now}, expires_at = {keep}, "
-            f"{answered}"
-        )
+        self.ending = f"status = :status, leased_until = {self.dialect.never}, finished_at = {now}, expires_at = {keep}"
+        self.ended = f"{self.ending}, {answered}"
         self._left = f"token = :token, leased_until = {lease}"
         self._handed_over = f"{self._left}, {answered}"
-        self._columns = (
+        self.columns = (
             f"idempotency_key, token, digest, status, http_status, {self.headers_out}, response_body, "
             # As a float: where texts come as bytes, a driver may not be able to read a decimal.
             f"CASE WHEN leased_until > {now} THEN -1e0 * ({self.dialect.seconds_since('leased_until')}) ELSE 0e0 END, "
@@ -84,9 +82,9 @@ class LedgerEntries:
         found = yield from self._glance(entry)
         while True:
             if found is None:
-                if (yield from self._insert(entry, terms)):
+                is_new, found = yield from self._insert_or_find(entry, terms)
+                if is_new:
                     return Run(entry)
-                found = yield from self._look(entry, self.lock)
             if found is not None:  # else it was removed in the meantime
                 decision = decide(found.recorded, entry, replay_failures=replay_failures)
                 if not isinstance(decision, Run):
@@ -139,11 +137,11 @@ class LedgerEntries:
         """The existing entries of one scope, by key; with a `lock`, locked in the order of keys."""
         params = {f"key_{n}": key for n, key in enumerate(keys)}
         result = yield Query(
-            f"SELECT {self._columns} FROM {self.table} WHERE scope = :scope "
+            f"SELECT {self.columns} FROM {self.table} WHERE scope = :scope "
             f"AND idempotency_key IN ({listed(f':{name}' for name in params)}) ORDER BY idempotency_key{lock}",
             {"scope": scope, **params},
         )
-        return {text(row[0]): _found(row) for row in result.rows}
+        return {text(row[0]): read_row(row) for row in result.rows}
 
     def insert(self, columns: str, rows: str, params: dict[str, Any], keys: Iterable[str]) -> Steps[set[str]]:
         """Insert rows of one scope and one token where there are none; returns the keys of those that are new.
@@ -185,6 +183,12 @@ class LedgerEntries:
         now = yield from self._look(entry)
         return now is not None and (now.token, now.recorded.status) == (found.token, status)
 
+    def _insert_or_find(self, entry: Entry, terms: Terms) -> Steps[tuple[bool, LedgerRow | None]]:
+        """Create the entry: whether it is new, and otherwise the row that was there, unless it was just removed."""
+        if (yield from self._insert(entry, terms)):
+            return True, None
+        return False, (yield from self._look(entry, self.lock))
+
     def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
         """Create the entry, unless one exists. Does not wait for one that is about to change."""
         values = "CAST(:scope AS text), CAST(:key AS text), CAST(:digest AS text), CAST(:token AS bigint)"
@@ -192,7 +196,7 @@ class LedgerEntries:
             f"SELECT 1 FROM {self.table} WHERE scope = CAST(:scope AS text) AND idempotency_key = CAST(:key AS text)"
         )
         result = yield Query(
-            f"INSERT INTO {self.table} ({_NEW}) SELECT {values}, {self._times} WHERE NOT EXISTS ({there}) "
+            f"INSERT INTO {self.table} ({NEW}) SELECT {values}, {self.times} WHERE NOT EXISTS ({there}) "
             "ON CONFLICT DO NOTHING RETURNING token",
             _fresh(entry, terms),
         )
@@ -200,7 +204,7 @@ class LedgerEntries:
 
     def _take_over(self, entry: Entry, found: LedgerRow, terms: Terms) -> Steps[bool]:
         """Make the row this run's, unless it has changed or its lease was renewed since it was read."""
-        values = {"digest": entry.digest, "token": entry.token, **_seconds(terms)}
+        values = {"digest": entry.digest, "token": entry.token, **seconds(terms)}
         ended = f" AND leased_until <= {self.dialect.now}"
         return (yield from self._write(entry, found.token, found.recorded.status, self._taken_over, values, ended))
 
@@ -218,7 +222,9 @@ class LedgerEntries:
         return body
 
 
-_NEW = "scope, idempotency_key, digest, token, leased_until, expires_at"
+NEW = "scope, idempotency_key, digest, token, leased_until, expires_at"
+NOTHING_ELSE = "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
+"""In the place of all columns of a row that is new, but its key."""
 _PLACE = "scope = :scope AND idempotency_key = :key AND token = :old_token AND status = :old_status"
 
 
@@ -228,6 +234,24 @@ class PostgreSQLLedgerEntries(LedgerEntries):
     headers_in = "{}::text::jsonb"
     headers_out = "response_headers::text"
     body_in = "{}::bytea"
+
+    def _insert_or_find(self, entry: Entry, terms: Terms) -> Steps[tuple[bool, LedgerRow | None]]:
+        """One statement, which also reads the row that is there: a replay costs no more than a new request."""
+        result = yield Query(
+            f"""WITH found AS MATERIALIZED (
+                SELECT {self.columns} FROM {self.table} WHERE scope = :scope::text AND idempotency_key = :key::text
+            ), fresh AS (
+                INSERT INTO {self.table} ({NEW})
+                SELECT :scope::text, :key::text, :digest::text, :token::bigint, {self.times}
+                WHERE NOT EXISTS (SELECT FROM found) ON CONFLICT DO NOTHING RETURNING idempotency_key
+            )
+            SELECT * FROM found UNION ALL SELECT idempotency_key, {NOTHING_ELSE} FROM fresh""",
+            _fresh(entry, terms),
+        )
+        if not result.rows:  # another transaction has inserted it in the meantime
+            return False, (yield from self._look(entry))
+        [row] = result.rows
+        return (True, None) if row[1] is None else (False, read_row(row))
 
 
 class MySQLLedgerEntries(LedgerEntries):
@@ -255,8 +279,8 @@ class MySQLLedgerEntries(LedgerEntries):
         return (yield from self._look(entry))
 
     def _insert(self, entry: Entry, terms: Terms) -> Steps[bool]:
-        row = f"(:scope, :key, :digest, :token, {self._times})"
-        return bool((yield from self.insert(_NEW, row, _fresh(entry, terms), ["key"])))
+        row = f"(:scope, :key, :digest, :token, {self.times})"
+        return bool((yield from self.insert(NEW, row, _fresh(entry, terms), ["key"])))
 
     def _write(
         self, entry: Entry, token: int, status: Status, changes: str, values: dict[str, Any], condition: str = ""
@@ -284,17 +308,19 @@ def _identity(entry: Entry) -> dict[str, Any]:
 
 
 def _fresh(entry: Entry, terms: Terms) -> dict[str, Any]:
-    return {**_identity(entry), "digest": entry.digest, "token": entry.token, **_seconds(terms)}
+    return {**_identity(entry), "digest": entry.digest, "token": entry.token, **seconds(terms)}
 
 
-def _seconds(terms: Terms) -> dict[str, Any]:
+def seconds(terms: Terms) -> dict[str, Any]:
+    """The terms as parameters."""
     return {"lease": float(terms.lease), "keep": float(terms.keep)}
 
 
 _decode_headers = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 
 
-def _found(row: Row) -> LedgerRow:
+def read_row(row: Row) -> LedgerRow:
+    """A row of `columns`."""
     _, token, digest, status, http_status, headers, body, lease_left, expired = row
     response = None if http_status is None else Response(http_status, _headers(headers), bytes(body or b""))
     return LedgerRow(token, Recorded(text(digest), Status(text(status)), response, float(lease_left), bool(expired)))

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from postroom.rules.replay import Decision, Entry, InProgress, Response, Run, Start, Status
 from postroom.store.ledger import handover
+from postroom.store.ledger.batches import BATCHES, Answers, Asked, Begin, Finish, LedgerBatches
 from postroom.store.ledger.entries import LEDGER_ENTRIES, LedgerRow, Terms
 from postroom.store.sql.db_errors import explained, retrying
 from postroom.store.sql.operations import Operations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
@@ -33,6 +34,26 @@ class KeyedRequests:
         self._replay_failures = replay_failures
         self._is_one_statement = names.dialect != "mysql"
         self._in_transaction = in_transaction
+        self._batches: LedgerBatches | None = None
+        if not in_transaction and names.dialect in BATCHES:
+            self._batches = BATCHES[names.dialect](names, terms, replay_failures=replay_failures)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether many requests can ask `together`."""
+        return self._batches is not None
+
+    def together(self, asked: Sequence[Asked]) -> Steps[Answers]:
+        """What `begin` or `finish` would return for each of these, or None: then call that. All ask for the same.
+
+        If it raises, nothing was written for any of them, unless the connection was lost. No two have the same entry.
+        """
+        if self._batches is None:
+            raise NotImplementedError
+        begins = [one.entry for one in asked if isinstance(one, Begin)]
+        if begins:
+            return (yield from self._batches.begin(begins))
+        return (yield from self._batches.finish([one for one in asked if isinstance(one, Finish)]))
 
     def begin(self, entry: Entry) -> Steps[Decision]:
         """Take the entry, or say why not. Does not wait for a transaction that holds it, which may take long."""

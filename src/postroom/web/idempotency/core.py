@@ -35,8 +35,9 @@ class Core:
         schema, prefix, keep = self.settings.schema, self.settings.table_prefix, self.settings.idempotency_keep_sec
         names = Names.of(dialect or dialect_of_url(str(self.settings.database)), schema, prefix)
         failures, borrowed = self.settings.replay_failures, dialect is not None
-        entries = KeyedRequests(names, Terms(self.lease, keep), replay_failures=failures, in_transaction=borrowed)
-        self.flow = KeyedFlow(self.policy, entries, options.hook)
+        terms = Terms(self.lease, keep)
+        self.requests = KeyedRequests(names, terms, replay_failures=failures, in_transaction=borrowed)
+        self.flow = KeyedFlow(self.policy, self.requests, options.hook)
         self._ledger = Ledger(schema=schema, table_prefix=prefix, lease_seconds=self.lease, keep_seconds=keep)
 
     def keyed_request(self, run: Run) -> KeyedRequest:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 from postroom.errors import DatabaseUnreachable, PostroomError
 from postroom.rules.replay import Conflict, InProgress, Replay, Run
 from postroom.runtime.backoff import Backoff
+from postroom.store.ledger.batches import Begin, Finish
 from postroom.store.sql.db_errors import (
     code_of,
     is_lock_timeout,
@@ -28,6 +29,7 @@ from postroom.web.idempotency.retry_budget import RetryBudget
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Decision, Entry, Response
+    from postroom.store.ledger.batches import Asked
     from postroom.store.ledger.keyed_requests import KeyedRequests
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Hook
@@ -57,6 +59,8 @@ class Do(NamedTuple):
 
     steps: Steps[Any]
     seconds: float = RECORDING
+    asked: Asked | None = None
+    """The same for many requests at once: where there is this, the steps need not be run."""
 
 
 class Pause(NamedTuple):
@@ -176,30 +180,32 @@ class KeyedFlow:
         """Begin; once more after a lost connection, since it may have begun; and again while a lock is in the way."""
         budget = RetryBudget(BEGINNING, RETRIES)
         begin, lost = self._entries.begin, False
+        asked: Asked | None = Begin(entry)
         while True:
             try:
-                decision: Decision = yield Do(begin(entry), budget.attempt_seconds)
+                decision: Decision = yield Do(begin(entry), budget.attempt_seconds, asked)
                 return decision
             except Exception as error:
                 is_lost = is_lost_connection(error)
                 is_in_the_way = is_lock_timeout(error) or is_undone(error)
                 if budget.is_spent() or not (is_in_the_way or (is_lost and not lost)):
                     raise
-                begin, lost = self._entries.begin_again, lost or is_lost
+                begin, asked, lost = self._entries.begin_again, None, lost or is_lost
             yield Pause(budget.pause())
 
     def _finish(self, entry: Entry, response: Response) -> Flow[bool]:
         """Record the response; if the database will not take it, record that there was one."""
         budget, record = RetryBudget(RECORDING, RETRIES), response
+        asked = Finish(entry, response) if len(response.body) <= LARGE else None
         while True:
             try:
-                finished: bool = yield Do(self._entries.finish(entry, record), budget.attempt_seconds)
+                finished: bool = yield Do(self._entries.finish(entry, record), budget.attempt_seconds, asked)
                 return finished
             except Exception as error:
                 _raise_if_setup(error)
                 if budget.is_spent():
                     raise
-                pause = budget.pause()
+                pause, asked = budget.pause(), None
                 is_last = budget.is_spent() and len(response.body) > LARGE
                 if record is response and (is_last or is_refused_value(error)):
                     record = self._policy.not_kept(response)

@@ -5,23 +5,61 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from postroom.rules.replay import Entry
     from postroom.web.idempotency.keyed_request import KeyedRequest
 
 
-async def renewing(lease: float, renew: Callable[[], Awaitable[None]], work: asyncio.Future[Any]) -> None:
-    """Wait until the work is done, and renew its lease meanwhile. If cancelled, cancel the work, too."""
-    try:
-        while not (await asyncio.wait({work}, timeout=lease / 2))[0]:
-            await renew()
-    except asyncio.CancelledError:
-        work.cancel()
-        raise
+class Renewable(Protocol):
+    """A running request whose lease can be renewed."""
+
+    async def renew_lease(self) -> None:
+        """Hold the key for another lease."""
+
+
+class LoopLeaseRenewal:
+    """One timer of each event loop that renews the leases of all running requests, at half their length.
+
+    Most requests end before that, and cost no more than to be noted.
+    """
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._running: dict[asyncio.AbstractEventLoop, dict[Renewable, float]] = {}
+        self._renewing: set[asyncio.Task[None]] = set()
+
+    def add(self, request: Renewable) -> None:
+        """Renew this request's lease from now on."""
+        loop = asyncio.get_running_loop()
+        running = self._running.get(loop)
+        if running is None:
+            self._running = {each: noted for each, noted in self._running.items() if not each.is_closed()}
+            running = self._running[loop] = {}
+            self._look_later(loop)
+        running[request] = loop.time()
+
+    def remove(self, request: Renewable) -> None:
+        """Stop renewing it."""
+        self._running.get(asyncio.get_running_loop(), {}).pop(request, None)
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_later(self._lease / 8, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        running, now = self._running[loop], loop.time()
+        for request in [one for one, since in running.items() if now - since >= self._lease * 3 / 8]:
+            running[request] = now
+            renewing = loop.create_task(request.renew_lease())
+            self._renewing.add(renewing)
+            renewing.add_done_callback(self._renewing.discard)
+        if running:
+            self._look_later(loop)
+        else:
+            del self._running[loop]
 
 
 class LeaseRenewal:

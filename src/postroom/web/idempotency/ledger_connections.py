@@ -12,49 +12,28 @@ import asyncio
 import atexit
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from postroom.compose.databases import open_checked_store, open_store
-from postroom.errors import DatabaseUnreachable
-from postroom.runtime.time_limits import within
-from postroom.store.connections.limits import Limits
-from postroom.store.connections.stores import BridgedStore
-from postroom.store.connections.urls import dialect_of_url
-from postroom.store.schema.checking import check
-from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.steps import arun, run
 from postroom.web.idempotency.keyed_flow import Do
+from postroom.web.idempotency.ledger_pool import LedgerPool
+from postroom.web.idempotency.ledger_threads import ThreadLedgerPool
 
 if TYPE_CHECKING:
     from postroom.settings import Settings
-    from postroom.store.connections.stores import BlockingStore, ConnectionFactory
-    from postroom.store.sql.steps import Steps
+    from postroom.store.ledger.keyed_requests import KeyedRequests
     from postroom.web.idempotency.keyed_flow import Flow, Pause
 
 T = TypeVar("T")
-
-CONNECTIONS = 5
-"""At once, for any number of requests: as many as a pool keeps open."""
-LIMITS = Limits(lock=1.0, answer=3.0)
-CLOSING_SECONDS = 3.0
-"""How long connections may take to close in order, before they are dropped."""
-_closing: set[asyncio.Future[None]] = set()
-
-
-def _silent(seconds: float) -> DatabaseUnreachable:
-    return DatabaseUnreachable(
-        f"the database does not answer: it took a request, and said nothing for {seconds:.1f} seconds"
-    )
 
 
 class LedgerConnections:
     """Connections for async code. Each event loop has its own."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, requests: KeyedRequests) -> None:
         self._settings = settings
-        self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
+        self._requests = requests
+        self._pools: dict[asyncio.AbstractEventLoop, LedgerPool] = {}
 
     async def drive(self, flow: Flow[T]) -> T:
         """Run the flow to its end."""
@@ -68,87 +47,26 @@ class LedgerConnections:
 
     async def _act(self, action: Do | Pause) -> Any:
         if isinstance(action, Do):
-            return await self._pool(asyncio.get_running_loop()).run(action.steps, action.seconds)
+            return await self._pool(asyncio.get_running_loop()).run(action)
         await asyncio.sleep(action.seconds)
         return None
 
-    def _pool(self, loop: asyncio.AbstractEventLoop) -> _Pool:
+    def _pool(self, loop: asyncio.AbstractEventLoop) -> LedgerPool:
         pool = self._pools.get(loop)
         if pool is None or not pool.is_usable:
             self._pools = {each: kept for each, kept in self._pools.items() if not each.is_closed()}
-            pool = self._pools[loop] = _Pool(self._settings)
+            pool = self._pools[loop] = LedgerPool(self._settings, self._requests)
         return pool
-
-
-class _Pool:
-    """The connections of one event loop, until their server falls silent."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._store: asyncio.Future[ConnectionFactory] = asyncio.ensure_future(
-            open_checked_store(settings, Purpose.LEDGER, limits=LIMITS)
-        )
-        self._places = asyncio.Semaphore(1 if dialect_of_url(str(settings.database)) == "sqlite" else CONNECTIONS)
-        self._is_silent = False
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether another step has a chance."""
-        return not self._is_silent and not (self._store.done() and self._store.exception())
-
-    async def run(self, steps: Steps[T], seconds: float) -> T:
-        """Run the steps. Raises `DatabaseUnreachable` if they exceed the time limit, and what a driver raises.
-
-        The limit covers connecting and the steps, but not the wait for a place: those who hold one have a limit too.
-        """
-        async with self._places:
-            if self._is_silent:
-                raise _silent(seconds)
-            try:
-                return await within(seconds, self._run(steps), grace=0)
-            except TimeoutError:
-                self._give_up()
-                raise _silent(seconds) from None
-
-    async def close(self) -> None:
-        """Close the connections, as far as the server lets us."""
-        if not self._store.done():
-            self._store.cancel()
-        elif not self._store.cancelled() and self._store.exception() is None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSING_SECONDS):
-                    await self._store.result().close()
-
-    async def _run(self, steps: Steps[T]) -> T:
-        try:
-            store = await asyncio.shield(self._store)
-        except asyncio.CancelledError:
-            if self._store.cancelled():  # by another step, which waited for too long
-                raise TimeoutError from None
-            raise
-        async with store.connection() as execute:
-            return await execute(steps)
-
-    def _give_up(self) -> None:
-        if not self._is_silent:
-            self._is_silent = True
-            closing = asyncio.ensure_future(self.close())
-            _closing.add(closing)
-            closing.add_done_callback(_forget)
-
-
-def _forget(closing: asyncio.Future[None]) -> None:
-    _closing.discard(closing)
-    if not closing.cancelled():
-        closing.exception()  # nobody is left to hear of it
 
 
 class ThreadLedgerConnections:
     """Connections for threads. They are opened by the first request, after a server has forked its workers."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, requests: KeyedRequests) -> None:
         self._settings = settings
+        self._requests = requests
         self._choosing = threading.Lock()
-        self._pool: _ThreadPool | None = None
+        self._pool: ThreadLedgerPool | None = None
 
     def drive(self, flow: Flow[T]) -> T:
         """Run the flow to its end."""
@@ -164,11 +82,11 @@ class ThreadLedgerConnections:
 
     def _act(self, action: Do | Pause) -> Any:
         if isinstance(action, Do):
-            return self._usable().run(action.steps, action.seconds)
+            return self._usable().run(action)
         time.sleep(action.seconds)
         return None
 
-    def _usable(self) -> _ThreadPool:
+    def _usable(self) -> ThreadLedgerPool:
         with self._choosing:
             if self._pool is None:
                 atexit.register(self.close)
@@ -176,65 +94,5 @@ class ThreadLedgerConnections:
                 return self._pool
             else:
                 self._pool.close()
-            self._pool = _ThreadPool(self._settings)
+            self._pool = ThreadLedgerPool(self._settings, self._requests)
             return self._pool
-
-
-class _ThreadPool:
-    """As `_Pool`. The steps run in threads of its own, for which callers can stop waiting."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._threads = ThreadPoolExecutor(CONNECTIONS, "postroom-ledger")
-        self._places = threading.Semaphore(CONNECTIONS)
-        self._turns: Any = nullcontext()
-        self._is_silent = False
-        self._store: Future[BlockingStore] = self._threads.submit(self._open, settings)
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether another step has a chance."""
-        return not self._is_silent and not (self._store.done() and self._store.exception())
-
-    def run(self, steps: Steps[T], seconds: float) -> T:
-        """As `_Pool.run`."""
-        with self._places:
-            if self._is_silent:
-                raise _silent(seconds)
-            step = self._threads.submit(self._run, steps)
-            if wait([step], seconds).done:
-                return step.result()
-            self._is_silent = True
-            self._store.add_done_callback(_break_off)
-            raise _silent(seconds)
-
-    def close(self) -> None:
-        """Close the connections; those that are still being opened, as soon as they are."""
-        self._threads.shutdown(wait=False)
-        self._store.add_done_callback(_close)
-
-    def _run(self, steps: Steps[T]) -> T:
-        store = self._store.result()
-        with self._turns:
-            return store.run(steps)
-
-    def _open(self, settings: Settings) -> BlockingStore:
-        store = open_store(settings, limits=LIMITS)
-        if isinstance(store, BridgedStore):  # one event loop, for one thread at a time
-            self._turns = threading.Lock()
-        try:
-            store.call(lambda connection: check(connection, store.names, Purpose.LEDGER))
-        except BaseException:
-            store.close()
-            raise
-        return store
-
-
-def _close(opened: Future[BlockingStore]) -> None:
-    if not opened.cancelled() and opened.exception() is None:
-        opened.result().close()
-
-
-def _break_off(opened: Future[BlockingStore]) -> None:
-    if not opened.cancelled() and opened.exception() is None:
-        opened.result().break_off()
-        opened.result().close()
