@@ -77,9 +77,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         url = server.url("shop")
         with scratch(url) as place, asyncio.Runner() as runner:
             with psycopg.connect(url) as connection:
-                connection.execute(
-                    "CREATE TABLE business (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, what text)"
-                )
+                connection.execute(BUSINESS)
             place.fill(0)
             if options.settled:
                 with psycopg.connect(url) as connection:
