@@ -77,18 +77,19 @@ class RowDecoder:
         self._id_of = id_of
         self._names = _Names(b"\0", ())
         self._known: dict[bytes, _Names] = {}
-        self._content_type = "\0", b"\0"
+        self._content_type: tuple[bytes, str | None] = b"\0", None
 
     def decode(self, data: bytes) -> StreamRow:  # noqa: PLR0912, PLR0915 - written out, see below
         """One row, with what stands before it."""
         if self._order is not None:
-            written = _written(data)
-            data = data[:_FIRST] + b"".join([written[n] for n in self._order])
+            columns = _written(data)
+            data = data[:_FIRST] + b"".join([columns[n] for n in self._order])
         position, id_ = _position_and_id(data, _POSITION)
-        if not data.startswith(self._names.written, _NAMES):
-            self._names = self._names_of(data)
-        queue, topic, kind, aggregate_type = self._names.read
-        at = _NAMES + len(self._names.written)
+        written, names = self._names
+        if not data.startswith(written, _NAMES):
+            written, names = self._names = self._names_of(data)
+        queue, topic, kind, aggregate_type = names
+        at = _NAMES + len(written)
         aggregate_id = key = hashed = payload = headers = idempotency_key = None
         lane, size = NO_LANE, 0
         # One column after another, written out: a loop or a call for each would take as long again.
@@ -111,11 +112,12 @@ class RowDecoder:
             size = _length(data, at + 1)[0]
             at = start + size
             payload = data[start:at]
-        if not data.startswith(self._content_type[1], at):
+        written, content_type = self._content_type
+        if not data.startswith(written, at):
             [content_type], end = _texts(data, at, 1)
-            self._content_type = content_type or "", data[at:end]
-        content_type, written_so = self._content_type
-        at += len(written_so)
+            written = data[at:end]
+            self._content_type = written, content_type
+        at += len(written)
         if data[at] == _NULL:
             at += 1
         else:

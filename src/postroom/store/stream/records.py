@@ -63,6 +63,7 @@ class HeldKeys(NamedTuple):
     """Keys that have something in the table, which must leave first."""
 
     hashes: set[int]
+    """Also of keys that were not asked about."""
     lanes: set[int]
     """Whole lanes, because they hold too much to look at."""
 
@@ -243,11 +244,9 @@ class StreamRecords(Operations):
                     AND {holds_key(self._order, "b")} ORDER BY b.position OFFSET 0
             )
             UNION ALL
-            SELECT l.lane, d.looked_at, d.hashes
+            SELECT l.lane, d.looked_at, CASE WHEN d.looked_at <= {LOOKED_AT} THEN d.hashes END
             FROM held q CROSS JOIN unnest(:lanes::text::smallint[]) AS l (lane) CROSS JOIN LATERAL (
-                SELECT count(*) AS looked_at,
-                    array_agg(first.key_hash) FILTER (WHERE first.key_hash = ANY(:hashes::text::bigint[])) AS hashes
-                FROM (
+                SELECT count(*) AS looked_at, array_agg(first.key_hash) AS hashes FROM (
                     SELECT d.key_hash FROM {self.delivery} d
                     WHERE {ready("d")} AND d.queue = q.queue COLLATE "C" AND d.lane = l.lane
                     ORDER BY d.position LIMIT {LOOKED_AT + 1}
