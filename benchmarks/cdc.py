@@ -88,6 +88,9 @@ def main(arguments: Sequence[str] = ()) -> None:
                 with psycopg.connect(url) as connection:
                     for statement in SETTLED:
                         connection.execute(statement, {"count": options.settled})
+                with psycopg.connect(url, autocommit=True) as connection:  # else that would fall into the first rounds
+                    connection.execute("VACUUM (ANALYZE) postroom_bench.outbox, postroom_bench.outbox_receipt")
+                    connection.execute("CHECKPOINT")
             for _ in range(options.rounds):
                 for cdc in (False, True):
                     _adds(server, place, runner, costs, options.adds, cdc=cdc)
