@@ -274,7 +274,9 @@ def test_without_a_connection_the_operations_print_sql(
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-@pytest.mark.parametrize(("to", "refusal"), [(f"{LATEST + 1}", "upgrade postroom first"), ("0", "to=0"), ("'6'", "to='6'")])
+@pytest.mark.parametrize(
+    ("to", "refusal"), [(f"{LATEST + 1}", "upgrade postroom first"), ("0", "to=0"), ("'6'", "to='6'")]
+)
 def test_an_upgrade_to_what_is_not_known_is_refused(url: str, tmp_path: Path, to: str, refusal: str) -> None:
     config = own_project(tmp_path, url)
     (tmp_path / "versions" / "1_postroom.py").write_text(

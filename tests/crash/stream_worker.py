@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from postroom import Message
-    from postroom.rules.stream.pgoutput import StreamRow
+    from postroom.rules.stream.stream_rows import StreamRow
     from postroom.store.sql.steps import Steps
     from postroom.store.stream.log_messages import UnsentOfLog
     from postroom.store.stream.records import NewDelivery, NewReceipts

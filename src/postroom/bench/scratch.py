@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import DBAPIError
 
 from postroom.message import Message
 from postroom.outbox import Outbox
@@ -71,6 +72,14 @@ class Scratch:
         server = self._store.run(slots.server())
         is_enough = server.version >= OLDEST_SERVER * 10_000 and server.wal_level == "logical"
         return is_enough and self._store.run(slots.may_replicate())
+
+    def log_snapshot(self) -> None:
+        """Have the server log which transactions are open, as it does every 15 s: a slot is read from there on.
+
+        Where the user may not ask for it, or the server is older than 16, nothing happens.
+        """
+        with suppress(DBAPIError), self._engine.begin() as connection:
+            connection.execute(text("SELECT pg_log_standby_snapshot()"))
 
     def fill(self, messages: int, keys: int | None = None, *, streamed: bool = False) -> None:
         """Fill the tables with exactly this many messages, with this many different keys or none.

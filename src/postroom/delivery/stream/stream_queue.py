@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -99,15 +100,17 @@ class StreamQueue:
         """Whether nothing of it can be sent now."""
         return self._health.circuit.down is not None
 
-    def must_wait_in_table(self, one: Claimed) -> bool:
-        """Whether only the table can tell what becomes of it: it may expire, be a duplicate, or not be readable."""
-        message = one.message
-        return (
-            message.expires_at is not None
-            or self._queue.dedup
+    def bound_for_table(self, claimed: Sequence[Claimed]) -> set[int]:
+        """Positions of which only the table can tell what becomes: they may expire, be duplicates, or be unreadable."""
+        if self._queue.dedup:
+            return {one.position for one in claimed}
+        return {
+            one.position
+            for one in claimed
+            if (message := one.message).expires_at is not None
             or type(message) is Unreadable
-            or (bool(message.headers) and is_ledgered(message))
-        )
+            or (message.headers and is_ledgered(message))
+        }
 
     async def wait_for_room(self, messages: int, *, alone: bool) -> bool:
         """Wait until that many fit; False if they do not soon, and other queues wait too."""
@@ -132,9 +135,10 @@ class StreamQueue:
 
     def send(self, read: int, claimed: Sequence[Claimed]) -> None:
         """Have messages that are in flight attempted: those of one key one after another."""
-        shares: dict[int, list[Claimed]] = {}
+        shares: defaultdict[int, list[Claimed]] = defaultdict(list)
+        lines = len(self._ordered)
         for one in claimed:
-            shares.setdefault(NO_LANE if one.lane == NO_LANE else one.lane % len(self._ordered), []).append(one)
+            shares[NO_LANE if one.lane == NO_LANE else one.lane % lines].append(one)
         for share, batch in shares.items():
             if share == NO_LANE:
                 self._unordered.put_nowait(Batch(NO_READ, batch))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from postroom.delivery.pending import unsent_keys
 from postroom.delivery.settler import MOST, Settler
 from postroom.rules.failures import cut
 from postroom.rules.lifecycle import Stored
@@ -56,11 +57,9 @@ class StreamSettler(Settler):
         of_log = [] if len(in_table) == len(settlements) else self._unsent_of_log(settlements)
         batches = Counter([one.claimed.token for one in settlements])
         await self.recording.write(receipts, deliveries, batches, of_log)
-        unsent = {one.claimed.message.key for one in settlements if not isinstance(one, Sent)} - {None}
-        if unsent and self.failed_keys:
-            later = {one.claimed.message.key for one in rest if not isinstance(one, Sent)}
-            later |= {*self.pending.unsent_keys()}
-            self.failed_keys.settled([key for key in unsent if key is not None and key not in later])
+        if self.failed_keys:
+            later = {*unsent_keys(rest), *self.pending.unsent_keys()}
+            self.failed_keys.settled([key for key in {*unsent_keys(settlements)} if key not in later])
         self.in_flight.land([one.claimed for one in settlements])
         self.queue.hook(Phase("commit", len(settlements), time.monotonic() - started, queue=self.queue.name))
         self.report(settlements)
@@ -99,9 +98,9 @@ class StreamSettler(Settler):
     def _with_those_behind(self, settlements: Sequence[Settlement], rest: Sequence[Settlement]) -> Sequence[Settlement]:
         """What to record now: with all that was read behind what was not sent, and without what is too early."""
         first: dict[str, int] = {}
-        for one in settlements:
+        for one in [one for one in settlements if type(one) is not Sent]:
             key, position = one.claimed.message.key, one.claimed.position
-            if key is not None and not isinstance(one, Sent):
+            if key is not None:
                 first[key] = min(position, first.get(key, position))
         if not first:
             return settlements

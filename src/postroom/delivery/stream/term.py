@@ -21,10 +21,10 @@ from postroom.rules.stream.pgoutput import (
     Decoder,
     Keepalive,
     LogMessage,
-    StreamRow,
     acknowledgement,
 )
 from postroom.rules.stream.progress import Progress
+from postroom.rules.stream.stream_rows import StreamRow
 from postroom.runtime.waiting import wait_for
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.connections.replication import UNDEFINED, ReplicationConnection, StreamBroken, id_of
@@ -54,7 +54,8 @@ MOST_BYTES = 8 * 1024 * 1024
 """Of what is read at once."""
 MANY = 64
 GATHERING = 0.004
-"""Seconds for which messages gather while others are in flight, if many came at once: together they cost less."""
+"""Seconds for which messages gather while others are in flight, if many came at once, but not as many as can be taken:
+together they cost less."""
 SILENT = 60.0
 """Seconds after which a server that does not answer counts as gone."""
 LEAVING = 5.0
@@ -256,7 +257,7 @@ class Term:
         most = max((worker.queue.batch for worker in self.workers.values()), default=1)
         read = 0
         while True:
-            if read >= MANY and not self.progress.is_idle:
+            if MANY <= read < most and not self.progress.is_idle:
                 await wait_for(self._quiet, GATHERING)
             try:
                 async with asyncio.timeout(SILENT):
@@ -357,17 +358,13 @@ class Term:
             if park or not fits or queue.is_closed:
                 queue.park(claimed)
                 return
-            parked = [
-                one
-                for one, row in zip(claimed, rows, strict=True)
-                if queue.must_wait_in_table(one) or (held is not None and held.has(row.key_hash, row.lane))
-            ]
-            if not parked:
-                queue.send(read, claimed)
-                return
-            queue.park(parked)
-            positions = {one.position for one in parked}
-            queue.send(read, [one for one in claimed if one.position not in positions])
+            waiting = queue.bound_for_table(claimed)
+            if held is not None and held.is_any:
+                waiting |= {row.position for row in rows if held.has(row.key_hash, row.lane)}
+            if waiting:
+                queue.park([one for one in claimed if one.position in waiting])
+                claimed = [one for one in claimed if one.position not in waiting]
+            queue.send(read, claimed)
         finally:
             queue.failed_keys.finished(read)
 

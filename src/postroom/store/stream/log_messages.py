@@ -14,7 +14,7 @@ import msgspec
 from postroom.errors import UnusableConnection
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.rules.stream.modes import STREAM, Mode
-from postroom.rules.stream.pgoutput import StreamRow
+from postroom.rules.stream.stream_rows import StreamRow
 from postroom.store.outbox.parking import Parking
 from postroom.store.outbox.postgresql.given import texts
 from postroom.store.outbox.writers import WRITERS

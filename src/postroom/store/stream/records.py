@@ -54,8 +54,14 @@ class HeldKeys(NamedTuple):
     """Keys that have something in the table, which must leave first."""
 
     hashes: set[int]
+    """Also of keys that were not asked about."""
     lanes: set[int]
     """Whole lanes, because they hold too much to look at."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is any."""
+        return bool(self.hashes or self.lanes)
 
     def has(self, key_hash: int | None, lane: int) -> bool:
         """Whether a message with this key must wait."""
@@ -202,35 +208,42 @@ class StreamRecords(Operations):
 
         `hashes` are those of the keys, each with its lane.
         """
-        # What was not routed yet may have the same key. OFFSET and ORDER BY keep each look a probe of its index,
-        # whatever the statistics say: see `PostgreSQLSelections.unblocked`.
+        # What was not routed yet may have the same key. Mostly there is nothing of any key: then none is looked for.
+        # OFFSET and ORDER BY keep each look a probe of its index, whatever the statistics say: see
+        # `PostgreSQLSelections.unblocked`.
         queues = [queue, DEFAULT_QUEUE] if is_routed(queue) else [queue]
         found = yield Query(
             f"""
+            WITH held AS MATERIALIZED (
+                SELECT q.queue,
+                    EXISTS (
+                        SELECT 1 FROM {self.delivery} f
+                        WHERE {holds_key(Order.HOLD, "f")} AND f.queue = q.queue COLLATE "C" AND f.key_hash IS NOT NULL
+                        ORDER BY f.key_hash LIMIT 1 OFFSET 0
+                    ) AS any_failed,
+                    EXISTS (
+                        SELECT 1 FROM {self.delivery} r
+                        WHERE {ready("r")} AND r.queue = q.queue COLLATE "C" AND r.lane > {NO_LANE}
+                        ORDER BY r.lane, r.position LIMIT 1 OFFSET 0
+                    ) AS any_ready
+                FROM unnest(:queues::text::text[]) AS q (queue)
+            )
             SELECT {NO_LANE}, 0::bigint, ARRAY[h.key_hash]
-            FROM unnest(:hashes::text::bigint[]) AS h (key_hash) CROSS JOIN unnest(:queues::text::text[]) AS q (queue)
-            WHERE (
-                EXISTS (
-                    SELECT 1 FROM {self.delivery} f
-                    WHERE {holds_key(Order.HOLD, "f")} AND f.queue = q.queue COLLATE "C" AND f.key_hash IS NOT NULL
-                    ORDER BY f.key_hash LIMIT 1 OFFSET 0
-                )
-            ) AND EXISTS (
+            FROM held q CROSS JOIN unnest(:hashes::text::bigint[]) AS h (key_hash)
+            WHERE q.any_failed AND EXISTS (
                 SELECT 1 FROM {self.delivery} b WHERE b.queue = q.queue COLLATE "C" AND b.key_hash = h.key_hash
                     AND {holds_key(self._order, "b")} ORDER BY b.position OFFSET 0
             )
             UNION ALL
-            SELECT l.lane, d.looked_at, d.hashes
-            FROM unnest(:lanes::text::smallint[]) AS l (lane) CROSS JOIN unnest(:queues::text::text[]) AS q (queue)
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS looked_at,
-                    array_agg(first.key_hash) FILTER (WHERE first.key_hash = ANY(:hashes::text::bigint[])) AS hashes
-                FROM (
+            SELECT l.lane, d.looked_at, CASE WHEN d.looked_at <= {LOOKED_AT} THEN d.hashes END
+            FROM held q CROSS JOIN unnest(:lanes::text::smallint[]) AS l (lane) CROSS JOIN LATERAL (
+                SELECT count(*) AS looked_at, array_agg(first.key_hash) AS hashes FROM (
                     SELECT d.key_hash FROM {self.delivery} d
                     WHERE {ready("d")} AND d.queue = q.queue COLLATE "C" AND d.lane = l.lane
                     ORDER BY d.position LIMIT {LOOKED_AT + 1}
                 ) first
-            ) d""",
+            ) d
+            WHERE q.any_ready""",
             {
                 "queues": texts(queues),
                 "hashes": numbers(list(hashes)),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
+from postroom.rules.stream import stream_rows
 from postroom.rules.stream.pgoutput import (
     Begin,
     Commit,
@@ -20,15 +21,16 @@ from postroom.rules.stream.pgoutput import (
     LogMessage,
     NotUnderstood,
     Relation,
-    StreamRow,
     acknowledgement,
 )
+from postroom.rules.stream.stream_rows import StreamRow
 
 COLUMNS = (
     *("position", "id", "queue", "topic", "type", "aggregate_type", "aggregate_id", "ordering_key", "payload"),
     *("content_type", "headers", "idempotency_key", "digest", "created_at", "expires_at"),
 )
 ID = UUID("0199a0d2-0000-7000-8000-000000000001")
+PAYLOAD = COLUMNS.index("payload")
 SINCE_2000 = 800_000_000_123_456
 AT = datetime(2025, 5, 8, 6, 13, 20, 123456, tzinfo=UTC)
 
@@ -107,9 +109,51 @@ def test_a_message_with_everything(key: str, payload: bytes) -> None:
     )
 
 
-def test_the_columns_may_come_in_any_order() -> None:
+def test_the_columns_may_come_in_any_order_and_with_others() -> None:
     backwards = tuple(reversed(COLUMNS))
     assert decoded([*reversed(row(payload=b"1"))], backwards) == decoded(row(payload=b"1"))
+    assert decoded([b"other", *row(payload=b"1"), None], ("a", *COLUMNS, "b")) == decoded(row(payload=b"1"))
+
+
+TEXT = st.sampled_from(["", "a", "b", "topic", "ü" * 200, "x" * 255, "x" * 254 + "y"])
+ROWS = st.builds(
+    row,
+    queue=TEXT.map(str.encode),
+    topic=TEXT.map(str.encode),
+    type=st.none() | TEXT.map(str.encode),
+    aggregate_type=st.none() | TEXT.map(str.encode),
+    payload=st.none() | st.binary(max_size=70),
+    content_type=TEXT.map(str.encode),
+    idempotency_key=st.none() | TEXT.map(str.encode),
+    digest=st.sampled_from([None, b"d" * 64, b"d" * 63, "ü".encode() * 64]),
+    created_at=st.sampled_from([None, struct.pack(">q", SINCE_2000)]),
+    expires_at=st.sampled_from([None, struct.pack(">q", SINCE_2000)]),
+)
+
+
+@given(st.lists(ROWS, max_size=12))
+def test_what_came_before_a_row_makes_no_difference(rows: list[list[bytes | None]]) -> None:
+    decoder = Decoder()
+    decoder.decode(relation())
+    assert [decoder.decode(insert(one)) for one in rows] == [decoded(one) for one in rows]
+    for one, values in zip(rows, (decoded(one).columns for one in rows), strict=True):
+        _, _, queue, topic, kind, aggregate, _, _, payload, content_type, _, idempotency_key, digest, _, _ = (
+            value if number == PAYLOAD or value is None else value.decode(errors="replace")
+            for number, value in enumerate(one)
+        )
+        assert decoded(one).queue == queue
+        assert values[7:11] == (topic, payload, content_type, kind)
+        assert (values[12], *values[15:17]) == (aggregate, idempotency_key, digest)
+
+
+def test_names_are_forgotten_if_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_rows, "MOST_NAMES", 2)
+    decoder = Decoder()
+    decoder.decode(relation())
+    for topic in ("a", "b", "c", "d", "a", "b"):
+        change = decoder.decode(insert(row(topic=topic.encode())))
+        assert isinstance(change, StreamRow)
+        assert change.columns[7] == topic
 
 
 @pytest.mark.parametrize("never", [2**63 - 1, -(2**63), 2**62])
