@@ -94,7 +94,7 @@ class PostgreSQLWriter(Writer):
             ){self.beside()}
             SELECT 1 FROM message{told}"""
         self.one = one_of.format(unless_there=" ON CONFLICT DO NOTHING")
-        # To look for duplicates first, and to mark the row until it is in all indexes, takes a sixth of the time.
+        # Cheaper: nothing is looked up in the unique indexes first, and the row need not be marked until it is in all.
         self._new = one_of.format(unless_there="")
         self._many = f"""
             WITH {STARTED}{asked}, given AS MATERIALIZED (
