@@ -24,7 +24,8 @@ from postroom.errors import InvalidSetting, SchemaError
 from postroom.settings import Settings
 from postroom.store.schema.ddl import create_statements
 from postroom.store.schema.dropping import KEYS, drop_statements, drop_tables
-from postroom.store.schema.migrations import LATEST, current_version, upgrade_within
+from postroom.store.schema.migrations import LATEST, upgrade_within
+from postroom.store.schema.versions import current_version
 from postroom.store.sql.names import TABLES, Names
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class CreateTables(_Tables):
 
 @Operations.register_operation("upgrade_postroom_tables", "add_to")
 class UpgradeTables(_Tables):
-    """``op.upgrade_postroom_tables(to=6)``: bring the tables to the newest version, which must be that one or later."""
+    """``op.upgrade_postroom_tables(to=7)``: bring the tables to the newest version, which must be that one or later."""
 
     def __init__(self, to: int, schema: str | None = None, table_prefix: str | None = None) -> None:
         super().__init__(schema, table_prefix)

@@ -49,11 +49,14 @@ def encode_json(value: object) -> bytes:
 
 def digest(*parts: str | bytes | None) -> str:
     """SHA-256 over the parts, each prefixed with its length, so that different lists give different digests."""
-    digested = hashlib.sha256()
+    framed: list[bytes] = []
     for part in parts:
+        if part is None:
+            framed.append(b"-;")
+            continue
         data = part.encode() if isinstance(part, str) else part
-        digested.update(b"-;" if data is None else b"%d:%b;" % (len(data), data))
-    return digested.hexdigest()
+        framed += (b"%d:" % len(data), data, b";")
+    return hashlib.sha256(b"".join(framed)).hexdigest()
 
 
 def _utf8(text: str) -> bytes:

@@ -96,45 +96,43 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         message does. `add` hands the request to the message: its run can no longer finish it, and the relay confirms it
         when the message is sent. A request can be handed to one message only.
         """
-        encoded = encoding.encode(payload, _optional("content_type", content_type))
-        message = cls(
+        body, content_type, canonical = encoding.encode(payload, _optional("content_type", content_type))
+        # Most messages have few of the fields: what is None need not be looked at by a function of its own.
+        topic = _text("topic", topic)
+        kind = None if type is None else _text("type", type)
+        key = None if key is None else _key("key", key)
+        aggregate_type = None if aggregate_type is None else _text("aggregate_type", aggregate_type)
+        aggregate_id = None if aggregate_id is None else _key("aggregate_id", aggregate_id)
+        given = {} if headers is None else _headers(headers)
+        if ledger is not None:
+            given[LEDGER] = _place(ledger)
+        if deliver_at is not None or expires_at is not None:
+            deliver_at, expires_at = _span(deliver_at, expires_at)
+        return cls(
             id=_id(id),
-            topic=_text("topic", topic),
-            payload=encoded.body,
-            content_type=encoded.content_type,
-            type=_optional("type", type),
-            key=_key("key", key),
-            aggregate_type=_optional("aggregate_type", aggregate_type),
-            aggregate_id=_key("aggregate_id", aggregate_id),
-            headers=_with_trace_context({**_headers(headers), **({} if ledger is None else {LEDGER: _place(ledger)})}),
+            topic=topic,
+            payload=body,
+            content_type=content_type,
+            type=kind,
+            key=key,
+            aggregate_type=aggregate_type,
+            aggregate_id=aggregate_id,
+            headers=_with_trace_context(given),
             idempotency_key=None if idempotency_key is None else _idempotency_key(idempotency_key),
-            deliver_at=_moment("deliver_at", deliver_at),
-            expires_at=_moment("expires_at", expires_at),
+            # What tells messages apart: where they go and what they say, without id and headers.
+            digest=encoding.digest(topic, kind, aggregate_type, aggregate_id, key, content_type, canonical),
+            deliver_at=deliver_at,
+            expires_at=expires_at,
             ledger=ledger,
-        )
-        if message.deliver_at and message.expires_at and message.expires_at <= message.deliver_at:
-            raise InvalidMessage(
-                f"expires_at {message.expires_at} is not after deliver_at {message.deliver_at}: it could never be sent"
-            )
-        return msgspec.structs.replace(message, digest=message._digest(encoded.canonical))
-
-    def _digest(self, canonical_payload: bytes | None) -> str:
-        """The digest that tells messages apart: where they go and what they say, without id and headers."""
-        return encoding.digest(
-            self.topic,
-            self.type,
-            self.aggregate_type,
-            self.aggregate_id,
-            self.key,
-            self.content_type,
-            canonical_payload,
         )
 
     @property
     def size(self) -> int:
         """Bytes of payload and headers."""
-        headers = sum(len(name.encode()) + len(value.encode()) for name, value in self.headers.items())
-        return len(self.payload or b"") + headers
+        size = 0 if self.payload is None else len(self.payload)
+        for name, value in self.headers.items():
+            size += len(name.encode()) + len(value.encode())
+        return size
 
     def json(self) -> Any:
         """Decode the payload from JSON. Raises `PayloadNotDecodable`."""
@@ -156,6 +154,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def _text(name: str, value: object, *, control_characters: bool = False) -> str:
     """A non-empty, storable text of at most 255 characters."""
+    if type(value) is str and 0 < len(value) <= MAX_TEXT and value.isprintable():  # almost all: nothing to refuse
+        return value
     if not isinstance(value, str):
         raise InvalidMessage(f"{name} must be a str, not {type(value).__name__}")
     if not value:
@@ -183,10 +183,8 @@ def _storable(name: str, value: str, *, control_characters: bool) -> str:
     return str.__str__(value)  # plain text: drivers would each write a member of a `(str, Enum)` in their own way
 
 
-def _key(name: str, value: object) -> str | None:
+def _key(name: str, value: object) -> str:
     """Normalise a key: text, whole numbers and UUIDs become text."""
-    if value is None:
-        return None
     is_key = isinstance(value, str | int | uuid.UUID) or type(value).__name__ == "UUID"  # uuid_utils has its own class
     if isinstance(value, bool) or not is_key:
         raise InvalidMessage(f"{name} must be a str, int or UUID, not {type(value).__name__}")
@@ -225,6 +223,14 @@ def _moment(name: str, value: object) -> datetime | None:
     return moment
 
 
+def _span(deliver_at: object, expires_at: object) -> tuple[datetime | None, datetime | None]:
+    """When a message may leave: not before the one, not after the other."""
+    deliver, expire = _moment("deliver_at", deliver_at), _moment("expires_at", expires_at)
+    if deliver and expire and expire <= deliver:
+        raise InvalidMessage(f"expires_at {expire} is not after deliver_at {deliver}: it could never be sent")
+    return deliver, expire
+
+
 def _place(entry: object) -> str:
     if not isinstance(entry, Entry):
         raise InvalidMessage(f"ledger must be the entry that ledger.begin returned, not {type(entry).__name__}")
@@ -232,8 +238,6 @@ def _place(entry: object) -> str:
 
 
 def _headers(given: object) -> dict[str, str]:
-    if given is None:
-        given = {}
     if not isinstance(given, Mapping):
         raise InvalidMessage(f"headers must be a mapping of str to str, not {type(given).__name__}")
     headers: dict[str, str] = {}
@@ -286,9 +290,9 @@ def unique_key(name: str, value: object) -> str:
 
     Raises `InvalidMessage`.
     """
-    key = _key(name, value)
-    if key is None:
+    if value is None:
         raise InvalidMessage(f"{name} is None: give a str, int or UUID")
+    key = _key(name, value)
     if key.endswith(" "):
         raise InvalidMessage(f"{name} {key[-20:]!r} ends with a space, which MySQL ignores: strip it")
     return key

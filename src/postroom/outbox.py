@@ -111,7 +111,7 @@ class Outbox:
         belongs to this run: roll back. Errors of the database itself are raised unchanged: roll back.
         """
         message = self.message(topic, payload, **fields)
-        [recorded] = self._add(connection, [message], "outbox.add")
+        [recorded] = self._add(connection, [message], "outbox.add", new=_is_new(fields))
         return recorded
 
     async def aadd(
@@ -119,7 +119,7 @@ class Outbox:
     ) -> Message:
         """`add` for an async connection."""
         message = self.message(topic, payload, **fields)
-        [recorded] = await self._aadd(connection, [message], "outbox.aadd")
+        [recorded] = await self._aadd(connection, [message], "outbox.aadd", new=_is_new(fields))
         return recorded
 
     def add_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
@@ -164,16 +164,18 @@ class Outbox:
             raise InvalidMessage("neither topic nor type is given: give a topic, or a type that routes map to a topic")
         return self._settings.routes.get(type, self._settings.default_topic)
 
-    def _add(self, connection: object, messages: list[Message], method: str) -> list[Message]:
+    def _add(self, connection: object, messages: list[Message], method: str, *, new: bool = False) -> list[Message]:
         self._accept(messages)
         kind = sync_kind(connection, method)
-        recorded = run(explained(self._record(kind.dialect, messages)), kind.execute)
+        recorded = run(explained(self._record(kind.dialect, messages, new=new)), kind.execute)
         return self._announced(recorded)
 
-    async def _aadd(self, connection: object, messages: list[Message], method: str) -> list[Message]:
+    async def _aadd(
+        self, connection: object, messages: list[Message], method: str, *, new: bool = False
+    ) -> list[Message]:
         self._accept(messages)
         kind = await async_kind(connection, method)
-        recorded = await arun(explained(self._record(kind.dialect, messages)), kind.execute)
+        recorded = await arun(explained(self._record(kind.dialect, messages, new=new)), kind.execute)
         return self._announced(recorded)
 
     def _announced(self, messages: list[Message]) -> list[Message]:
@@ -188,11 +190,11 @@ class Outbox:
                 self._hook(Added(added, queue))
         return messages
 
-    def _record(self, dialect: str, messages: list[Message]) -> Steps[list[Message]]:
-        writer = self._writer(dialect)
+    def _record(self, dialect: str, messages: list[Message], *, new: bool) -> Steps[list[Message]]:
+        writer = self._writers.get(dialect) or self._writer(dialect)
         if self._lock_keys:
             yield from writer.lock_keys(messages)
-        recorded = yield from writer.add(messages)
+        recorded = yield from writer.add(messages, new=new)
         entries = [message.ledger for message in recorded if message.ledger is not None and not message.duplicate]
         if entries:
             try:
@@ -213,12 +215,16 @@ class Outbox:
             _check(message, self._settings, self._problem_of)
 
     def _writer(self, dialect: str) -> Writer:
-        if dialect not in self._writers:
-            names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
-            self._writers[dialect] = WRITERS[dialect](
-                names, notify=self._settings.notify, queue_of=self._queue_of, stream=self._settings.cdc
-            )
+        names = Names.of(dialect, self._settings.schema, self._settings.table_prefix)
+        self._writers[dialect] = WRITERS[dialect](
+            names, notify=self._settings.notify, queue_of=self._queue_of, stream=self._settings.cdc
+        )
         return self._writers[dialect]
+
+
+def _is_new(fields: Fields) -> bool:
+    """Whether `add` makes the id itself, so that no other message can have it, and there is no idempotency key."""
+    return fields.get("id") is None and fields.get("idempotency_key") is None
 
 
 def check_acceptable(message: Message, settings: Settings) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import inspect
 
 from postroom.cli import main
-from postroom.store.schema import ddl, migrations
+from postroom.store.schema import ddl, migrations, versions
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -24,6 +24,7 @@ def pretend(version: int, compatible_from: int) -> None:
     for later in range(migrations.LATEST + 1, version + 1):
         migrations.UPGRADES.append(_addition(later))
     vars(ddl).update(VERSION=version, COMPATIBLE_FROM=compatible_from)
+    vars(versions).update(VERSION=version)
     vars(migrations).update(LATEST=version, COMPATIBLE_FROM=compatible_from)
 
 

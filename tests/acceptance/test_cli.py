@@ -68,8 +68,8 @@ def socket_url(kind: str, url: str) -> str:
 
 def assert_the_commands_work(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     postroom = Commands(url, capsys)
-    assert postroom("init") == "created version 6 of Postroom's tables\n"
-    assert postroom("init") == "already at version 6: nothing to do\n"
+    assert postroom("init") == "created version 7 of Postroom's tables\n"
+    assert postroom("init") == "already at version 7: nothing to do\n"
     with transaction(url) as connection:
         Outbox().add(connection, "orders.created", {"secret": "swordfish"}, key="7", type="OrderCreated")
         Outbox().add(connection, "orders.shipped", {"secret": "swordfish"})
@@ -134,7 +134,7 @@ def test_the_same_where_only_an_async_driver_is_installed(
     monkeypatch.setitem(urls._SYNC, "postgresql", ("psycopg_is_not_there",))
     monkeypatch.setitem(urls._SYNC, "mysql", ("pymysql_is_not_there",))
     postroom = Commands(socket_url(kind, url) if socket else url, capsys)
-    assert postroom("init").startswith("created version 6")
+    assert postroom("init").startswith("created version 7")
     assert postroom.json("status")["pending"] == 0
     assert postroom.json("messages", "list") == []
 
@@ -162,7 +162,7 @@ def test_the_printed_schema_makes_tables_that_work(
     assert main(["schema", "--sql", "--dialect", kind]) == 0
     assert capsys.readouterr().out == for_this_dialect
     run_script(kind, url, for_this_dialect)
-    assert postroom("init") == "already at version 6: nothing to do\n"
+    assert postroom("init") == "already at version 7: nothing to do\n"
     with transaction(url) as connection:
         Outbox().add(connection, "orders.created", key="7")
     assert postroom.json("status")["pending"] == 1

@@ -51,8 +51,8 @@ def test_init_from_several_processes_at_once_creates_the_tables_once(kind: str, 
     ended = [(*process.communicate(timeout=PATIENCE), process.returncode) for process in processes]
     assert [(err, code) for _, err, code in ended] == [("", 0)] * 4
     told = sorted(out for out, _, _ in ended)
-    assert told[:3] == ["already at version 6: nothing to do\n"] * 3
-    assert told[3] == "created version 6 of Postroom's tables\n"
+    assert told[:3] == ["already at version 7: nothing to do\n"] * 3
+    assert told[3] == "created version 7 of Postroom's tables\n"
     assert main(["status", "--database", url]) == 0
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, inspect, make_url, text
 
 from postroom.store.schema import migrations
-from postroom.store.schema.guards import checks, triggers
-from postroom.store.schema.migrations import check, current_version, listed_versions, upgrade
-from postroom.store.schema.tables import COMPATIBLE_FROM, metadata
+from postroom.store.schema.guards import checks, trigger_names, triggers
+from postroom.store.schema.migrations import upgrade
+from postroom.store.schema.tables import metadata
+from postroom.store.schema.versions import COMPATIBLE_FROM, check, current_version, listed_versions
 from postroom.store.sql.names import Names
 
 if TYPE_CHECKING:
@@ -79,12 +80,17 @@ def listed(engine: Engine, names: Names) -> frozenset[int]:
         return listed_versions(connection, names)
 
 
+TRIGGERS = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
+    "postgresql": "SELECT tgname FROM pg_trigger",
+}
 CATALOGUE = {
     "sqlite": "SELECT type, name, sql FROM sqlite_master ORDER BY name",
     # Whatever changes a table, a check or a function writes its row anew.
     "postgresql": """
         SELECT oid::text, xmin::text FROM pg_class WHERE oid >= 16384 UNION ALL
         SELECT oid::text, xmin::text FROM pg_constraint WHERE oid >= 16384 UNION ALL
+        SELECT oid::text, xmin::text FROM pg_trigger WHERE oid >= 16384 UNION ALL
         SELECT oid::text, xmin::text FROM pg_proc WHERE oid >= 16384 UNION ALL
         SELECT oid::text, xmin::text FROM pg_namespace WHERE oid >= 16384 ORDER BY 1
         """,
@@ -108,10 +114,10 @@ def list_only(names: Names, *versions: int) -> list[str]:
 def assert_guarded(engine: Engine, names: Names) -> None:
     for table in ("outbox", "outbox_delivery"):
         assert checks_of(engine, names, table) >= set(checks(names, table))
-    if names.dialect == "sqlite":
+    if names.dialect != "mysql":
         with engine.connect() as connection:
-            found = connection.scalars(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).all()
-        assert {names.bare("outbox_check"), names.bare("outbox_delivery_check")} <= set(found)
+            found = connection.scalars(text(TRIGGERS[names.dialect])).all()
+        assert {names.bare("outbox_check"), names.bare("outbox_delivery_check")} <= trigger_names(names) <= set(found)
 
 
 def without_guards(url: str) -> None:
@@ -124,9 +130,7 @@ def without_guards(url: str) -> None:
 
 def take_guards(engine: Engine, names: Names) -> None:
     """Let the tables take anything."""
-    if names.dialect == "sqlite":
-        execute(engine, *(statement for statement in triggers(names) if statement.startswith("DROP")))
-        return
+    execute(engine, *(statement for statement in triggers(names) if statement.startswith("DROP")))
     for table in ("outbox", "outbox_delivery"):
         drop = f"ALTER TABLE {names.table(table)} DROP CONSTRAINT"
         execute(engine, *(f"{drop} {names.quoted(check)}" for check in checks_of(engine, names, table)))

@@ -74,7 +74,7 @@ def run_script(url: str, script: str) -> None:
 def test_the_text_runs_as_it_is_printed(kind: str, url: str, engine: Engine, names: Names) -> None:
     run_script(url, ";\n".join(create_statements(kind, names)) + ";\n")
     assert_complete(engine, names)
-    assert init(engine, names) == (6, 6)
+    assert init(engine, names) == (7, 7)
 
 
 @every_database

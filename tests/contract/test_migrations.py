@@ -14,16 +14,19 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, ProgrammingError
 
 from postroom.errors import SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
-from postroom.store.schema import ddl, migrations
+from postroom.store.schema import ddl, migrations, versions
 from postroom.store.schema.ddl import schema_statements
-from postroom.store.schema.migrations import current_version, upgrade
+from postroom.store.schema.guards import FORMER_CHECKS, triggers
+from postroom.store.schema.migrations import upgrade
 from postroom.store.schema.tables import metadata
 from postroom.store.schema.upgrades import SAGA_TABLES, TWOPHASE_TABLES, WATCHING_TABLES
+from postroom.store.schema.versions import current_version
 from tests.contract.schema_support import (
     assert_complete,
     assert_guarded,
     catalogue,
     checked,
+    checks_of,
     count,
     cut_off,
     engine_for,
@@ -65,7 +68,7 @@ def engine(url: str) -> Iterator[Engine]:
 
 @every_database
 def test_init_creates_everything(engine: Engine, names: Names) -> None:
-    assert init(engine, names) == (None, 6)
+    assert init(engine, names) == (None, 7)
     assert_complete(engine, names)
 
 
@@ -73,7 +76,7 @@ def test_init_creates_everything(engine: Engine, names: Names) -> None:
 def test_init_again_changes_nothing(engine: Engine, names: Names) -> None:
     init(engine, names)
     execute(engine, f"DELETE FROM {names.table('outbox_lane')} WHERE lane = 3")
-    assert init(engine, names) == (6, 6)
+    assert init(engine, names) == (7, 7)
     assert count(engine, names.table("outbox_lane")) == 15
 
 
@@ -113,7 +116,7 @@ def test_two_processes_may_run_init_at_once(url: str, engine: Engine, names: Nam
                 assert process.stdin is not None
                 process.stdin.write("\n")
                 process.stdin.flush()
-            assert sorted(answer(process, "") for process in processes) == ["(6, 6)", "(None, 6)"]
+            assert sorted(answer(process, "") for process in processes) == ["(7, 7)", "(None, 7)"]
             assert_complete(engine, names)
             drop_everything(engine, names)
     finally:
@@ -126,7 +129,7 @@ def test_an_init_that_was_cut_off_anywhere_is_made_good_by_the_next(engine: Engi
     """On MySQL, where each DDL statement commits, it goes on; elsewhere nothing was left behind."""
 
     def made_good() -> None:
-        assert init(engine, names) == (None, 6)
+        assert init(engine, names) == (None, 7)
         assert_complete(engine, names)
         drop_everything(engine, names)
 
@@ -192,7 +195,7 @@ def make_tables_as_alembic_does(engine: Engine, names: Names) -> None:
 def test_tables_made_by_alembic_are_adopted(engine: Engine, names: Names) -> None:
     make_tables_as_alembic_does(engine, names)
     checked(engine, names)
-    assert init(engine, names) == (None, 6)
+    assert init(engine, names) == (None, 7)
     assert_complete(engine, names)
 
 
@@ -232,7 +235,7 @@ def test_a_newer_schema_is_left_alone(engine: Engine, names: Names) -> None:
     init(engine, names)
     execute(engine, *list_only(names, 98, 99))
     for act in (checked, init):
-        with pytest.raises(SchemaNewer, match=r"version 99 .*knows versions up to 6: upgrade postroom"):
+        with pytest.raises(SchemaNewer, match=r"version 99 .*knows versions up to 7: upgrade postroom"):
             act(engine, names)
 
 
@@ -251,14 +254,14 @@ def test_an_upgrade_that_breaks_older_code_takes_it_off_the_list_even_if_it_was_
 ) -> None:
     init(engine, names)
     before = listed(engine, names)
-    release_version_8(monkeypatch, lambda *_: None, lambda *_: None)
-    monkeypatch.setattr(migrations, "COMPATIBLE_FROM", 8)
-    monkeypatch.setattr(ddl, "COMPATIBLE_FROM", 8)
-    assert init(engine, names)[1] == 8
-    assert listed(engine, names) == {8}
-    execute(engine, *list_only(names, *before, 8))  # as if it had been interrupted before the last statement
-    assert init(engine, names) == (8, 8)
-    assert listed(engine, names) == {8}
+    release_version_9(monkeypatch, lambda *_: None, lambda *_: None)
+    monkeypatch.setattr(migrations, "COMPATIBLE_FROM", 9)
+    monkeypatch.setattr(ddl, "COMPATIBLE_FROM", 9)
+    assert init(engine, names)[1] == 9
+    assert listed(engine, names) == {9}
+    execute(engine, *list_only(names, *before, 9))  # as if it had been interrupted before the last statement
+    assert init(engine, names) == (9, 9)
+    assert listed(engine, names) == {9}
 
 
 @every_database
@@ -267,14 +270,14 @@ def test_an_older_schema_is_upgraded_step_by_step(
 ) -> None:
     init(engine, names)
     steps: list[int] = []
-    release_version_8(monkeypatch, lambda *_: steps.append(7), lambda *_: steps.append(8))
-    with pytest.raises(SchemaOutdated, match=r"at version 6 .*needs version 8: run `postroom init`"):
+    release_version_9(monkeypatch, lambda *_: steps.append(8), lambda *_: steps.append(9))
+    with pytest.raises(SchemaOutdated, match=r"at version 7 .*needs version 9: run `postroom init`"):
         checked(engine, names)
-    assert init(engine, names) == (6, 8)
-    assert steps == [7, 8]
+    assert init(engine, names) == (7, 9)
+    assert steps == [8, 9]
     checked(engine, names)
-    assert init(engine, names) == (8, 8)
-    assert steps == [7, 8]
+    assert init(engine, names) == (9, 9)
+    assert steps == [8, 9]
 
 
 @every_database
@@ -282,9 +285,9 @@ def test_an_upgrade_that_was_cut_off_anywhere_is_made_good_by_the_next(
     engine: Engine, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     init(engine, names)
-    release_version_8(monkeypatch, lambda *_: None, lambda *_: None)
+    release_version_9(monkeypatch, lambda *_: None, lambda *_: None)
     for statements in itertools.count():
-        execute(engine, f"DELETE FROM {names.table('schema_version')} WHERE version > 6")
+        execute(engine, f"DELETE FROM {names.table('schema_version')} WHERE version > 7")
         execute(engine, f"DROP VIEW {names.table('outbox_status')}")
         if not cut_off(engine, names, after=statements):
             break
@@ -295,10 +298,11 @@ def test_an_upgrade_that_was_cut_off_anywhere_is_made_good_by_the_next(
     assert statements > 3
 
 
-def release_version_8(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Connection, Names], None]) -> None:
+def release_version_9(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Connection, Names], None]) -> None:
     monkeypatch.setattr(migrations, "UPGRADES", [*migrations.UPGRADES, *steps])
-    monkeypatch.setattr(migrations, "LATEST", 8)
-    monkeypatch.setattr(ddl, "VERSION", 8)
+    monkeypatch.setattr(migrations, "LATEST", 9)
+    for module in (ddl, versions):
+        monkeypatch.setattr(module, "VERSION", 9)
 
 
 def made_by_version_1(engine: Engine, names: Names) -> None:
@@ -315,7 +319,7 @@ def test_version_2_refuses_bad_rows_and_keeps_those_that_are_there(engine: Engin
     bad = f"INSERT INTO {outbox} (id, topic, content_type) VALUES ('{{}}', '', 'text/plain')"
     worse = f"INSERT INTO {delivery} (state, lane, key_hash, position, size) VALUES (0, 99, {{}}, {{}}, -7)"
     execute(engine, bad.format(uuid4()), worse.format("NULL", 1), worse.format(21, 2))
-    assert init(engine, names) == (1, 6)
+    assert init(engine, names) == (1, 7)
     assert_guarded(engine, names)
     assert count(engine, outbox) == 1
     with engine.connect() as connection:
@@ -330,12 +334,17 @@ def test_version_2_refuses_bad_rows_and_keeps_those_that_are_there(engine: Engin
 @every_database
 def test_a_version_2_that_was_cut_off_anywhere_is_made_good_by_the_next(engine: Engine, names: Names) -> None:
     def made_good() -> None:
-        assert init(engine, names) in ((1, 6), (4, 6), (5, 6))
+        assert init(engine, names) in ((1, 7), (4, 7), (5, 7), (6, 7))
         assert_guarded(engine, names)
         drop_everything(engine, names)
 
     for version in cut_offs(engine, names, lambda: made_by_version_1(engine, names), made_good):
-        assert version in (1, 4, 5)  # the tables of the versions between are there, so that no DDL commits in between
+        assert version in (
+            1,
+            4,
+            5,
+            6,
+        )  # the tables of the versions between are there, so that no DDL commits in between
     assert_guarded(engine, names)
 
 
@@ -361,7 +370,7 @@ def test_version_3_adds_sagas_and_a_cut_off_one_is_made_good_by_the_next(engine:
         assert count(engine, names.table("outbox")) == 1
 
     def made_good() -> None:
-        assert init(engine, names) in ((2, 6), (3, 6))
+        assert init(engine, names) in ((2, 7), (3, 7))
         complete()
         drop_everything(engine, names)
 
@@ -393,7 +402,7 @@ def test_version_4_adds_two_phase_commits_and_a_cut_off_one_is_made_good_by_the_
         assert count(engine, names.table("saga")) == 1
 
     def made_good() -> None:
-        assert init(engine, names) in ((3, 6), (4, 6))
+        assert init(engine, names) in ((3, 7), (4, 7))
         complete()
         drop_everything(engine, names)
 
@@ -417,12 +426,12 @@ def test_version_5_adds_counters_and_attempts_and_a_cut_off_one_is_made_good_by_
     engine: Engine, names: Names
 ) -> None:
     def made_good() -> None:
-        assert init(engine, names) in ((4, 6), (5, 6))
+        assert init(engine, names) in ((4, 7), (5, 7), (6, 7))
         assert_complete(engine, names)
         drop_everything(engine, names)
 
     for version in cut_offs(engine, names, lambda: made_by_version_4(engine, names), made_good):
-        assert version in (4, 5)
+        assert version in (4, 5, 6)
     assert_complete(engine, names)
 
 
@@ -438,6 +447,35 @@ def test_version_6_adds_the_stream_and_a_cut_off_one_is_made_good_by_the_next(en
         assert version == 5
     assert_complete(engine, names)
     assert count(engine, stream) == 1
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_version_7_refuses_by_triggers_what_check_constraints_refused(engine: Engine, names: Names) -> None:
+    init(engine, names)
+    outbox, delivery = names.table("outbox"), names.table("outbox_delivery")
+    execute(
+        engine,
+        *(statement for statement in triggers(names) if statement.startswith("DROP")),
+        *(f"ALTER TABLE {outbox} ADD CONSTRAINT {name} CHECK (position > 0)" for name in FORMER_CHECKS["outbox"]),
+        f"ALTER TABLE {delivery} ADD CONSTRAINT outbox_delivery_check CHECK (size >= 0)",
+        *list_only(names, 6),
+    )
+    assert init(engine, names) == (6, 7)
+    assert checks_of(engine, names, "outbox") == checks_of(engine, names, "outbox_delivery") == set()
+    assert_guarded(engine, names)
+    for column, bad, problem in [
+        ("aggregate_id", "''", "aggregate_id is empty"),
+        ("headers", "'[1]'", "headers are not a JSON object"),
+        ("headers", """'{"n": 1}'""", "headers are not a JSON object of strings"),
+        ("expires_at", "'infinity'", "expires_at is outside the years"),
+    ]:
+        values = f"(id, topic, content_type, {column}) VALUES ('{uuid4()}', 'orders', 'text/plain', {bad})"
+        with pytest.raises(DBAPIError, match=f"postroom: {problem}"):
+            execute(engine, f"INSERT INTO {outbox} {values}")
+    for columns, bad in [("lane, size", "16, 9"), ("state, size", "4, 9"), ("state, size, due", "1, 9, 'infinity'")]:
+        with pytest.raises(DBAPIError, match=r"postroom: (lane|state|due) is"):
+            execute(engine, f"INSERT INTO {delivery} (position, {columns}) VALUES (1, {bad})")
+    execute(engine, f"INSERT INTO {outbox} (id, topic, content_type) VALUES ('{uuid4()}', 'orders', 'text/plain')")
 
 
 @every_database
@@ -466,7 +504,7 @@ def test_the_tables_of_sagas_refuse_numbers_without_a_meaning(engine: Engine, na
 @every_database
 def test_names_may_be_keywords_and_in_mixed_case(engine: Engine, url: str) -> None:
     names = names_for(url, "Order" if url.startswith("postgresql") else None, "Select_")
-    assert init(engine, names) == (None, 6)
+    assert init(engine, names) == (None, 7)
     assert_complete(engine, names)
 
 
@@ -475,7 +513,7 @@ def test_one_database_holds_several_sets_of_tables(engine: Engine, url: str) -> 
     schema = "public" if url.startswith("postgresql") else None
     several = [names_for(url), names_for(url, schema, "a_"), names_for(url, schema, "b_")]
     for names in several:
-        assert init(engine, names) == (None, 6)
+        assert init(engine, names) == (None, 7)
     for names in several:
         assert_complete(engine, names)
 
@@ -499,7 +537,7 @@ def test_init_gives_up_when_another_is_at_it_for_too_long(
         other.execute(text("SELECT get_lock(concat('postroom init ', md5(database())), 0)"))
         with pytest.raises(SchemaError, match="another process"):
             init(engine, names)
-    assert init(engine, names) == (None, 6)
+    assert init(engine, names) == (None, 7)
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])
@@ -513,7 +551,7 @@ def test_a_role_that_owns_the_schema_needs_no_right_on_the_database(engine: Engi
             with pytest.raises(ProgrammingError, match="permission denied"):
                 connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS postroom")
             connection.rollback()
-            assert upgrade(connection, names) == (None, 6)
+            assert upgrade(connection, names) == (None, 7)
         assert_complete(engine, names)
     finally:
         execute(engine, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")

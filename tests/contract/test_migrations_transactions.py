@@ -12,7 +12,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from postroom.errors import SchemaMissing
-from postroom.store.schema.migrations import check, upgrade
+from postroom.store.schema.migrations import upgrade
+from postroom.store.schema.versions import check
 from postroom.store.sql.names import Names
 from tests.contract.schema_support import (
     ASYNC,
@@ -55,7 +56,7 @@ def engine(url: str) -> Iterator[Engine]:
 async def test_async_drivers_run_it_through_run_sync(url: str, engine: Engine, names: Names) -> None:
     async_engine = create_async_engine(with_driver(url, ASYNC))
     async with async_engine.connect() as connection:
-        assert await connection.run_sync(upgrade, names) == (None, 6)
+        assert await connection.run_sync(upgrade, names) == (None, 7)
         await connection.run_sync(check, names)
     await async_engine.dispose()
     assert_complete(engine, names)
@@ -68,7 +69,7 @@ def test_the_engine_may_have_another_isolation(url: str, engine: Engine, names: 
         with pytest.raises(SchemaMissing):
             checked(other, names)
         assert cut_off(other, names, after=5)
-        assert init(other, names) == (None, 6)
+        assert init(other, names) == (None, 7)
     assert_complete(engine, names)
 
 
@@ -105,7 +106,7 @@ def test_sqlite_works_in_every_transaction_mode_of_the_driver(engine: Engine, na
     assert cut_off(engine, names, after=5)
     with engine.connect() as connection:
         assert not inspect(connection).get_table_names()
-    assert init(engine, names) == (None, 6)
+    assert init(engine, names) == (None, 7)
     assert_complete(engine, names)
 
 
@@ -138,7 +139,7 @@ def test_init_tries_again_when_wal_mode_cannot_be_had_at_once(
             if statement == "BEGIN IMMEDIATE" and reader.in_transaction:
                 reader.execute("ROLLBACK")
 
-        assert init(engine, names) == (None, 6)
+        assert init(engine, names) == (None, 7)
         with engine.connect() as connection:
             assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
 
@@ -155,5 +156,5 @@ def test_init_fails_when_wal_mode_cannot_be_had_at_all(url: str, names: Names) -
 
 def test_a_database_in_memory_works() -> None:
     with engine_for("sqlite://") as engine, engine.connect() as connection:
-        assert upgrade(connection, Names.of("sqlite")) == (None, 6)
+        assert upgrade(connection, Names.of("sqlite")) == (None, 7)
         check(connection, Names.of("sqlite"))

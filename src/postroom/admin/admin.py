@@ -263,7 +263,7 @@ class Admin(Observing, Coordinating, CdcActs, DebeziumSwitch):
         self.close()
 
     def _run(self, steps: Steps[T]) -> T:
-        from postroom.store.schema.migrations import check
+        from postroom.store.schema.versions import check
 
         if self._closed:
             raise UnusableConnection("this Admin is closed: create another one")

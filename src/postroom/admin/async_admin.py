@@ -196,7 +196,7 @@ class AsyncAdmin(AsyncObserving, AsyncCoordinating, AsyncCdcActs, AsyncDebeziumS
         await self.close()
 
     async def _run(self, steps: Steps[T]) -> T:
-        from postroom.store.schema.migrations import check
+        from postroom.store.schema.versions import check
 
         if self._closed:
             raise UnusableConnection("this AsyncAdmin is closed: create another one")

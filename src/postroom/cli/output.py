@@ -32,7 +32,7 @@ def on_terminal() -> bool:
 
 def can_redraw() -> bool:
     """Whether standard output is a terminal that can redraw; a ``dumb`` one cannot."""
-    from postroom.telemetry.logs import DUMB
+    from postroom.telemetry.log_lines import DUMB
 
     return on_terminal() and os.environ.get("TERM", "").lower() not in DUMB
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 def version(at: Surroundings) -> Finding:
     """The version on record."""
-    from postroom.store.schema.migrations import LATEST
+    from postroom.store.schema.versions import VERSION
 
     found = _found(at)
-    return schema.version(found.number, LATEST, has_tables=found.has_tables)
+    return schema.version(found.number, VERSION, has_tables=found.has_tables)
 
 
 def parts(at: Surroundings) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import sys
 from contextlib import suppress
 from dataclasses import asdict
@@ -43,6 +42,7 @@ from postroom.telemetry.events import (
     listeners,
     one_word,
 )
+from postroom.telemetry.log_lines import json_lines, text_lines
 from postroom.telemetry.saga_events import SagaEvent, StepsEnded
 from postroom.telemetry.saga_logs import saga_lines, step_fields
 from postroom.telemetry.tracebacks import raised_at, without_credentials, written
@@ -50,7 +50,7 @@ from postroom.telemetry.transaction_events import TransactionEvent
 from postroom.telemetry.transaction_logs import transaction_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from uuid import UUID
 
     from postroom.incoming import Incoming
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """Log levels, with the numbers of Python's logging."""
 LONGEST_REASON = 300
-DUMB = frozenset({"dumb", "unknown"})
-"""Values of TERM of terminals that know no colours, and cannot draw over what they have shown."""
 _LEVELS = {
     OutcomeCode.SUCCESS: "info",
     OutcomeCode.DEDUP_HIT: "info",
@@ -317,33 +315,11 @@ def _latency(messages: Sequence[Message]) -> dict[str, float]:
 
 
 def _writer(stream: TextIO, json: bool | None, least: str) -> Write:  # noqa: FBT001 - an option
-    import structlog  # slow to import, and only needed here
-
-    if json is None:
-        json = not stream.isatty()
-    colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "").lower() not in DUMB
-    text = structlog.dev.ConsoleRenderer(colors=colours, sort_keys=False, repr_native_str=True)
-    logger = structlog.wrap_logger(  # configured here: the application's own configuration stays untouched
-        structlog.PrintLogger(stream),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _head_first,
-            structlog.processors.JSONRenderer() if json else text,
-        ],
-        wrapper_class=structlog.BoundLoggerBase,
-        context_class=dict,
-    )
-
+    write_line = json_lines(stream) if json or (json is None and not stream.isatty()) else text_lines(stream)
     weight = LEVELS[least]
 
     def write(level: str, what: str, fields: dict[str, Any]) -> None:
-        if LEVELS[level] < weight:
-            return
-        logger._proxy_to_logger(level, what, **fields)  # noqa: SLF001 - the level is a value here, not a method
+        if LEVELS[level] >= weight:
+            write_line(level, what, fields)
 
     return write
-
-
-def _head_first(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return {name: line[name] for name in ("timestamp", "level", "event")} | dict(line)

@@ -63,15 +63,18 @@ class RecordingOutbox(Outbox):
         """Make a message for `add_many`, applying mask and routes like `add`."""
         return (self._outbox.message if self._outbox else super().message)(topic, payload, **fields)
 
-    def _add(self, connection: object, messages: list[Message], method: str) -> list[Message]:
+    def _add(self, connection: object, messages: list[Message], method: str, *, new: bool = False) -> list[Message]:
         if self._outbox:
-            return self._remember(self._outbox._add(connection, messages, method))  # noqa: SLF001 - one of its kind
+            return self._remember(self._outbox._add(connection, messages, method, new=new))  # noqa: SLF001 - one of its kind
         self._accept(messages)
         return self._remember(self._without_repeats(messages))
 
-    async def _aadd(self, connection: object, messages: list[Message], method: str) -> list[Message]:
+    async def _aadd(
+        self, connection: object, messages: list[Message], method: str, *, new: bool = False
+    ) -> list[Message]:
         if self._outbox:
-            return self._remember(await self._outbox._aadd(connection, messages, method))  # noqa: SLF001 - as in _add
+            recorded = await self._outbox._aadd(connection, messages, method, new=new)  # noqa: SLF001 - as in _add
+            return self._remember(recorded)
         return self._add(connection, messages, method)
 
     def _remember(self, messages: list[Message]) -> list[Message]:

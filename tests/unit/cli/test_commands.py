@@ -12,7 +12,7 @@ import pytest
 
 from postroom import Outbox
 from postroom.cli import init, output
-from postroom.store.schema import migrations
+from postroom.store.schema import migrations, versions
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Command
@@ -26,9 +26,9 @@ def add(topic: str, payload: object = None, **fields: str) -> None:
 
 
 def test_init_says_what_it_did(postroom: Command) -> None:
-    assert postroom("init", *DATABASE) == (0, "created version 6 of Postroom's tables\n", "")
-    assert postroom("init", *DATABASE) == (0, "already at version 6: nothing to do\n", "")
-    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 6, "version": 6}
+    assert postroom("init", *DATABASE) == (0, "created version 7 of Postroom's tables\n", "")
+    assert postroom("init", *DATABASE) == (0, "already at version 7: nothing to do\n", "")
+    assert json.loads(postroom("init", *DATABASE, "--json").out) == {"before": 7, "version": 7}
 
 
 def test_init_tells_an_upgrade_from_a_creation() -> None:
@@ -64,7 +64,7 @@ def test_tables_of_another_version_are_a_clear_error(
     missing = postroom(*command, *DATABASE)
     postroom("init", *DATABASE)
     with monkeypatch.context() as newer_postroom:
-        newer_postroom.setattr(migrations, "LATEST", migrations.LATEST + 1)
+        newer_postroom.setattr(versions, "VERSION", versions.VERSION + 1)
         outdated = postroom(*command, *DATABASE)
     with closing(sqlite3.connect("app.db")) as connection, connection:
         connection.execute("DELETE FROM postroom_schema_version")

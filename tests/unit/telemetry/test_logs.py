@@ -235,8 +235,12 @@ def test_the_application_s_own_structlog_stays_as_it_is() -> None:
         structlog.configure(**before)
 
 
-def test_structlog_is_loaded_when_a_log_is_asked_for() -> None:
-    program = "import postroom.telemetry.logs, sys; assert 'structlog' not in sys.modules"
+def test_structlog_is_loaded_when_a_log_in_text_is_asked_for() -> None:
+    program = (
+        "import sys; from postroom.telemetry import events, logs\n"
+        "logs.structured(json=True)(events.Lifecycle('w1', 'started')); assert 'structlog' not in sys.modules\n"
+        "logs.structured(json=False)(events.Lifecycle('w1', 'started')); assert 'structlog' in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

@@ -74,7 +74,7 @@ def guards(missing: Sequence[str]) -> Finding:
     """Whether the tables refuse rows that plain SQL got wrong."""
     if not missing:
         return ok("rows that nobody could send are refused")
-    remedy = "add them as `postroom schema --sql` prints them, or on SQLite run `postroom init --repair`"
+    remedy = f"{REPAIR}, or on MySQL and MariaDB add them as `postroom schema --sql` prints them"
     return warn(f"guards are missing: {named(missing)}", remedy, missing=list(missing))
 
 

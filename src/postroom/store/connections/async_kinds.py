@@ -42,7 +42,7 @@ class Asyncpg(AsyncKind):
             await self.connection.execute(query.text)
             return Result(())
         text, order = render(query.text, self.style)
-        rows = await self.connection.fetch(text, *(query.params[name] for name in order))
+        rows = await self.connection.fetch(text, *map(query.params.__getitem__, order))
         return Result(rows)
 
 
@@ -61,7 +61,7 @@ class PsycopgAsync(AsyncKind):
                 await cursor.execute(query.text, prepare=False)  # only one statement at a time can be prepared
                 return Result(())
             text, order = render(query.text, self.style)
-            await cursor.execute(text, tuple(query.params[name] for name in order))
+            await cursor.execute(text, tuple(map(query.params.__getitem__, order)))
             return Result(await cursor.fetchall() if cursor.description else ())
 
 
@@ -90,7 +90,7 @@ class Aiosqlite(AsyncKind):
         text, order = render(query.text, self.style)
         async with self.connection.cursor() as cursor:
             cursor.row_factory = None
-            await cursor.execute(text, tuple(query.params[name] for name in order))
+            await cursor.execute(text, tuple(map(query.params.__getitem__, order)))
             return Result(await cursor.fetchall() if cursor.description else ())
 
 
@@ -109,7 +109,7 @@ class AsyncMySQL(AsyncKind):
         text, order = render(query.text, self.style)
         plain = sys.modules[self.library].cursors.Cursor
         async with self.connection.cursor(plain) as cursor:
-            await cursor.execute(text, tuple(query.params[name] for name in order))
+            await cursor.execute(text, tuple(map(query.params.__getitem__, order)))
             return Result(await cursor.fetchall() if cursor.description else ())
 
 
@@ -136,7 +136,7 @@ class SQLAlchemyAsyncConnection(AsyncKind):
     async def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
         with parameters_hidden():
-            result = await self.connection.exec_driver_sql(text, tuple(query.params[name] for name in order))
+            result = await self.connection.exec_driver_sql(text, tuple(map(query.params.__getitem__, order)))
         return Result(result.fetchall() if result.returns_rows else ())
 
 

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from postroom.store.connections.async_kinds import AsyncKind
     from postroom.store.connections.sync_kinds import Kind, SyncKind
 
+MOST_CLASSES = 64
+"""Classes of connections whose kind is remembered."""
+K = TypeVar("K")
+_known_sync: dict[type, type[SyncKind]] = {}
+_known_async: dict[type, type[AsyncKind]] = {}
+
 SYNC_KINDS: dict[str, type[SyncKind]] = {
     "sqlite3.Connection": synchronous.Sqlite3,
     "psycopg.Connection": synchronous.Psycopg,
@@ -41,9 +47,9 @@ def sync_kind(connection: object, method: str) -> SyncKind:
 
     Raises a subclass of `UnusableConnection` that names the remedy. `method` is the method that was called.
     """
-    kind = _lookup(SYNC_KINDS, connection)
+    kind = _sync_kind_of(connection)
     if kind is None:
-        if _lookup(ASYNC_KINDS, connection):
+        if _async_kind_of(connection):
             raise WrongMethod(f"{_name(connection)} is an async connection: use `await {_twin(method)}(…)`")
         raise UnsupportedConnection(_unsupported(connection))
     found = kind(connection)
@@ -54,9 +60,9 @@ def sync_kind(connection: object, method: str) -> SyncKind:
 
 async def async_kind(connection: object, method: str) -> AsyncKind:
     """`sync_kind` for an async connection."""
-    kind = _lookup(ASYNC_KINDS, connection)
+    kind = _async_kind_of(connection)
     if kind is None:
-        if _lookup(SYNC_KINDS, connection):
+        if _sync_kind_of(connection):
             raise WrongMethod(f"{_name(connection)} is a sync connection: use `{_twin(method)}(…)` without await")
         raise UnsupportedConnection(_unsupported(connection))
     found = kind(connection)
@@ -66,20 +72,30 @@ async def async_kind(connection: object, method: str) -> AsyncKind:
     return found
 
 
-K = TypeVar("K")
-
-
 def driver_kind(connection: Any) -> Any:
     """The adapter for one of our own connections, sync or async."""
-    kind = _lookup({**SYNC_KINDS, **ASYNC_KINDS}, connection)
+    kind = _sync_kind_of(connection) or _async_kind_of(connection)
     if kind is None:
         raise UnsupportedConnection(_unsupported(connection))
     return kind(connection)
 
 
-def _lookup(kinds: dict[str, K], connection: object) -> K | None:
-    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(connection).__mro__)
-    return next((kinds[name] for name in names if name in kinds), None)
+def _sync_kind_of(connection: object) -> type[SyncKind] | None:
+    return _kind_of(type(connection), SYNC_KINDS, _known_sync)
+
+
+def _async_kind_of(connection: object) -> type[AsyncKind] | None:
+    return _kind_of(type(connection), ASYNC_KINDS, _known_async)
+
+
+def _kind_of(cls: type, kinds: dict[str, K], known: dict[type, K]) -> K | None:
+    kind = known.get(cls)
+    if kind is None:
+        names = (f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__)
+        kind = next((kinds[name] for name in names if name in kinds), None)
+        if kind is not None and len(known) < MOST_CLASSES:
+            known[cls] = kind
+    return kind
 
 
 def _name(connection: object) -> str:

@@ -46,7 +46,7 @@ class SyncKind(Kind):
         text, order = render(query.text, self.style)
         cursor = self._cursor()
         try:
-            cursor.execute(text, tuple(query.params[name] for name in order))
+            cursor.execute(text, tuple(map(query.params.__getitem__, order)))
             rows = cursor.fetchall() if cursor.description else ()
             return Result(rows)
         finally:
@@ -167,7 +167,7 @@ class SQLAlchemyConnection(SyncKind):
     def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
         with parameters_hidden():
-            result = self.connection.exec_driver_sql(text, tuple(query.params[name] for name in order))
+            result = self.connection.exec_driver_sql(text, tuple(map(query.params.__getitem__, order)))
         return Result(result.fetchall() if result.returns_rows else ())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -10,9 +11,12 @@ from postroom.store.sql.dialect import listed, text
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from postroom.message import Message
+
+
+_SENT_DELIVERY = (*DELIVERY_COLUMNS, "id", "queue")
 
 
 class TwoStatementWriter(Writer):
@@ -34,27 +38,42 @@ class TwoStatementWriter(Writer):
         params: dict[str, Any] = {}
         for n, message in enumerate(chunk):
             params |= zip(_numbered(MESSAGE_COLUMNS, n), self._message_row(message), strict=True)
-        rows = (f"({listed(self._placeholder(column, n) for column in MESSAGE_COLUMNS)})" for n in range(len(chunk)))
-        columns = listed(MESSAGE_COLUMNS)
-        return Query(f"INSERT INTO {self.tables['outbox']} ({columns}) VALUES {listed(rows)}{suffix}", params)
+        if len(chunk) == 1:
+            return Query(self._one_message + suffix, params)
+        return Query(self._messages_text(len(chunk)) + suffix, params)
+
+    @cached_property
+    def _one_message(self) -> str:
+        return self._messages_text(1)
+
+    def _messages_text(self, count: int) -> str:
+        rows = (f"({listed(self._placeholder(column, n) for column in MESSAGE_COLUMNS)})" for n in range(count))
+        return f"INSERT INTO {self.tables['outbox']} ({listed(MESSAGE_COLUMNS)}) VALUES {listed(rows)}"
 
     def _placeholder(self, column: str, n: int) -> str:
         return f":{column}_{n}"
 
     def _deliveries(self, messages: Sequence[Message]) -> Query:
         params: dict[str, Any] = {}
-        rows = []
         for n, message in enumerate(messages):
-            names = _numbered(DELIVERY_COLUMNS, n)
-            params |= zip(names, self._delivery_row(message), strict=True)
-            params |= {f"id_{n}": str(message.id), f"queue_{n}": self.queue_for(message)}
-            state, lane, hashed, size, due = (f":{name}" for name in names)
-            position = f"(SELECT position FROM {self.tables['outbox']} WHERE id = :id_{n})"
+            values = (*self._delivery_row(message), str(message.id), self.queue_for(message))
+            params |= zip(_numbered(_SENT_DELIVERY, n), values, strict=True)
+        return Query(self._one_delivery if len(messages) == 1 else self._deliveries_text(len(messages)), params)
+
+    @cached_property
+    def _one_delivery(self) -> str:
+        return self._deliveries_text(1)
+
+    def _deliveries_text(self, count: int) -> str:
+        rows = []
+        for n in range(count):
+            state, lane, hashed, size, due, identifier, queue = (f":{name}" for name in _numbered(_SENT_DELIVERY, n))
+            position = f"(SELECT position FROM {self.tables['outbox']} WHERE id = {identifier})"
             rows.append(
-                f"(:queue_{n}, {position}, {state}, {lane}, {hashed}, {size}, coalesce({due}, {self.dialect.never}))"
+                f"({queue}, {position}, {state}, {lane}, {hashed}, {size}, coalesce({due}, {self.dialect.never}))"
             )
         columns = "queue, position, state, lane, key_hash, size, due"
-        return Query(f"INSERT INTO {self.tables['delivery']} ({columns}) VALUES {listed(rows)}", params)
+        return f"INSERT INTO {self.tables['delivery']} ({columns}) VALUES {listed(rows)}"
 
 
 class SQLiteWriter(TwoStatementWriter):
@@ -68,5 +87,6 @@ class SQLiteWriter(TwoStatementWriter):
         return {UUID(text(identifier)) for [identifier] in result.rows}
 
 
-def _numbered(names: Iterable[str], n: int) -> list[str]:
-    return [f"{name}_{n}" for name in names]
+@lru_cache(maxsize=2 * TwoStatementWriter.most_rows)
+def _numbered(names: tuple[str, ...], n: int) -> tuple[str, ...]:
+    return tuple(f"{name}_{n}" for name in names)

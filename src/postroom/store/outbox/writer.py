@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from postroom.errors import DuplicateMessage, IdempotencyConflict
-from postroom.rules.lifecycle import Stored, Transition
+from postroom.rules.lifecycle import Transition
 from postroom.rules.ordering import NO_LANE, key_hash, lane_of
 from postroom.store.sql.db_errors import is_denied
 from postroom.store.sql.dialect import DIALECTS, Dialect, as_json, listed, text, whole_numbers
@@ -38,6 +38,7 @@ MESSAGE_COLUMNS = (
     "digest",
     "expires_at",
 )
+ADDED_AS, SCHEDULED_AS = int(written_by(Transition.ADD)), int(written_by(Transition.SCHEDULE))
 ADDED = in_states([written_by(Transition.ADD), written_by(Transition.SCHEDULE)])
 DELIVERY_COLUMNS = ("state", "lane", "key_hash", "size", "due")
 
@@ -82,11 +83,14 @@ class Writer:
         """The queue that the message goes to."""
         return self.queue if self._queue_of is None else self._queue_of(message.topic)
 
-    def add(self, messages: Sequence[Message]) -> Steps[list[Message]]:
+    def add(self, messages: Sequence[Message], *, new: bool = False) -> Steps[list[Message]]:
         """Record the messages, in order. For an idempotency key that is in use, the existing message comes back.
 
-        Raises `IdempotencyConflict` or `DuplicateMessage`, and then none of them is recorded.
+        Raises `IdempotencyConflict` or `DuplicateMessage`, and then none of them is recorded. `new`: their ids were
+        made just now, and they have no idempotency keys, so that none can be in the outbox already.
         """
+        if len(messages) == 1:
+            return [(yield from self._add_one(messages[0], new=new))]
         repeats = _repeats_of(messages)
         fresh = [message for message in messages if message.id not in repeats]
         inserted: set[UUID] = set()
@@ -112,6 +116,14 @@ class Writer:
             for message in messages
         ]
 
+    def _add_one(self, message: Message, *, new: bool) -> Steps[Message]:
+        """`add` for one message, in a few steps less."""
+        if self._by_savepoint and message.ledger is not None:
+            yield Query("SAVEPOINT postroom_add")
+        if (yield from self._insert_one(message, new=new)):
+            return message
+        return (yield from self.existing([message]))[message.id]
+
     def lock_keys(self, messages: Sequence[Message]) -> Steps[None]:
         """Wait for other open transactions that have added messages with one of these keys."""
         raise NotImplementedError
@@ -119,6 +131,11 @@ class Writer:
     def _insert(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
         """Insert messages with their deliveries; returns the ids of those that are not duplicates."""
         raise NotImplementedError
+
+    def _insert_one(self, message: Message, *, new: bool) -> Steps[bool]:
+        """Insert a message with its delivery; returns False if it is a duplicate."""
+        del new
+        return bool((yield from self._insert([message])))
 
     def _chunks(self, messages: Iterable[Message]) -> Iterator[list[Message]]:
         chunk: list[Message] = []
@@ -219,10 +236,11 @@ class Writer:
         )
 
     def _delivery_row(self, message: Message) -> tuple[Any, ...]:
+        hashed = None if message.key is None else key_hash(message.key)
         return (
-            int(_stored(message)),
-            _lane(message),
-            None if message.key is None else key_hash(message.key),
+            ADDED_AS if message.deliver_at is None else SCHEDULED_AS,
+            NO_LANE if hashed is None else lane_of(hashed),
+            hashed,
             message.size,
             self._moment(message.deliver_at),
         )
@@ -232,10 +250,6 @@ class Writer:
 
     def _moment(self, moment: datetime | None) -> Any:
         return self.dialect.moment(moment)
-
-
-def _stored(message: Message) -> Stored:
-    return written_by(Transition.ADD if message.deliver_at is None else Transition.SCHEDULE)
 
 
 def _lane(message: Message) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.errors import PrivilegeMissing
-from postroom.store.schema import migrations
+from postroom.store.schema import versions
 from postroom.store.schema.grants import check_privileges
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def check(connection: Connection, names: Names, *purposes: Purpose) -> None:
     """Return if all is well; otherwise raise a `SchemaError` or `PrivilegeMissing` that says what to do."""
     try:
-        migrations.check(connection, names)
+        versions.check(connection, names)
     except PrivilegeMissing:
         connection.rollback()  # the next line names everything that is missing
     for purpose in purposes:

@@ -15,7 +15,8 @@ from postroom.rules.ordering import LANES, NO_LANE, Order
 from postroom.rules.stream.modes import STREAM, Mode
 from postroom.store.admin.status import SENDING_LANE, STATUS
 from postroom.store.schema.guards import triggers
-from postroom.store.schema.tables import COMPATIBLE_FROM, STORAGE, VERSION, metadata
+from postroom.store.schema.tables import STORAGE, metadata
+from postroom.store.schema.versions import COMPATIBLE_FROM, VERSION
 from postroom.store.sql.behind import is_behind
 from postroom.store.sql.dialect import DIALECTS, EARLIEST, LATEST
 from postroom.store.sql.names import Names, dialect_of

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
 
 KEYS = "outbox_key"
-FUNCTIONS = ("add", "outbox_take_key", "outbox_free_key")
+FUNCTIONS = ("add", "outbox_check", "outbox_delivery_check", "outbox_take_key", "outbox_free_key")
 """PostgreSQL's; like the table `KEYS`, the last two are there if the outbox is partitioned."""
 
 

@@ -1,4 +1,4 @@
-"""Create the tables, upgrade them, and check their version.
+"""Create the tables, and upgrade them.
 
 A new database gets the newest tables at once. An older one goes through the steps in `UPGRADES`, forward only.
 The tables list every version whose code works with them (`postroom.rules.schema_version`).
@@ -11,16 +11,23 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, assert_never
 
 from sqlalchemy import Connection, MetaData, inspect, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 
-from postroom.errors import PrivilegeMissing, SchemaError, SchemaMissing, SchemaNewer, SchemaOutdated
+from postroom.errors import SchemaError, SchemaNewer
 from postroom.rules.ordering import LANES
 from postroom.rules.schema_version import BEGUN, Fit, fit
 from postroom.store.schema.ddl import completing_statements, indexes_of, schema_statements, version_rows
-from postroom.store.schema.tables import COMPATIBLE_FROM, VERSION, metadata
-from postroom.store.schema.upgrades import add_sagas, add_stream, add_twophase, add_watching, guard_tables
-from postroom.store.sql.db_errors import is_denied
+from postroom.store.schema.tables import metadata
+from postroom.store.schema.upgrades import (
+    add_sagas,
+    add_stream,
+    add_twophase,
+    add_watching,
+    guard_tables,
+    lighten_guards,
+)
+from postroom.store.schema.versions import COMPATIBLE_FROM, VERSION, check, listed_versions, newer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
 LATEST = VERSION
 """The version that this Postroom works with."""
 
-UPGRADES: list[Upgrade] = [guard_tables, add_sagas, add_twophase, add_watching, add_stream]
+UPGRADES: list[Upgrade] = [guard_tables, add_sagas, add_twophase, add_watching, add_stream, lighten_guards]
 """``UPGRADES[n - 1]`` turns version n into n + 1. A step must be safe to run again after it was interrupted, because
 MySQL commits at every DDL statement. The view and the function are replaced afterwards; no step need do that."""
 
@@ -90,7 +97,7 @@ def _upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
                 connection.exec_driver_sql(_unlist(names))
             return before, before or LATEST
         case Fit.NEWER:
-            raise SchemaNewer(_newer(max(listed), names))
+            raise SchemaNewer(newer(max(listed), names))
         case Fit.UNFINISHED:
             _create(connection, names, interrupted=before == BEGUN)
         case Fit.OUTDATED:
@@ -106,64 +113,6 @@ def _upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
 def _unlist(names: Names) -> str:
     """The statement that takes the versions off the list whose code does not work with these tables."""
     return f"DELETE FROM {names.table('schema_version')} WHERE version < {COMPATIBLE_FROM}"
-
-
-def check(connection: Connection, names: Names) -> None:
-    """Return if this Postroom works with the tables; otherwise raise a `SchemaError` that says what to do.
-
-    Only reads. Tables without a version, as Alembic makes them, are assumed to be right.
-    """
-    listed = listed_versions(connection, names)
-    outbox = names.bare("outbox")
-    if not listed and inspect(connection).has_table(outbox, schema=names.schema):
-        return
-    match fit(listed, LATEST):
-        case Fit.FITS:
-            pass
-        case Fit.UNFINISHED:
-            place = outbox if names.schema is None else f"{names.schema}.{outbox}"
-            database = connection.engine.url.database or "this one"  # the name alone: URLs hold passwords
-            raise SchemaMissing(
-                f"Postroom's tables are not in the database {database} (looked for {place}): run `postroom init` on "
-                "it, or call postroom.schema.create"
-            )
-        case Fit.OUTDATED:
-            raise SchemaOutdated(
-                f"Postroom's tables are at version {max(listed)} ({names.table('schema_version')}), "
-                f"this Postroom needs version {LATEST}: run `postroom init`"
-            )
-        case Fit.NEWER:
-            raise SchemaNewer(_newer(max(listed), names))
-        case never:
-            assert_never(never)
-
-
-def current_version(connection: Connection, names: Names) -> int | None:
-    """The version of the tables; None if none is recorded: no tables, or Alembic made them."""
-    return max(listed_versions(connection, names), default=None)
-
-
-def listed_versions(connection: Connection, names: Names) -> frozenset[int]:
-    """The versions whose code works with the tables; empty if there are none, or Alembic made them."""
-    table = names.table("schema_version")
-    try:
-        if not inspect(connection).has_table(names.bare("schema_version"), schema=names.schema):
-            return frozenset()
-        return frozenset(connection.scalars(text(f"SELECT version FROM {table}")))
-    except DBAPIError as error:
-        if not is_denied(error):
-            raise
-        raise PrivilegeMissing(
-            f"the database's user may not read {table}: have the tables' owner run what "
-            "`postroom schema --grants ROLE` prints; creating and upgrading the tables is for the owner"
-        ) from error
-
-
-def _newer(version: int, names: Names) -> str:
-    return (
-        f"Postroom's tables are at version {version} ({names.table('schema_version')}), "
-        f"and no longer work with this Postroom, which knows versions up to {LATEST}: upgrade postroom"
-    )
 
 
 def _run_steps(connection: Connection, names: Names, before: int) -> None:

@@ -151,6 +151,8 @@ def _become_partition(connection: Connection, names: Names, table: str, end: int
     statements.append(f"ALTER TABLE {parent} RENAME TO {names.quoted(names.bare(f'{table}_p0'))}")
     if table == "outbox":
         statements.append(f"ALTER TABLE {child} ALTER COLUMN position DROP IDENTITY")
+        guard = names.quoted(names.bare("outbox_check"))  # the new table's holds for its partitions too
+        statements.append(f"DROP TRIGGER IF EXISTS {guard} ON {child}")
     key = names.quoted(names.bare(f"{table}_pkey"))
     statements += [
         f"CREATE TABLE {parent} (LIKE {child} INCLUDING DEFAULTS INCLUDING CONSTRAINTS) PARTITION BY RANGE (position)",

@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 
     from postroom.store.sql.names import Names
 
-VERSION = 6
-"""The version of these tables. Whoever changes them raises it, and adds a step to `upgrades`."""
-COMPATIBLE_FROM = 4
-"""The oldest version whose code works with these tables, see `postroom.rules.schema_version`. It stays when a version
-only adds what older code need not know: tables, columns with a default, indexes. It becomes `VERSION` with anything
-else."""
-
 STORAGE = {
     "fillfactor": 45,
     "autovacuum_vacuum_scale_factor": 0,
@@ -50,7 +43,7 @@ _MYSQL_OPTIONS = {
 def metadata(names: Names) -> MetaData:
     """All tables with their indexes, for the names' database, schema and prefix.
 
-    Without the view, PostgreSQL's function, SQLite's triggers, storage parameters and first rows: see `ddl`.
+    Without the view, PostgreSQL's functions, triggers, storage parameters and first rows: see `ddl`.
     """
     tables = MetaData(schema=names.schema)
     types = TYPES[names.dialect]

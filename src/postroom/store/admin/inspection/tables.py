@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqlalchemy import Connection, inspect, text
 
 from postroom.store.schema.ddl import add_function
-from postroom.store.schema.guards import checks, triggers
-from postroom.store.schema.migrations import current_version
+from postroom.store.schema.guards import checks, trigger_names
 from postroom.store.schema.partitions import is_partitioned
 from postroom.store.schema.tables import STORAGE, metadata
+from postroom.store.schema.versions import current_version
 from postroom.store.sql.db_errors import is_denied, is_missing_table, reason
 from postroom.store.sql.operations import DEFAULT_QUEUE
 
@@ -133,11 +133,7 @@ def storage(connection: Connection, names: Names) -> tuple[dict[str, str], Mappi
 
 
 def missing_guards(connection: Connection, names: Names) -> list[str]:
-    """The check constraints, or SQLite's triggers, that are not there."""
-    if names.dialect == "sqlite":
-        wanted = {statement.split('"')[1] for statement in triggers(names) if statement.startswith("CREATE")}
-        found = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"))
-        return sorted(wanted - {name for [name] in found})
+    """The triggers, or MySQL's check constraints, that are not there."""
     if names.dialect == "mysql":
         created = {table: _created_as(connection, names, names.bare(table)) or "" for table in _GUARDED}
         return sorted(
@@ -146,15 +142,20 @@ def missing_guards(connection: Connection, names: Names) -> list[str]:
             for name in checks(names, table)
             if text_ and names.quoted(name) not in text_
         )
-    # Not information_schema, which hides the constraints of tables that belong to another role.
+    if names.dialect == "sqlite":
+        found = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"))
+        return sorted(trigger_names(names) - {name for [name] in found})
+    # Not information_schema, which hides what belongs to another role's tables.
     found = connection.execute(
         text(
             "SELECT c.conname FROM pg_constraint c JOIN pg_namespace n ON n.oid = c.connamespace "
-            "WHERE c.contype = 'c' AND n.nspname = coalesce(:schema, 'public')"
+            "WHERE c.contype = 'c' AND n.nspname = coalesce(:schema, 'public') UNION ALL "
+            "SELECT tgname FROM pg_trigger WHERE tgrelid IN (to_regclass(:outbox), to_regclass(:delivery))"
         ),
-        {"schema": names.schema},
+        {"schema": names.schema, "outbox": names.table("outbox"), "delivery": names.table("outbox_delivery")},
     )
-    return sorted({name for table in _GUARDED for name in checks(names, table)} - {name for [name] in found})
+    wanted = trigger_names(names).union(*(checks(names, table) for table in _GUARDED))
+    return sorted(wanted - {name for [name] in found})
 
 
 def _created_as(connection: Connection, names: Names, table: str) -> str | None:

@@ -81,19 +81,21 @@ class PostgreSQLWriter(Writer):
             values = f"{_with_type(one, '(SELECT flows AND to_debezium FROM streamed)')}, {flows}"
             all_values = f"{_with_type({name: name for name in MESSAGE_COLUMNS}, 'flows AND to_debezium')}, flows"
             streamed, unless = ", streamed", " WHERE NOT message.streamed"
-        self.one = f"""
+        one_of = f"""
             WITH {STARTED}{asked}{answered}, message AS (
                 INSERT INTO {self.tables["outbox"]} ({columns}{streamed})
-                SELECT {values} FROM started
-                ON CONFLICT DO NOTHING
-                RETURNING id, queue, position{streamed}
+                SELECT {values} FROM started{{unless_there}}
+                RETURNING queue, position{streamed}
             ), delivery AS (
                 INSERT INTO {self.tables["delivery"]} (queue, position, state, lane, key_hash, size, due)
                 SELECT queue, position, {one["state"]}, {one["lane"]}, {one["key_hash"]}, {one["size"]},
                     coalesce({one["due"]}, '-infinity')
                 FROM message{unless}
             ){self.beside()}
-            SELECT {self.id_as_text} FROM message{told}"""
+            SELECT 1 FROM message{told}"""
+        self.one = one_of.format(unless_there=" ON CONFLICT DO NOTHING")
+        # Cheaper: nothing is looked up in the unique indexes first, and the row need not be marked until it is in all.
+        self._new = one_of.format(unless_there="")
         self._many = f"""
             WITH {STARTED}{asked}, given AS MATERIALIZED (
                 SELECT {given}, n{all_answered}
@@ -129,14 +131,17 @@ class PostgreSQLWriter(Writer):
         if hashes:
             yield Query("SELECT pg_advisory_xact_lock(hash) FROM unnest(:hashes::bigint[]) AS hash", {"hashes": hashes})
 
+    def _insert_one(self, message: Message, *, new: bool) -> Steps[bool]:
+        row = self.row(message)
+        if self.notify:
+            row |= self._channels([message])
+        result = yield Query(self._new if new else self.one, row)
+        return bool(result.rows)
+
     def _insert(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
         rows = [self._message_row(message) + self._delivery_row(message) for message in chunk]
-        channels = self._channels(chunk)
-        if len(rows) == 1:
-            result = yield Query(self.one, dict(zip(self._COLUMNS, rows[0], strict=True)) | channels)
-        else:
-            columns = map(list, zip(*rows, strict=True))
-            result = yield Query(self._many, dict(zip(self._COLUMNS, columns, strict=True)) | channels)
+        columns = map(list, zip(*rows, strict=True))
+        result = yield Query(self._many, dict(zip(self._COLUMNS, columns, strict=True)) | self._channels(chunk))
         return {UUID(identifier) for [identifier] in result.rows}
 
     def _channels(self, messages: Sequence[Message]) -> dict[str, list[str]]:
