@@ -29,7 +29,7 @@ from postroom.cli import (
 app = typer.Typer(
     name="postroom",
     help="Postroom: what a service commits, the world receives; and each effect happens once.",
-    epilog="All commands except demo read the database's URL from --database, POSTROOM_DATABASE, postroom.toml or "
+    epilog="All commands except demo and events read the database's URL from --database, POSTROOM_DATABASE, postroom.toml or "
     "pyproject.toml.",
     add_completion=False,
     rich_markup_mode=None,  # plain text is quicker, and is right without a terminal too
@@ -39,7 +39,7 @@ messages_app = typer.Typer(help="Inspect and cancel messages, and free expired l
 dead_app = typer.Typer(help="List, requeue and discard dead letters.", rich_markup_mode=None)
 sagas_app = typer.Typer(help="List, show, resume, skip, abort and fork sagas.", rich_markup_mode=None)
 transactions_app = typer.Typer(help="List, show, recover, decide and forget two-phase commits.", rich_markup_mode=None)
-events_app = typer.Typer(help="Export event classes, and check what a change of them breaks.", rich_markup_mode=None)
+events_app = typer.Typer(help="Export event classes, and check what changes break.", rich_markup_mode=None)
 cdc_app = typer.Typer(help="Watch and switch how the write-ahead log is read.", rich_markup_mode=None)
 
 app.command("init")(init.init)
@@ -149,5 +149,5 @@ def _cdc(context: typer.Context) -> None:
 
 @events_app.callback(invoke_without_command=True)
 def _events(context: typer.Context) -> None:
-    """Export event classes, and check what a change of them breaks."""
+    """Export event classes, and check what changes break."""
     _help_without_command(context)
