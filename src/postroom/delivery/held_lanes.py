@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from postroom.store.outbox.leases import Claimed, Lane, Lease
 
@@ -140,8 +140,3 @@ class HeldLanes:
     def any_abandoned(self) -> bool:
         """Whether any lane ever was."""
         return bool(self._abandoned)
-
-    def cursors_set_back(self) -> Collection[HeldLane]:
-        """All lanes, if any of them will read positions for a second time."""
-        lanes = self._lanes.values()
-        return lanes if any(held.cursor < held.furthest for held in lanes) else ()

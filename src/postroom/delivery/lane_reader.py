@@ -122,7 +122,7 @@ class LaneReader:
                 each,
                 self.options.lane_lease,
                 after=self._cursors(held),
-                in_flight=self.in_flight.behind_cursors(),
+                in_flight=self.in_flight.behind_cursors(held.values()),
                 most_bytes=self.queue.most_bytes,
                 renew=renew,
                 wait=self._waits,
