@@ -19,6 +19,7 @@ from benchmarks.rounds import note
 from benchmarks.server_costs import Spent, spent
 from postroom.bench.drains import discard
 from postroom.bench.scratch import scratch
+from postroom.brokers.memory import MemoryBroker
 from postroom.relay import Relay
 from postroom.telemetry.events import Lifecycle
 from tests.services.postgresql import PostgreSQL
@@ -70,6 +71,8 @@ class Share:
     most: int
     """It stops when it has sent this many, or all there are."""
     settings: dict[str, Any]
+    keeps_order: bool = False
+    """Whether the broker keeps the order of what it gets, so that one key's messages may follow each other closely."""
 
 
 class Took(NamedTuple):
@@ -92,7 +95,8 @@ def relay_share(share: Share) -> Took:
         if relay.report.sent >= share.most:
             relay.stop()
 
-    relay = Relay(share.url, discard, schema=share.schema, hook=listen, brokers={}, **share.settings)
+    broker = MemoryBroker() if share.keeps_order else discard
+    relay = Relay(share.url, broker, schema=share.schema, hook=listen, brokers={}, **share.settings)
     gc.collect()
     gc.freeze()
     asyncio.run(relay.run_until_empty())
@@ -106,9 +110,15 @@ class Ground:
         self.server = server
         self.place = place
 
-    def drain(self, most: int, *, relays: int = 1, **settings: Any) -> Drained:
+    def drain(self, most: int, *, relays: int = 1, keeps_order: bool = False, **settings: Any) -> Drained:
         """Have relays send messages that are there, about this many altogether."""
-        share = Share(url=self.place.url, schema=self.place.schema, most=most // relays, settings=settings)
+        share = Share(
+            url=self.place.url,
+            schema=self.place.schema,
+            most=most // relays,
+            settings=settings,
+            keeps_order=keeps_order,
+        )
         with ProcessPoolExecutor(relays, get_context("spawn")) as pool:
             list(pool.map(abs, range(relays)))  # the processes are there before anything is measured
             before = spent(self.server, self.place.url)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from benchmarks.costs import Ground
 
-KEYS = {"no key": None, "10,000 keys": 10_000, "one hot key": 1}
+ORDERED = "one hot key, a broker that keeps order"
+KEYS = {"no key": None, "10,000 keys": 10_000, "one hot key": 1, ORDERED: 1}
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] = ()) -> None:
                     place.place.fill(0)
                     with holding(place.place.url, what):
                         place.place.fill_more(options.messages, keys)
-                        found = place.drain(options.messages)
+                        found = place.drain(options.messages, keeps_order=name == ORDERED)
                     costs.note(f"{name}{', ' + what if what else ''}", **found._asdict())
     costs.show()
 

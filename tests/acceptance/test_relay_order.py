@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postroom import Message, Relay, RetryPolicy
+from postroom import Message, Outbox, Relay, RetryPolicy
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, Refused
+from postroom.delivery.horizon import PATIENCE
 from postroom.rules import ordering
 from postroom.rules.ordering import key_hash, lane_of
 from tests.acceptance.service import Service
@@ -81,6 +82,21 @@ async def test_L_17_a_discarded_message_lets_its_followers_go_in_order(service: 
         service.commit(Message.new("t", 4, key=KEY))
         await wait_for(lambda: len(broker.of(KEY)) == 3)
     assert broker.of(KEY) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+async def test_L_16_a_transaction_that_stays_open_for_long_commits_before_its_key_goes_on(service: Service) -> None:
+    """† Reads start ahead of it meanwhile; the one that finds the key's second message must find the first."""
+    broker = Choosy(lambda _: False)
+    async with Relay(service.url, broker, poll_interval_sec=SELDOM):
+        await wait_for(lambda: bool(service.status().workers))
+        for n in (1, 2):
+            with service.engine.begin() as connection:
+                Outbox().add(connection, "t", 1, key=KEY)
+                await pass_by(service, broker, PATIENCE + 6)
+            service.commit(Message.new("t", 2, key=KEY))
+            await wait_for(lambda seen=2 * n: len(broker.of(KEY)) == seen)  # type: ignore[misc]
+    assert broker.of(KEY) == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from postroom import Outbox
+from postroom.rules.ordering import key_hash, lane_of
 from postroom.store.connections.stores import Store
-from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES
+from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES, Cursors
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.schema.migrations import upgrade
 from tests.crash.processes import wait_until
@@ -66,6 +67,30 @@ def test_ages_tell_an_open_transaction_from_one_that_ended(fresh_database: Fresh
             assert store.run(operations.lanes.ages()).oldest < asked.youngest
             producer.commit()
             assert store.run(operations.lanes.ages()).oldest >= asked.youngest
+
+
+def test_a_read_starts_ahead_only_while_the_transactions_are_open(fresh_database: FreshDatabase) -> None:
+    """† Decided by the read's own snapshot: one that was asked for before would miss what has committed since."""
+    with closing(Store(fresh_database("postgresql"))) as store:
+        store.call(lambda connection: upgrade(connection, store.names))
+        operations = QueueStore(store.names)
+        url = store.call(lambda connection: connection.engine.url).render_as_string(hide_password=False)
+        plain = url.replace("postgresql+psycopg", "postgresql")
+        with psycopg.connect(plain) as late, psycopg.connect(plain) as prompt:
+            Outbox().add(late, "t", key="k")
+            Outbox().add(prompt, "t", key="k")
+            prompt.commit()
+            [lane] = [one for one in store.run(operations.lanes.take("w", 30)) if one.number == lane_of(key_hash("k"))]
+            open_ = store.run(operations.lanes.ages()).open
+
+            def read(after: int, ahead: int) -> list[int]:
+                cursors = Cursors({lane.number: after}, {lane.number: ahead}, open_)
+                return [one.position for one in store.run(operations.lanes.read([lane], 9, 30, after=cursors)).messages]
+
+            position = store.run(operations.lanes.read([lane], 9, 30)).messages[0].position
+            assert (read(0, 0), read(0, position)) == ([position], [])
+            late.commit()
+            assert read(0, position) == [position - 1, position]
 
 
 @pytest.mark.parametrize(("kind", "ages"), [("sqlite", NO_AGES), ("mariadb", UNKNOWN_AGES)])

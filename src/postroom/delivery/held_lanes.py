@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from postroom.store.outbox.leases import Claimed, Lane, Lease
 
@@ -22,6 +22,8 @@ class HeldLane:
     """When the lease ends, by this process's clock."""
     cursor: int = 0
     """Everything up to here was read. Nothing new can appear there, except what was waiting: see `Horizon`."""
+    ahead: int = 0
+    """Up to here too, as long as certain transactions are open: see `Horizon.set_aside`. Never before the cursor."""
     furthest: int = 0
     """The highest position that was ever read."""
     again: int = NOWHERE
@@ -33,18 +35,30 @@ class HeldLane:
         """Start a read behind the cursor."""
         self.again = NOWHERE
 
-    def end_read(self, position: int | None, safe: int) -> None:
+    def end_read(self, position: int | None, safe: int, *, ahead: bool = False) -> None:
         """Note that the read got up to `position`, and that the next one may start behind `safe`.
 
-        What was dropped during the read may lie before that, and is read again.
+        `ahead`: only while certain transactions are open. What was dropped during the read may lie before that, and is
+        read again.
         """
         self.furthest = max(self.furthest, position or 0)
-        self.cursor = min(max(self.cursor, safe), self.again)
+        self.ahead = min(max(self.ahead, safe), self.again)
+        self.cursor = min(self.cursor, self.again) if ahead else self.ahead
 
     def read_again(self, position: int) -> None:
         """Read again from this position on."""
         self.cursor = min(self.cursor, position - 1)
+        self.ahead = min(self.ahead, position - 1)
         self.again = min(self.again, position - 1)
+
+    def start_over(self, furthest: int | None = None) -> None:
+        """Read from the beginning; `furthest` is all that is known to have been read."""
+        self.cursor = self.ahead = 0
+        self.furthest = self.furthest if furthest is None else furthest
+
+    def fall_back(self) -> None:
+        """One of the transactions has ended for which reads started ahead of the cursor."""
+        self.ahead = self.cursor
 
 
 class HeldLanes:
@@ -126,8 +140,3 @@ class HeldLanes:
     def any_abandoned(self) -> bool:
         """Whether any lane ever was."""
         return bool(self._abandoned)
-
-    def cursors_set_back(self) -> Collection[HeldLane]:
-        """All lanes, if any of them will read positions for a second time."""
-        lanes = self._lanes.values()
-        return lanes if any(held.cursor < held.furthest for held in lanes) else ()

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from postroom.store.outbox.leases import Ages
 
 MOST = 64
+PATIENCE = 8
+"""Once so many answers wait for a transaction, it is taken to stay open for long."""
 
 Reached = list[tuple["HeldLane", int]]
 
@@ -25,20 +27,30 @@ class Horizon:
     after a higher one. Starting behind the highest could send a key's second message before its first. So what a read
     has reached is safe only once every transaction has ended that had begun when the database was next asked for its
     `Ages`: any transaction with a lower position was among them.
+
+    A transaction that stays open for long would keep every read at the place where it began, walking over all that was
+    sent since. So it is `set_aside`: what would be safe without it is safe as long as it is open.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Reached]] = deque()
+        self.set_aside: frozenset[int] = frozenset()
+        """Transactions that were open when last asked, on which depends what is safe; fewer than before: one ended."""
 
     def safe(self, ages: Ages, lanes: Iterable[HeldLane]) -> Reached:
         """What is safe now. Also notes what the lanes have reached by now, which will be safe later."""
         if ages == UNKNOWN_AGES:
             return []
-        safe = self._ended_before(ages.oldest)
-        if len(self._waiting) == MOST:  # a transaction stays open for long: the newest entry waits for it too
+        if not self.set_aside.issubset(ages.open):
+            self.set_aside = frozenset()
+        if len(self._waiting) >= PATIENCE:
+            self.set_aside = self.set_aside.union(one for one in ages.open if one < self._waiting[0][0])
+        oldest = ages.oldest_without(self.set_aside)
+        safe = self._ended_before(oldest)
+        if len(self._waiting) == MOST:  # they wait for a transaction: the newest entry waits for it too
             self._waiting.pop()
         self._waiting.append((ages.youngest, [(lane, lane.furthest) for lane in lanes]))
-        return self._ended_before(ages.oldest) or safe
+        return self._ended_before(oldest) or safe
 
     def _ended_before(self, oldest: int) -> Reached:
         safe: Reached = []

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from postroom.rules.ordering import NO_LANE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from postroom.delivery.held_lanes import HeldLanes
+    from postroom.delivery.held_lanes import HeldLane, HeldLanes
     from postroom.store.outbox.leases import Claimed, Lane, Lease
 
 
@@ -151,11 +151,11 @@ class InFlight:
         """Lanes that have claims in flight."""
         return {one.lane for one in self._claims.values()}
 
-    def behind_cursors(self) -> list[int]:
-        """Positions in flight that would be read for a second time, because a cursor was set back."""
-        cursors = {held.lane.number: held.cursor for held in self.lanes.cursors_set_back()}
-        if not cursors:
+    def behind_cursors(self, lanes: Collection[HeldLane]) -> list[int]:
+        """Positions in flight that a read of these lanes would find for a second time."""
+        if not any(held.cursor < held.furthest for held in lanes):
             return []
+        cursors = {held.lane.number: held.cursor for held in lanes}
         return [
             one.position for one in self._claims.values() if one.lane in cursors and one.position > cursors[one.lane]
         ]

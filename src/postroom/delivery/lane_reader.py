@@ -13,7 +13,7 @@ from postroom.delivery.attempt import Batch
 from postroom.delivery.horizon import Horizon, Reached
 from postroom.delivery.work_source import Collected
 from postroom.rules import ordering
-from postroom.store.outbox.leases import Claim, Claimed
+from postroom.store.outbox.leases import Claim, Claimed, Cursors
 from postroom.store.sql.names import WAKE_LANES
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class LaneReader:
         for one in held.values():
             one.begin_read()
             if sweep:
-                one.cursor = 0
+                one.start_over()
         read = self.failed_keys.next_read()
         try:
             return await self._read(read, held, limit)
@@ -108,7 +108,7 @@ class LaneReader:
             self._horizon, self._ask_at = Horizon(), 0.0
             for one in self.in_flight.lanes.share(self.reader, self.READERS).values():
                 in_flight = [claimed.position for claimed in self.in_flight.of_lane(one.lane)]
-                one.cursor, one.furthest = 0, max(in_flight, default=0)
+                one.start_over(max(in_flight, default=0))
 
     async def _read(self, read: int, held: dict[int, HeldLane], limit: int) -> Collected:
         safe = await self._safe(held)
@@ -121,8 +121,8 @@ class LaneReader:
                 [one.lane for one in held.values()],
                 each,
                 self.options.lane_lease,
-                after={number: one.cursor for number, one in held.items()},
-                in_flight=self.in_flight.behind_cursors(),
+                after=self._cursors(held),
+                in_flight=self.in_flight.behind_cursors(held.values()),
                 most_bytes=self.queue.most_bytes,
                 renew=renew,
                 wait=self._waits,
@@ -154,7 +154,19 @@ class LaneReader:
             return []
         ages = await self._ask(self.store.lanes.ages())
         self._ask_at = time.monotonic() + ASKED_EVERY
-        return self._horizon.safe(ages, held.values())
+        set_aside = self._horizon.set_aside
+        safe = self._horizon.safe(ages, held.values())
+        if not set_aside <= self._horizon.set_aside:
+            for one in self.in_flight.lanes.share(self.reader, self.READERS).values():
+                one.fall_back()
+        return safe
+
+    def _cursors(self, held: dict[int, HeldLane]) -> Cursors:
+        return Cursors(
+            {number: one.cursor for number, one in held.items()},
+            {number: one.ahead for number, one in held.items()},
+            self._horizon.set_aside,
+        )
 
     def _move_cursors(self, held: dict[int, HeldLane], claim: Claim, safe: Reached) -> None:
         furthest: dict[int, int] = {}
@@ -166,7 +178,7 @@ class LaneReader:
             reached = safe_of.get(number, 0)
             if claim.cut_short:
                 reached = min(reached, furthest.get(number, 0))
-            one.end_read(furthest.get(number), reached)
+            one.end_read(furthest.get(number), reached, ahead=bool(self._horizon.set_aside))
             if one.lane.interrupted:
                 one.lane = msgspec.structs.replace(one.lane, interrupted=False)
         for message in claim.kept_back:

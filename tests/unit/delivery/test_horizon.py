@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from postroom.delivery.held_lanes import HeldLane
-from postroom.delivery.horizon import MOST, Horizon
+from postroom.delivery.horizon import MOST, PATIENCE, Horizon
 from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES, Ages, Lane
 
 
@@ -29,3 +29,32 @@ def test_while_a_transaction_stays_open_it_does_not_grow() -> None:
         lane.furthest = n
         assert horizon.safe(Ages(youngest=100 + n, oldest=50), [lane]) == []
     assert horizon.safe(Ages(youngest=10_000, oldest=9_000), [lane]) == [(lane, 10 * MOST - 1)]
+
+
+def test_a_transaction_that_stays_open_is_set_aside_until_it_ends() -> None:
+    horizon = Horizon()
+    lane = HeldLane(Lane(3, 5))
+    for n in range(PATIENCE):
+        lane.furthest = n
+        assert horizon.safe(Ages(100 + n, oldest=50, open=(50,), end=100 + n), [lane]) == []
+        assert not horizon.set_aside
+    lane.furthest = 20
+    assert horizon.safe(Ages(120, oldest=50, open=(50, 104), end=110), [lane]) == [(lane, 4)]
+    assert horizon.set_aside == {50}
+    assert horizon.safe(Ages(130, oldest=50, open=(50, 125), end=130), [lane]) == [(lane, 20)]
+    assert horizon.safe(Ages(140, oldest=135, open=(135,), end=140), [lane]) == [(lane, 20)]
+    assert not horizon.set_aside
+
+
+def test_reads_start_ahead_of_the_cursor_until_they_fall_back() -> None:
+    lane = HeldLane(Lane(3, 5))
+    lane.end_read(10, safe=10)
+    lane.begin_read()
+    lane.end_read(30, safe=20, ahead=True)
+    assert (lane.cursor, lane.ahead) == (10, 20)
+    lane.read_again(16)
+    assert (lane.cursor, lane.ahead) == (10, 15)
+    lane.fall_back()
+    assert (lane.cursor, lane.ahead) == (10, 10)
+    lane.start_over()
+    assert (lane.cursor, lane.ahead, lane.furthest) == (0, 0, 30)

@@ -76,9 +76,10 @@ def test_what_is_in_flight_behind_a_cursor_that_was_set_back_is_named() -> None:
     for held in lanes:
         held.end_read(12, safe=12)
     in_flight.take([claimed(11, lane=3, token=5), claimed(12, lane=3, token=5), claimed(13)], 10.0)
-    assert in_flight.behind_cursors() == []
+    assert in_flight.behind_cursors(list(lanes)) == []
     lanes.read_again(3, 12)
-    assert in_flight.behind_cursors() == [12]
+    assert in_flight.behind_cursors(list(lanes)) == [12]
+    assert in_flight.behind_cursors([]) == []
 
 
 def test_a_message_that_was_lost_is_not_settled_by_the_attempt_that_has_it() -> None:

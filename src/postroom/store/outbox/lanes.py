@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from postroom.rules.lifecycle import Transition
 from postroom.rules.ordering import LANES
 from postroom.rules.routing import is_routed
-from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES, Ages, Claim, Claimed, Lane, new_token
+from postroom.store.outbox.leases import NO_AGES, UNKNOWN_AGES, Ages, Claim, Claimed, Cursors, Lane, new_token
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import UNBOUNDED, Operations, Place, chunks, fitting_in
 from postroom.store.sql.states import becomes, before, ready
@@ -61,7 +61,7 @@ class Lanes:
         limit: int,
         seconds: float,
         *,
-        after: Mapping[int, int] | None = None,
+        after: Cursors | Mapping[int, int] | None = None,
         in_flight: Collection[int] = (),
         most_bytes: int = UNBOUNDED,
         renew: bool = True,
@@ -81,9 +81,8 @@ class Lanes:
         if not lanes:
             return Claim([], [], 0)
         token_of = {lane.number: lane.token for lane in lanes}
-        found = yield from self._read(
-            lanes, limit, float(seconds), after or {}, sorted(in_flight), most_bytes, renew, wait
-        )
+        cursors = after if isinstance(after, Cursors) else Cursors(after or {})
+        found = yield from self._read(lanes, limit, float(seconds), cursors, sorted(in_flight), most_bytes, renew, wait)
         freed = [row[1] for row in found if row[0] == FREED]
         rows = [row for row in found if row[0] != FREED] if freed else found
         suspicious = {lane.number for lane in lanes if lane.interrupted}
@@ -174,7 +173,7 @@ class Lanes:
         lanes: Sequence[Lane],
         limit: int,
         seconds: float,
-        after: Mapping[int, int],
+        cursors: Cursors,
         in_flight: Sequence[int],
         most_bytes: int,
         renew: bool,  # noqa: FBT001 - as in `read`
@@ -182,7 +181,7 @@ class Lanes:
     ) -> Steps[Sequence[Row]]:
         return (
             yield from self.sql.transaction(
-                self._renew_and_read, lanes, limit, seconds, after, in_flight, most_bytes, renew, wait
+                self._renew_and_read, lanes, limit, seconds, cursors.after, in_flight, most_bytes, renew, wait
             )
         )
 

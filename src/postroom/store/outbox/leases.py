@@ -13,7 +13,7 @@ from postroom.rules.lifecycle import State, Transition
 from postroom.rules.ordering import NO_LANE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 TOKEN_BITS = 62
 
@@ -176,6 +176,23 @@ class Ages(NamedTuple):
 
     youngest: int
     oldest: int
+    open: tuple[int, ...] = ()
+    """All that have begun and not ended."""
+    end: int = 0
+    """The lowest that had not begun."""
+
+    def oldest_without(self, some: Collection[int]) -> int:
+        """The oldest that has not ended, leaving these out of account."""
+        return min((one for one in self.open if one not in some), default=self.end) if some else self.oldest
+
+
+class Cursors(NamedTuple):
+    """Behind which positions reads of lanes start, by lane."""
+
+    after: Mapping[int, int]
+    ahead: Mapping[int, int] = {}
+    """Where they start instead, if these transactions are all open: until one ends, nothing new appears before."""
+    while_open: Collection[int] = ()
 
 
 NO_AGES = Ages(0, 0)

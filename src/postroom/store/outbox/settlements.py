@@ -67,7 +67,7 @@ class SettlementWriter:
     def write(self, settlements: Sequence[Settlement]) -> Steps[Written]:
         """`settle`, and also return what was written differently because the ledger knew better."""
         in_order = sorted(settlements, key=attrgetter("claimed.position"))
-        final = [one for one in in_order if is_final(one)]
+        final = [one for one in in_order if one.claimed.message.headers and is_final(one)]  # without a call for most
         others = [one for one in in_order if not is_final(one)] if final else in_order
         written = (yield from self.sql.transaction(self._write_held, final)) if final else Written([], {})
         lost = (yield from self._settle(others)) if others else set()

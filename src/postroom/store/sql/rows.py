@@ -112,7 +112,7 @@ class Reader:
             key=key,
             aggregate_type=aggregate_type,
             aggregate_id=aggregate_id,
-            headers=_decode_headers(headers) if headers else {},
+            headers=_decode_headers(headers) if headers and headers != "{}" else {},
             idempotency_key=idempotency_key,
             digest=digest,
             expires_at=None if expires_at is None else self._moment(expires_at),

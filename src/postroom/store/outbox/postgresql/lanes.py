@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from postroom.rules.lifecycle import Transition
 from postroom.rules.routing import is_routed
 from postroom.store.outbox.lanes import FREED, MOST_PROMOTED, Lanes
-from postroom.store.outbox.leases import Ages, Lane
+from postroom.store.outbox.leases import Ages, Cursors, Lane
 from postroom.store.outbox.postgresql.given import held_lanes, lanes_given, numbers
 from postroom.store.sql.operations import UNBOUNDED
 from postroom.store.sql.states import becomes, before, ready
 from postroom.store.stream.leadership import Leadership
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from postroom.store.sql.steps import Row, Steps
 
@@ -41,17 +41,18 @@ class PostgreSQLLanes(Lanes):
         if is_routed(sql.queue):
             return (yield from super().ages())
         # Not the snapshot's own upper end: transactions beyond it may be under way, and have positions.
-        [[youngest, oldest]] = yield from sql.statement(
-            "SELECT pg_current_xact_id()::text::bigint, pg_snapshot_xmin(pg_current_snapshot())::text::bigint", {}
+        [[youngest, snapshot]] = yield from sql.statement(
+            "SELECT pg_current_xact_id()::text::bigint, pg_current_snapshot()::text", {}
         )
-        return Ages(youngest, oldest)
+        oldest, end, open_ = snapshot.split(":")
+        return Ages(youngest, int(oldest), tuple(map(int, filter(None, open_.split(",")))), int(end))
 
     def _read(
         self,
         lanes: Sequence[Lane],
         limit: int,
         seconds: float,
-        after: Mapping[int, int],
+        cursors: Cursors,
         in_flight: Sequence[int],
         most_bytes: int,
         renew: bool,  # noqa: FBT001 - as in `read`
@@ -82,11 +83,15 @@ class PostgreSQLLanes(Lanes):
         )
         statement = f"""
             WITH given AS (
-                SELECT * FROM unnest(:lanes::text::smallint[], :tokens::text::bigint[], :after::text::bigint[])
-                    AS given (lane, token, after)
+                SELECT * FROM unnest(:lanes::text::smallint[], :tokens::text::bigint[], :after::text::bigint[],
+                    :ahead::text::bigint[]) AS given (lane, token, after, ahead)
             ), held AS (
-                SELECT l.lane, l.read_to < 0 AS freed,
-                    CASE WHEN l.read_to < 0 AND given.after > 0 THEN {UNBOUNDED} ELSE given.after END AS after
+                SELECT l.lane, l.read_to < 0 AS freed, CASE
+                    WHEN l.read_to < 0 AND greatest(given.after, given.ahead) > 0 THEN {UNBOUNDED}
+                    WHEN given.ahead > given.after AND (
+                        SELECT bool_and(NOT pg_visible_in_snapshot(one, pg_current_snapshot()))
+                        FROM unnest(:while_open::text::xid8[]) AS one
+                    ) THEN given.ahead ELSE given.after END AS after
                 FROM {sql.lane} l JOIN given ON l.lane = given.lane AND l.token = given.token
                 WHERE l.queue = :queue AND l.leased_until > {sql.now} {lock}
             ), ready AS (
@@ -111,7 +116,9 @@ class PostgreSQLLanes(Lanes):
             "queue": sql.queue,
             "lanes": numbers([lane.number for lane in lanes]),
             "tokens": numbers([lane.token for lane in lanes]),
-            "after": numbers([after.get(lane.number, 0) for lane in lanes]),
+            "after": numbers([cursors.after.get(lane.number, 0) for lane in lanes]),
+            "ahead": numbers([cursors.ahead.get(lane.number, 0) for lane in lanes]),
+            "while_open": numbers(sorted(cursors.while_open)),
             "in_flight": numbers(in_flight),
             "most_bytes": most_bytes,
             "limit": limit,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+from postroom.rules.lifecycle import Stored
 from postroom.rules.ordering import NO_LANE
 from postroom.store.ledger.message_outcomes import is_final
 from postroom.store.outbox.attempts import COLUMNS, worker_of
 from postroom.store.outbox.leases import Claimed, Failure, GivenBack, Lease, Receipt, Rerouted, Settlement
 from postroom.store.outbox.postgresql.given import (
     IS_FOUND,
+    LEASES,
     deliveries_given,
     found_deliveries,
     given_deliveries,
     held_lanes,
     lanes_given,
+    leases_given,
     numbers,
+    places_of_leases,
     texts,
 )
 from postroom.store.outbox.settlements import (
@@ -27,14 +31,15 @@ from postroom.store.outbox.settlements import (
     rerouted_by_queue,
 )
 from postroom.store.sql.db_errors import is_duplicate_entry
+from postroom.store.sql.dialect import as_json
 from postroom.store.sql.steps import Query
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from postroom.store.outbox.held import HeldLeases
+    from postroom.store.sql.operations import Operations
     from postroom.store.sql.steps import Row, Steps
-
-RECEIPT_ARRAYS = {"answer": "text", "dedup": "bigint"}
 
 
 class _Unwritten(NamedTuple):
@@ -45,7 +50,27 @@ class _Unwritten(NamedTuple):
     """Whether some of them changed between the look and the write, as by a renewal, and may still hold."""
 
 
+def _unwritten(claimed: Sequence[Claimed], count: int, found: int, kept: Sequence[Sequence[int]] | None) -> _Unwritten:
+    """Of these, the statement has found and written so many; `kept` are the leases that it wrote, if not all."""
+    if count == len(claimed):
+        return _Unwritten(set(), changed=False)
+    return _Unwritten(
+        {one.lease for one in claimed} - {(position, token) for position, token in kept or ()}, count < found
+    )
+
+
+def _answers(receipts: Sequence[Any]) -> dict[str, str]:
+    """What brokers said, and the hashes of deduplication: two objects, by position."""
+    fields = [(str(one.claimed.position), *receipt_fields(one)[1:]) for one in receipts]
+    return {
+        "answer": as_json({position: answer for position, answer, _ in fields if answer is not None}),
+        "dedup": as_json({position: dedup for position, _, dedup in fields if dedup is not None}),
+    }
+
+
 class PostgreSQLSettlementWriter(SettlementWriter):
+    _on_conflict = ""
+
     def in_transaction(self, settlements: Sequence[Settlement]) -> Steps[Written]:
         """Settle in the caller's transaction, in one statement for each kind unless the ledger must be told too."""
         if any(is_final(one) for one in settlements):
@@ -78,29 +103,51 @@ class PostgreSQLSettlementWriter(SettlementWriter):
 
         Only at the second try, because looking for a conflict costs every receipt.
         """
-        claimed = [one.claimed for one in receipts]
         outcome, _, _ = receipt_fields(receipts[0])
-        params: dict[str, Any] = {"outcome": outcome, "answer": None, "dedup": None}
-        if outcome != "sent" or any(one.answer is not None or one.dedup is not None for one in receipts):
-            _, answers, dedups = zip(*map(receipt_fields, receipts), strict=True)
-            params |= {"answer": texts(answers), "dedup": texts(dedups)}
+        params: dict[str, Any] = {"outcome": outcome}
+        answered = outcome != "sent" or any(one.answer is not None or one.dedup is not None for one in receipts)
+        if answered:
+            params |= _answers(receipts)
+        claimed = [one.claimed for one in receipts]
         try:
-            return (yield from self._write(self._receipts(""), RECEIPT_ARRAYS, claimed, params))
+            return (yield from self._write_receipts_of(claimed, params, self._on_conflict, answered=answered))
         except Exception as error:
-            if not is_duplicate_entry(error):
+            if self._on_conflict or not is_duplicate_entry(error):
                 raise
-            replacing = self._receipts(self.sql.dialect.replace_receipt)
-            return (yield from self._write(replacing, RECEIPT_ARRAYS, claimed, params))
+            replacing = self.sql.dialect.replace_receipt
+            return (yield from self._write_receipts_of(claimed, params, replacing, answered=answered))
 
-    def _receipts(self, on_conflict: str) -> str:
+    def _write_receipts_of(
+        self, claimed: Sequence[Claimed], params: Mapping[str, Any], on_conflict: str, *, answered: bool
+    ) -> Steps[_Unwritten]:
+        """Replace the deliveries that are still held by receipts. Which were, is told only if some were not."""
         sql = self.sql
-        return f"""
-                DELETE FROM {sql.delivery} d USING found WHERE {self._still_mine()}
-                RETURNING d.position, found.token, d.attempts, found.answer, found.dedup
+        # By the position, in an object: to join two tables without an index takes too long, or too much luck.
+        objects = ", given AS MATERIALIZED (SELECT :answer::text::jsonb AS answer, :dedup::text::jsonb AS dedup)"
+        answer, dedup = (
+            f"(SELECT {name} FROM given) ->> w.position::text" if answered else "NULL" for name in ("answer", "dedup")
+        )
+        statement = f"""
+            WITH {LEASES}{objects if answered else ""}, held AS ({held_lanes(sql)}), found AS MATERIALIZED (
+                {places_of_leases(sql)}
+            ), written AS (
+                DELETE FROM {sql.delivery} d WHERE d.ctid = ANY (ARRAY(SELECT place FROM found))
+                    AND d.state IS NOT DISTINCT FROM {int(Stored.READY)} AND d.queue IS NOT DISTINCT FROM :queue
+                    AND (d.lane <> {NO_LANE}
+                        OR d.token = ANY (ARRAY(SELECT token FROM leases)) AND d.leased_until > {sql.now})
+                RETURNING d.position, d.lane, d.token, d.attempts
             ), receipts AS (
                 INSERT INTO {sql.receipt} (position, attempts, outcome, answer, dedup)
-                SELECT position, attempts, :outcome::text, answer, dedup FROM written
-                {on_conflict}"""
+                SELECT w.position, w.attempts, :outcome::text, {answer}, ({dedup})::bigint FROM written w
+                {on_conflict}
+            )
+            SELECT count(*), (SELECT count(*) FROM found), CASE WHEN count(*) < :expected THEN (
+                SELECT array_agg(ARRAY[w.position, coalesce(held.token, w.token)])
+                FROM written w LEFT JOIN held ON held.lane = w.lane
+            ) END FROM written"""
+        given = {"queue": sql.queue, **leases_given(claimed), "expected": len(claimed), **params}
+        [[count, found, kept]] = yield from self._run(statement, given)
+        return _unwritten(claimed, count, found, kept)
 
     def _settle_failures(self, failures: Sequence[Failure]) -> Steps[_Unwritten]:
         sql = self.sql
@@ -166,10 +213,7 @@ class PostgreSQLSettlementWriter(SettlementWriter):
                 **params,
             },
         )
-        if count == len(claimed):
-            return _Unwritten(set(), changed=False)
-        leases = {one.lease for one in claimed} - {(position, token) for position, token in kept or ()}
-        return _Unwritten(leases, changed=count < found)
+        return _unwritten(claimed, count, found, kept)
 
     def _run(self, statement: str, params: Mapping[str, Any]) -> Steps[Sequence[Row]]:
         return self.sql.statement(statement, params)
@@ -188,8 +232,9 @@ class PostgreSQLSettlementWriter(SettlementWriter):
 class _InOpenTransaction(PostgreSQLSettlementWriter):
     """Tries nothing twice: the first error ends the caller's transaction."""
 
-    def _receipts(self, on_conflict: str) -> str:
-        return super()._receipts(on_conflict or self.sql.dialect.replace_receipt)
+    def __init__(self, sql: Operations, held: HeldLeases, ledger_keep: float) -> None:
+        super().__init__(sql, held, ledger_keep)
+        self._on_conflict = sql.dialect.replace_receipt
 
     def _run(self, statement: str, params: Mapping[str, Any]) -> Steps[Sequence[Row]]:
         return (yield Query(statement, params)).rows
