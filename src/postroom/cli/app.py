@@ -29,8 +29,8 @@ from postroom.cli import (
 app = typer.Typer(
     name="postroom",
     help="Postroom: what a service commits, the world receives; and each effect happens once.",
-    epilog="All commands except demo and events read the database's URL from --database, POSTROOM_DATABASE, postroom.toml or "
-    "pyproject.toml.",
+    epilog="All commands except demo and events read the database's URL from --database, POSTROOM_DATABASE, "
+    "postroom.toml or pyproject.toml.",
     add_completion=False,
     rich_markup_mode=None,  # plain text is quicker, and is right without a terminal too
     context_settings={"help_option_names": ["-h", "--help"]},
