@@ -10,10 +10,10 @@ from importlib import import_module
 
 BENCHMARKS = (
     *("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware", "sagas"),
-    *("twophase", "retention", "tuning", "dashboard", "cdc"),
+    *("twophase", "retention", "tuning", "dashboard", "cdc", "drains"),
 )
 """Modules of this package; each has a `main` that measures and prints."""
-WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc")
+WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drains")
 """Their `main` takes the arguments after the name."""
 
 

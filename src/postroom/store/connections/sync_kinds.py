@@ -48,7 +48,7 @@ class SyncKind(Kind):
         try:
             cursor.execute(text, tuple(query.params[name] for name in order))
             rows = cursor.fetchall() if cursor.description else ()
-            return Result(rows)
+            return Result(rows, cursor.rowcount)
         finally:
             cursor.close()
 
