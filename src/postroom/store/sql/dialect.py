@@ -165,7 +165,7 @@ class PostgreSQL(Dialect):
 
 
 class MySQL(Dialect):
-    """MariaDB 10.6 and MySQL 8.0.1, or newer."""
+    """MariaDB 10.6 and MySQL 8.0.4, or newer: SKIP LOCKED and JSON_TABLE."""
 
     name = "mysql"
     now = "utc_timestamp(6)"
@@ -264,6 +264,12 @@ class SQLite(Dialect):
         return None if value is None else _utc(value).isoformat(" ", "milliseconds")
 
     def read_moment(self, value: Any) -> datetime | None:
+        try:
+            return datetime.fromisoformat(value + "Z")  # five times as fast as replacing the time zone
+        except (TypeError, ValueError):
+            return self._read_unusual(value)
+
+    def _read_unusual(self, value: Any) -> datetime | None:
         try:
             return datetime.fromisoformat(value).replace(tzinfo=UTC) if value else None
         except (TypeError, ValueError):
