@@ -209,8 +209,7 @@ class Lanes:
         held = [number for number in held if number not in freed or not after.get(number)]
         if not held:
             return told
-        busy = f"AND d.position NOT IN ({whole_numbers(in_flight)})" if in_flight else ""
-        found = yield from self._rows(held, after, busy, limit)
+        found = yield from self._rows(held, after, in_flight, limit)
         rows = list(fitting_in(sorted(found, key=itemgetter(0)), 4, most_bytes))
         renewed = [number for number in held if number in {number for number, _ in locked}]
         if not renewed:
@@ -228,13 +227,16 @@ class Lanes:
     def _locking(self, wait: bool) -> str:  # noqa: FBT001 - as in `read`
         return self.sql.dialect.for_update if wait else self.sql.dialect.skip_locked
 
-    def _rows(self, lanes: Sequence[int], after: Mapping[int, int], busy: str, limit: int) -> Steps[list[Row]]:
-        """The next rows of each lane, at most `limit`."""
+    def _rows(
+        self, lanes: Sequence[int], after: Mapping[int, int], in_flight: Sequence[int], limit: int
+    ) -> Steps[list[Row]]:
+        """The next rows of each lane, at most `limit`, without those in flight."""
+        listed = f"SELECT position FROM {self.sql.dialect.listed_positions} AS these"
+        select = self._lane_select(":lane", ":after", f"AND d.position NOT IN ({listed})" if in_flight else "")
+        given = {"queue": self.sql.queue, "positions": f"[{whole_numbers(in_flight)}]", "limit": limit}
         rows: list[Row] = []
-        select = self._lane_select(":lane", ":after", busy)
         for lane in lanes:
-            given = {"queue": self.sql.queue, "lane": lane, "after": after.get(lane, 0), "limit": limit}
-            rows += (yield Query(select, given)).rows
+            rows += (yield Query(select, {**given, "lane": lane, "after": after.get(lane, 0)})).rows
         return rows
 
     def _lane_select(self, lane: str, after: str, busy: str) -> str:

@@ -11,7 +11,7 @@ from postroom.store.outbox.receipts import CountingSettlementWriter, Receipts
 from postroom.store.outbox.selections import Selections
 from postroom.store.outbox.two_statement_writer import TwoStatementWriter
 from postroom.store.sql.db_errors import is_duplicate_entry
-from postroom.store.sql.dialect import as_json, text
+from postroom.store.sql.dialect import as_json, text, whole_numbers
 from postroom.store.sql.states import in_state, ready
 from postroom.store.sql.steps import Query
 
@@ -75,8 +75,11 @@ class MySQLSettlementWriter(CountingSettlementWriter):
 
 
 class MySQLLanes(Lanes):
-    def _rows(self, lanes: Sequence[int], after: Mapping[int, int], busy: str, limit: int) -> Steps[list[Row]]:
+    def _rows(
+        self, lanes: Sequence[int], after: Mapping[int, int], in_flight: Sequence[int], limit: int
+    ) -> Steps[list[Row]]:
         """All lanes in one round trip. Not as derived tables: those with a payload are written to disk."""
+        busy = f"AND d.position NOT IN ({whole_numbers(in_flight)})" if in_flight else ""
         each = (f"({self._lane_select(str(lane), str(after.get(lane, 0)), busy)})" for lane in lanes)
         found = yield Query(" UNION ALL ".join(each), {"queue": self.sql.queue, "limit": limit})
         return list(found.rows)
