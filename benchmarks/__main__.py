@@ -10,10 +10,13 @@ from importlib import import_module
 
 BENCHMARKS = (
     *("import_time", "producer", "notify", "claim_settle", "idle", "brokers", "consumer", "middleware", "sagas"),
-    *("twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale"),
+    *("twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale", "other_databases"),
 )
 """Modules of this package; each has a `main` that measures and prints."""
-WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale", "compare")
+WITH_OPTIONS = (
+    *("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale", "other_databases"),
+    "compare",
+)
 """Their `main` takes the arguments after the name. `compare` runs another one twice."""
 
 

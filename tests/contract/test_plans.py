@@ -254,7 +254,7 @@ def test_sqlite_finds_what_it_needs_by_whole_keys(fresh_database: FreshDatabase,
         steps = {row[3] for query in queries for row in execute(explained("EXPLAIN QUERY PLAN", query)).rows}
     store.close()
     assert "SEARCH b USING COVERING INDEX postroom_outbox_delivery_key (queue=? AND key_hash=? AND position<?)" in steps
-    of_deliveries = {step for step in steps if step.split()[1] in {"b", "d", "postroom_outbox_delivery"}}
+    of_deliveries = {step for step in steps if step.split()[1] in {"b", "d", "f", "postroom_outbox_delivery"}}
     assert not {step for step in of_deliveries if step.startswith("SCAN") or step.endswith("(state=? AND queue=?)")}
 
 
@@ -288,6 +288,33 @@ def test_mariadb_locks_of_what_is_due_only_what_it_takes(fresh_database: FreshDa
             before = rows_read(execute)
             run(operation, execute)
             assert rows_read(execute) - before < 5000
+    store.close()
+
+
+@pytest.mark.parametrize("key", [None, "one"])
+@pytest.mark.parametrize("sent", [1, 3, 700])
+def test_mariadb_settles_a_run_without_waiting_for_its_locked_neighbours(
+    fresh_database: FreshDatabase, sent: int, key: str | None
+) -> None:
+    store = new_store(fresh_database("mariadb"))
+    operations = QueueStore(store.names)
+    writer = WRITERS[store.names.dialect](store.names)
+    store.run(operations.sql.transaction(writer.add, [Message.new("t", key=key) for _ in range(sent + 2)]))
+    with store.session() as execute, store.session() as other:
+        execute(Query("SET SESSION innodb_lock_wait_timeout = 1"))
+        if key is None:
+            claimed = run(operations.rows.claim("worker", sent + 2, 30), execute).messages
+        else:
+            claimed = run(
+                operations.lanes.read(run(operations.lanes.take("w", 30), execute), sent + 2, 30), execute
+            ).messages
+        other(Query("BEGIN"))
+        for one in (claimed[0], claimed[-1]):
+            locked = f"state = 0 AND queue = 'default' AND lane = {one.lane} AND position = {one.position}"
+            other(Query(f"SELECT 1 FROM postroom_outbox_delivery WHERE {locked} FOR UPDATE"))
+        assert run(operations.settlements.settle([Sent(one) for one in claimed[1:-1]]), execute) == []
+        other(Query("ROLLBACK"))
+        assert execute(Query("SELECT count(*) FROM postroom_outbox_receipt")).rows[0] == (sent,)
     store.close()
 
 

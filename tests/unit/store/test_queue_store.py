@@ -6,21 +6,20 @@ import pytest
 
 from postroom.store.outbox.claims import RowClaims
 from postroom.store.outbox.lanes import Lanes
-from postroom.store.outbox.mysql import MySQLSelections
+from postroom.store.outbox.mysql import MySQLLanes, MySQLSelections, MySQLSettlementWriter
 from postroom.store.outbox.postgresql.claims import PostgreSQLRowClaims, PostgreSQLSelections
 from postroom.store.outbox.postgresql.lanes import PostgreSQLLanes
 from postroom.store.outbox.postgresql.renewals import PostgreSQLRenewals
 from postroom.store.outbox.postgresql.settlements import PostgreSQLSettlementWriter
 from postroom.store.outbox.queue_store import QueueStore
+from postroom.store.outbox.receipts import CountingSettlementWriter
 from postroom.store.outbox.renewals import Renewals
 from postroom.store.outbox.selections import Selections
-from postroom.store.outbox.settlements import SettlementWriter
 from postroom.store.sql.names import Names
 
-PORTABLE = (RowClaims, Lanes, SettlementWriter, Renewals)
 PARTS: dict[str, tuple[type, ...]] = {
-    "sqlite": (Selections, *PORTABLE),
-    "mysql": (MySQLSelections, *PORTABLE),
+    "sqlite": (Selections, RowClaims, Lanes, CountingSettlementWriter, Renewals),
+    "mysql": (MySQLSelections, RowClaims, MySQLLanes, MySQLSettlementWriter, Renewals),
     "postgresql": (
         PostgreSQLSelections,
         PostgreSQLRowClaims,

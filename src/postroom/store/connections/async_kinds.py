@@ -91,7 +91,7 @@ class Aiosqlite(AsyncKind):
         async with self.connection.cursor() as cursor:
             cursor.row_factory = None
             await cursor.execute(text, tuple(map(query.params.__getitem__, order)))
-            return Result(await cursor.fetchall() if cursor.description else ())
+            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
 
 
 class AsyncMySQL(AsyncKind):
@@ -110,7 +110,7 @@ class AsyncMySQL(AsyncKind):
         plain = sys.modules[self.library].cursors.Cursor
         async with self.connection.cursor(plain) as cursor:
             await cursor.execute(text, tuple(map(query.params.__getitem__, order)))
-            return Result(await cursor.fetchall() if cursor.description else ())
+            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
 
 
 class Asyncmy(AsyncMySQL):

@@ -48,7 +48,7 @@ class SyncKind(Kind):
         try:
             cursor.execute(text, tuple(map(query.params.__getitem__, order)))
             rows = cursor.fetchall() if cursor.description else ()
-            return Result(rows)
+            return Result(rows, cursor.rowcount)
         finally:
             cursor.close()
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from postroom.rules.lifecycle import Stored, Transition
 from postroom.rules.ordering import NO_LANE
 from postroom.store.outbox.leases import Claim, Claimed, new_token
-from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import UNBOUNDED, Operations, fitting_in
-from postroom.store.sql.states import becomes, in_state, ready
+from postroom.store.sql.rows import MESSAGE_COLUMNS
+from postroom.store.sql.states import becomes, in_state, ready, written_by
 from postroom.store.sql.steps import Query, Row, Steps
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class RowClaims:
         """Lease ready rows; returns position, lane, attempts, claims, size, expired and the message columns of each."""
         sql = self.sql
         first = (
-            f"SELECT state, lane, position, {sql.size('d')} FROM {sql.delivery} d "
+            f"SELECT state, lane, position, {sql.size('d')}, {sql.tries()} FROM {sql.delivery} d "
             f"WHERE {ready()} AND queue = :queue AND lane = {NO_LANE} AND position > :after "
             f"AND leased_until <= {sql.now} ORDER BY position LIMIT :limit{sql.dialect.skip_locked}"
         )
@@ -79,32 +79,42 @@ class RowClaims:
         return (yield from self.sql.transaction(self._lease, self.selections.due_in([NO_LANE]), lease))
 
     def _lease(self, which: str, lease: dict[str, object]) -> Steps[Sequence[Row]]:
-        sql = self.sql
         found = yield Query(which, lease)
         states: dict[int, list[int]] = {}
         fitting = list(fitting_in(found.rows, 3, int(str(lease["most_bytes"]))))
-        for state, _, position, _ in fitting:
-            states.setdefault(state, []).append(position)
+        for row in fitting:
+            states.setdefault(row[0], []).append(row[2])
         for state, positions in states.items():
-            yield Query(
-                f"UPDATE {sql.delivery_by_key} SET {becomes(Transition.CLAIM)}, token = :token, owner = :worker, "
-                f"claims = claims + 1, leased_until = {sql.dialect.later(':seconds')} "
-                f"WHERE {in_state(Stored(state))} AND queue = :queue AND lane = {NO_LANE} "
-                f"AND position IN ({whole_numbers(positions)})",
-                lease,
-            )
-        return (yield from self._rows([position for _, _, position, _ in fitting]))
+            yield from self._write_leases(Stored(state), sorted(positions), lease)
+        messages = yield from self._messages(sorted([row[2] for row in fitting]))
+        return [
+            (position, lane, attempts, claims + 1, size, *messages.get(position, self._no_message))
+            for _, lane, position, size, attempts, claims in fitting
+        ]
 
-    def _rows(self, positions: Sequence[int]) -> Steps[Sequence[Row]]:
+    def _write_leases(self, state: Stored, positions: Sequence[int], lease: dict[str, object]) -> Steps[None]:
         sql = self.sql
-        if not positions:
-            return []
-        result = yield Query(
-            f"SELECT d.position, d.lane, {sql.tries()}, {sql.size('d', 'm')}, "
-            f"coalesce(m.expires_at <= {sql.now}, 0), {sql.columns} "
-            f"FROM {sql.delivery} d LEFT JOIN {sql.outbox} m ON m.position = d.position "
-            f"WHERE {ready('d')} AND d.queue = :queue AND d.lane = {NO_LANE} "
-            f"AND d.position IN ({whole_numbers(positions)})",
-            {"queue": sql.queue},
-        )
-        return result.rows
+        # To assign a column of the primary key makes databases write the rows in a second pass, even if it stays.
+        change = "" if state is written_by(Transition.CLAIM) else f"{becomes(Transition.CLAIM)}, "
+        for part in sql.parts_at(positions):
+            yield Query(
+                f"UPDATE {sql.delivery_by_key} SET {change}token = :token, owner = :worker, "
+                f"claims = claims + 1, leased_until = {sql.dialect.later(':seconds')} "
+                f"WHERE {in_state(state)} AND queue = :queue AND lane = {NO_LANE} AND {part.condition}",
+                {**lease, **part.params},
+            )
+
+    def _messages(self, positions: Sequence[int]) -> Steps[dict[int, Row]]:
+        """Whether each has expired, and its columns, by position."""
+        sql = self.sql
+        found: dict[int, Row] = {}
+        for part in sql.parts_at(positions):
+            result = yield Query(
+                f"SELECT position, coalesce(expires_at <= {sql.now}, 0), {sql.columns} "
+                f"FROM {sql.outbox} m WHERE {part.condition}",
+                part.params,
+            )
+            found.update((row[0], row[1:]) for row in result.rows)
+        return found
+
+    _no_message: Row = (0, *(None for _ in MESSAGE_COLUMNS))

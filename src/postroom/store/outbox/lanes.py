@@ -208,12 +208,8 @@ class Lanes:
         held = [number for number in held if number not in freed or not after.get(number)]
         if not held:
             return told
-        busy = f"AND d.position NOT IN ({whole_numbers(in_flight)})" if in_flight else ""
-        each = " UNION ALL ".join(
-            f"SELECT * FROM ({self._lane_select(lane, after.get(lane, 0), busy)}) lane_{lane}" for lane in held
-        )
-        found = yield Query(each, {"queue": sql.queue, "limit": limit})
-        rows = list(fitting_in(sorted(found.rows, key=itemgetter(0)), 4, most_bytes))
+        found = yield from self._rows(held, after, in_flight, limit)
+        rows = list(fitting_in(sorted(found, key=itemgetter(0)), 4, most_bytes))
         renewed = [number for number in held if number in {number for number, _ in locked}]
         if not renewed:
             return [*told, *rows]
@@ -230,14 +226,26 @@ class Lanes:
     def _locking(self, wait: bool) -> str:  # noqa: FBT001 - as in `read`
         return self.sql.dialect.for_update if wait else self.sql.dialect.skip_locked
 
-    def _lane_select(self, lane: int, after: int, busy: str) -> str:
+    def _rows(
+        self, lanes: Sequence[int], after: Mapping[int, int], in_flight: Sequence[int], limit: int
+    ) -> Steps[list[Row]]:
+        """The next rows of each lane, at most `limit`, without those in flight."""
+        listed = f"SELECT position FROM {self.sql.dialect.listed_positions} AS these"
+        select = self._lane_select(":lane", ":after", f"AND d.position NOT IN ({listed})" if in_flight else "")
+        given = {"queue": self.sql.queue, "positions": f"[{whole_numbers(in_flight)}]", "limit": limit}
+        rows: list[Row] = []
+        for lane in lanes:
+            rows += (yield Query(select, {**given, "lane": lane, "after": after.get(lane, 0)})).rows
+        return rows
+
+    def _lane_select(self, lane: str, after: str, busy: str) -> str:
         sql = self.sql
         return (
             f"SELECT d.position, d.lane, {sql.tries()}, {sql.size('d', 'm')}, "
             f"coalesce(m.expires_at <= {sql.now}, 0), {sql.columns} "
             f"FROM {sql.delivery} d LEFT JOIN {sql.outbox} m ON m.position = d.position "
             f"WHERE {ready('d')} AND d.queue = :queue AND d.lane = {lane} AND d.position > {after} {busy} "
-            f"AND {self.selections.unblocked()}{self.selections.before_unrouted(str(lane))} "
+            f"AND {self.selections.unblocked()}{self.selections.before_unrouted(lane)} "
             f"ORDER BY d.position LIMIT :limit"
         )
 
@@ -251,7 +259,7 @@ class Lanes:
         if not held:
             return {}
         found = yield Query(self.selections.due_in(held), {"queue": sql.queue, "limit": MOST_PROMOTED})
-        due = [Place(lane, position) for _, lane, position, _ in found.rows]
+        due = [Place(row[1], row[2]) for row in found.rows]
         for some in chunks(due):
             # By position: what has come due since is not among the returned positions, and would be passed.
             yield Query(

@@ -1,4 +1,4 @@
-"""What MySQL and MariaDB do in their own way: which index a claim takes, and how messages are inserted."""
+"""What MySQL and MariaDB do in their own way: which index a statement takes, and how messages are inserted."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING
 
 from postroom.errors import InvalidSetting
 from postroom.rules.lifecycle import Transition, holding_states
+from postroom.store.outbox.lanes import Lanes
+from postroom.store.outbox.receipts import CountingSettlementWriter, Receipts
 from postroom.store.outbox.selections import Selections
 from postroom.store.outbox.two_statement_writer import TwoStatementWriter
 from postroom.store.sql.db_errors import is_duplicate_entry
-from postroom.store.sql.dialect import text
-from postroom.store.sql.states import in_state
+from postroom.store.sql.dialect import as_json, text, whole_numbers
+from postroom.store.sql.states import in_state, ready
+from postroom.store.sql.steps import Query
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from postroom.message import Message
-    from postroom.store.sql.steps import Steps
+    from postroom.store.sql.steps import Row, Steps
 
 
 class MySQLSelections(Selections):
@@ -27,25 +30,59 @@ class MySQLSelections(Selections):
         sql = self.sql
         index = sql.names.quoted(sql.names.bare("outbox_delivery_due"))
         each = " UNION ALL ".join(
-            f"(SELECT state, lane, position, {sql.size('d')} AS size, due "
+            f"(SELECT state, lane, position, {sql.size('d')} AS size, attempts, claims, due "
             f"FROM {sql.delivery} d FORCE INDEX ({index}) "
             f"WHERE {in_state(state)} AND queue = :queue AND lane = {int(lane)} AND due <= {sql.now} "
             f"AND leased_until <= {sql.now} ORDER BY due, position LIMIT :limit{sql.dialect.skip_locked})"
             for state in Transition.COME_DUE.stored
             for lane in lanes
         )
-        return f"SELECT state, lane, position, size FROM ({each} ORDER BY due, position LIMIT :limit) due_rows"
+        columns = "state, lane, position, size, attempts, claims"
+        return f"SELECT {columns} FROM ({each} ORDER BY due, position LIMIT :limit) due_rows"
 
     def unblocked(self) -> str:
         # By itself, the optimizer takes the primary key and reads all that failed for each message: 5 s for 20,000.
         # One probe for each state: with both in one it would read all messages of the key.
         sql = self.sql
         index = sql.names.quoted(sql.names.bare("outbox_delivery_key"))
-        return " AND ".join(
+        probes = " AND ".join(
             f"NOT EXISTS (SELECT 1 FROM {sql.delivery} b FORCE INDEX ({index}) WHERE b.queue = :queue "
             f"AND b.key_hash = d.key_hash AND {in_state(state, 'b')} AND b.position < d.position)"
             for state in holding_states(self.order)
         )
+        return f"({self.nothing_failed()} OR ({probes}))"
+
+
+class MySQLReceipts(Receipts):
+    def _delete_scattered(self, lanes: Mapping[int, Sequence[int]], token: int) -> Steps[int]:
+        # A DELETE with a list may read the whole queue, and wait for every row that some transaction has locked. In a
+        # join it looks up each row by its whole key.
+        sql = self.sql
+        places = [[lane, position] for lane in sorted(lanes) for position in lanes[lane]]
+        columns = "lane SMALLINT PATH '$[0]', position BIGINT PATH '$[1]'"
+        result = yield Query(
+            f"DELETE d FROM JSON_TABLE(:places, '$[*]' COLUMNS ({columns})) AS these "
+            f"STRAIGHT_JOIN {sql.delivery} AS d{sql.dialect.by_primary_key} "
+            f"WHERE {ready('d')} AND d.queue = :queue AND d.lane = these.lane AND d.position = these.position"
+            f"{self._leased(token, 'd.')}",
+            {"queue": sql.queue, "places": as_json(places), "token": token},
+        )
+        return result.changed
+
+
+class MySQLSettlementWriter(CountingSettlementWriter):
+    receipts = MySQLReceipts
+
+
+class MySQLLanes(Lanes):
+    def _rows(
+        self, lanes: Sequence[int], after: Mapping[int, int], in_flight: Sequence[int], limit: int
+    ) -> Steps[list[Row]]:
+        """All lanes in one round trip. Not as derived tables: those with a payload are written to disk."""
+        busy = f"AND d.position NOT IN ({whole_numbers(in_flight)})" if in_flight else ""
+        each = (f"({self._lane_select(str(lane), str(after.get(lane, 0)), busy)})" for lane in lanes)
+        found = yield Query(" UNION ALL ".join(each), {"queue": self.sql.queue, "limit": limit})
+        return list(found.rows)
 
 
 class MySQLWriter(TwoStatementWriter):

@@ -10,21 +10,22 @@ from postroom.store.outbox.claims import RowClaims
 from postroom.store.outbox.deduplication import Deduplication
 from postroom.store.outbox.held import HeldLeases
 from postroom.store.outbox.lanes import Lanes
-from postroom.store.outbox.mysql import MySQLSelections
+from postroom.store.outbox.mysql import MySQLLanes, MySQLSelections, MySQLSettlementWriter
 from postroom.store.outbox.postgresql.claims import PostgreSQLRowClaims, PostgreSQLSelections
 from postroom.store.outbox.postgresql.lanes import PostgreSQLLanes
 from postroom.store.outbox.postgresql.renewals import PostgreSQLRenewals
 from postroom.store.outbox.postgresql.settlements import PostgreSQLSettlementWriter
+from postroom.store.outbox.receipts import CountingSettlementWriter
 from postroom.store.outbox.recovery import Recovery
 from postroom.store.outbox.renewals import Renewals
 from postroom.store.outbox.screening import Screening
 from postroom.store.outbox.selections import Selections
-from postroom.store.outbox.settlements import SettlementWriter
 from postroom.store.sql.operations import DEFAULT_QUEUE, Operations
 from postroom.store.sql.states import comes_due, ready
 from postroom.store.sql.steps import Query, Steps
 
 if TYPE_CHECKING:
+    from postroom.store.outbox.settlements import SettlementWriter
     from postroom.store.sql.names import Names
 
 A_DAY = 24 * 3600.0
@@ -36,13 +37,13 @@ class _Parts(NamedTuple):
     selections: type[Selections] = Selections
     rows: type[RowClaims] = RowClaims
     lanes: type[Lanes] = Lanes
-    settlements: type[SettlementWriter] = SettlementWriter
+    settlements: type[SettlementWriter] = CountingSettlementWriter
     renewals: type[Renewals] = Renewals
 
 
 _PARTS = {
     "sqlite": _Parts(),
-    "mysql": _Parts(MySQLSelections),  # and MariaDB
+    "mysql": _Parts(MySQLSelections, lanes=MySQLLanes, settlements=MySQLSettlementWriter),  # and MariaDB
     "postgresql": _Parts(
         PostgreSQLSelections, PostgreSQLRowClaims, PostgreSQLLanes, PostgreSQLSettlementWriter, PostgreSQLRenewals
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored, holding_states
-from postroom.rules.ordering import Order
+from postroom.rules.ordering import NO_LANE, Order
 from postroom.rules.routing import is_routed
 from postroom.store.sql.dialect import whole_numbers
 from postroom.store.sql.operations import DEFAULT_QUEUE, UNBOUNDED, Operations
@@ -23,10 +23,10 @@ class Selections:
         self.order = order
 
     def due_in(self, lanes: Sequence[int]) -> str:
-        """Lock what is due in these lanes, `:limit` of it, longest due first: state, lane, position and size."""
+        """Lock what is due in these lanes, `:limit` of it, longest due first: state, lane, position, size and tries."""
         sql = self.sql
         return (
-            f"SELECT state, lane, position, {sql.size('d')} FROM {sql.delivery} d WHERE {comes_due()} "
+            f"SELECT state, lane, position, {sql.size('d')}, {sql.tries()} FROM {sql.delivery} d WHERE {comes_due()} "
             f"AND queue = :queue AND lane IN ({whole_numbers(lanes)}) AND due <= {sql.now} "
             f"AND leased_until <= {sql.now} ORDER BY due, position LIMIT :limit{sql.dialect.skip_locked}"
         )
@@ -34,8 +34,22 @@ class Selections:
     def unblocked(self) -> str:
         """Nothing that failed, or is dead and holds, stands before delivery `d` on its key."""
         return (
+            f"({self.nothing_failed()} OR "
             f"NOT EXISTS (SELECT 1 FROM {self.sql.delivery} b WHERE b.queue = :queue AND b.key_hash = d.key_hash "
-            f"AND b.position < d.position AND {holds_key(self.order, 'b')})"
+            f"AND b.position < d.position AND {holds_key(self.order, 'b')}))"
+        )
+
+    def nothing_failed(self) -> str:
+        """No key is held back by anything. Asked once in a statement: only otherwise is each message's key looked up.
+
+        A probe of the primary key for each state.
+        """
+        return "({})".format(
+            " AND ".join(
+                f"NOT EXISTS (SELECT 1 FROM {self.sql.delivery} f{self.sql.dialect.by_primary_key} "
+                f"WHERE {in_state(state, 'f')} AND f.queue = :queue AND f.lane > {NO_LANE})"
+                for state in holding_states(self.order)
+            )
         )
 
     def before_unrouted(self, lane: str) -> str:

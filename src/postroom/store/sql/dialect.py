@@ -35,6 +35,10 @@ class Dialect:
     """Follows the name of a table, so that a statement finds its rows by primary key, and waits for no others."""
     delete: ClassVar[str] = "DELETE"
     """What stands before FROM in a DELETE of deliveries called `d`."""
+    delete_at_most: ClassVar[str] = ""
+    """Ends a DELETE of a run of `:count` deliveries that are all locked: it must not wait for the one behind them."""
+    listed_positions: ClassVar[str]
+    """A table of one column, `position`: the whole numbers in the parameter `:positions`, a JSON array."""
     replace_receipt: ClassVar[str] = (
         "ON CONFLICT (position) DO UPDATE SET sent_at = excluded.sent_at, outcome = excluded.outcome, "
         "attempts = excluded.attempts, answer = excluded.answer, dedup = excluded.dedup"
@@ -161,7 +165,7 @@ class PostgreSQL(Dialect):
 
 
 class MySQL(Dialect):
-    """MariaDB 10.6 and MySQL 8.0.1, or newer."""
+    """MariaDB 10.6 and MySQL 8.0.4, or newer: SKIP LOCKED and JSON_TABLE."""
 
     name = "mysql"
     now = "utc_timestamp(6)"
@@ -170,6 +174,8 @@ class MySQL(Dialect):
     begin = "START TRANSACTION"
     by_primary_key = " FORCE INDEX (PRIMARY)"
     delete = "DELETE d"
+    delete_at_most = " LIMIT :count"
+    listed_positions = "JSON_TABLE(:positions, '$[*]' COLUMNS (position BIGINT PATH '$'))"
     replace_receipt = (
         "ON DUPLICATE KEY UPDATE sent_at = VALUES(sent_at), outcome = VALUES(outcome), attempts = VALUES(attempts), "
         "answer = VALUES(answer), dedup = VALUES(dedup)"
@@ -226,6 +232,7 @@ class SQLite(Dialect):
     begin = "BEGIN IMMEDIATE"  # a read that turns into a write would fail at once with SQLITE_BUSY
     for_update = ""
     skip_locked = ""
+    listed_positions = "(SELECT value AS position FROM json_each(:positions))"
 
     def places(self, lanes: Mapping[int, Sequence[int]]) -> str:
         # With OR it would read all that is ready. A position is in one lane only, so this finds the same.
@@ -257,6 +264,12 @@ class SQLite(Dialect):
         return None if value is None else _utc(value).isoformat(" ", "milliseconds")
 
     def read_moment(self, value: Any) -> datetime | None:
+        try:
+            return datetime.fromisoformat(value + "Z")  # five times as fast as replacing the time zone
+        except (TypeError, ValueError):
+            return self._read_unusual(value)
+
+    def _read_unusual(self, value: Any) -> datetime | None:
         try:
             return datetime.fromisoformat(value).replace(tzinfo=UTC) if value else None
         except (TypeError, ValueError):

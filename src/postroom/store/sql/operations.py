@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from postroom.rules.ordering import LANES
+from postroom.rules.runs import runs
 from postroom.store.sql.db_errors import retrying
 from postroom.store.sql.dialect import DIALECTS, Dialect, whole_numbers
 from postroom.store.sql.rows import Reader, columns
@@ -93,6 +94,14 @@ class Operations:
         """A FROM clause and a condition, next to state and queue, that lock only these deliveries, called `d`."""
         return self.dialect.only_deliveries(self.delivery, _by_lane(deliveries))
 
+    def parts_at(self, positions: Sequence[int]) -> Iterator[Part]:
+        """What finds these positions, in ascending order: a range for each run, or else lists, a statement for each."""
+        found = runs(positions)
+        for run in found:
+            yield Part("position BETWEEN :first AND :last", {"first": run.first, "last": run.last})
+        for some in () if found else chunks(positions):
+            yield Part(f"position IN ({whole_numbers(some)})", {})
+
     def message(self, row: Row) -> Message:
         """The message of a row; `Reader` says which columns it has."""
         return self.reader.message(row)
@@ -153,6 +162,13 @@ class Place(NamedTuple):
 
     lane: int
     position: int
+
+
+class Part(NamedTuple):
+    """A condition that finds some of the given positions, and its parameters."""
+
+    condition: str
+    params: Mapping[str, int]
 
 
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:

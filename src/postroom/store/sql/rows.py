@@ -104,7 +104,7 @@ class Reader:
             return msgspec.structs.replace(GONE, position=position)  # nothing else is known
         message = Message(
             position=position,
-            id=id_ if isinstance(id_, UUID) else UUID(str(id_)),
+            id=id_ if isinstance(id_, UUID) else _read_uuid(id_),
             topic=topic,
             payload=payload if type(payload) is bytes or payload is None else as_bytes(payload),
             content_type=content_type,
@@ -178,6 +178,13 @@ def as_bytes(payload: Any) -> bytes:
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     raise InvalidMessage(f"payload is a number ({type(payload).__name__}), not bytes: write it as a BLOB")
+
+
+def _read_uuid(value: object) -> UUID:
+    try:
+        return msgspec.convert(value, UUID)  # twice as fast
+    except msgspec.ValidationError:
+        return UUID(str(value))
 
 
 def uuid_of(value: object) -> UUID | None:

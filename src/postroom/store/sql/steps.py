@@ -30,6 +30,8 @@ class Result(NamedTuple):
     """What a statement returned."""
 
     rows: Sequence[Row]
+    changed: int = -1
+    """How many rows it inserted, updated or deleted. Only the drivers of MySQL and SQLite say so."""
 
 
 Steps = Generator[Query, Result, T]
