@@ -1,4 +1,4 @@
-"""A program that drains a backlog with the relay once, and prints what that cost. `benchmarks.drains` runs it."""
+"""A program that drains a backlog with the relay once, and prints what that cost. `benchmarks.other_databases` runs it."""
 
 from __future__ import annotations
 

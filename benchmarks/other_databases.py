@@ -1,7 +1,7 @@
 """What the relay's drain of a backlog costs on SQLite and MariaDB: rate, processor time a message, statements.
 
-``python -m benchmarks other_databases [--messages N] [--rounds N] [sqlite] [mariadb]``. Each run is a process of its own,
-and all take turns in every round.
+``python -m benchmarks other_databases [--messages N] [--rounds N] [sqlite] [mariadb]``. Each run is a process of its
+own, and all take turns in every round.
 """
 
 from __future__ import annotations
