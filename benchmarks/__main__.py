@@ -13,7 +13,7 @@ BENCHMARKS = (
     *("twophase", "retention", "tuning", "dashboard", "cdc"),
 )
 """Modules of this package; each has a `main` that measures and prints."""
-WITH_OPTIONS = ("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc")
+WITH_OPTIONS = ("brokers", "consumer", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc")
 """Their `main` takes the arguments after the name."""
 
 

@@ -127,8 +127,7 @@ class SequentialWorker:
     async def _handle(self, handler: Handler, received: Sequence[Received]) -> int:
         match await self._attempts.make(handler, [one.message for one in received]):
             case Committed(is_first):
-                for one, is_new in zip(received, is_first, strict=True):
-                    self._done([one], Fate.HANDLED if is_new else Fate.DUPLICATE)
+                self._done_with(received, is_first)
                 return len(received)
             case _ if len(received) > 1:
                 return 0
@@ -139,6 +138,12 @@ class SequentialWorker:
                 return await self._park(received[0], failed, seconds)
             case never:
                 assert_never(never)
+
+    def _done_with(self, received: Sequence[Received], is_first: Sequence[bool]) -> None:
+        for is_new, fate in ((True, Fate.HANDLED), (False, Fate.DUPLICATE)):
+            of_this = [one for one, first in zip(received, is_first, strict=True) if first is is_new]
+            if of_this:
+                self._done(of_this, fate)
 
     async def _park(self, received: Received, failed: Failed | None, seconds: float = 0.0) -> int:
         parked, failed = await self._parked.park(received.message, failed)
