@@ -12,14 +12,13 @@ import asyncio
 import gc
 import tempfile
 import time
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 from uuid import uuid4
 
-import asyncpg
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, text
 
 from benchmarks.rounds import create_tables
 from benchmarks.server_costs import processor_time
@@ -31,7 +30,7 @@ from tests.services.nats import Nats
 from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -135,33 +134,21 @@ class _Run:
         return Cost(seconds / self._count, python / self._count, server / self._count)
 
     async def _consumed(self) -> Any:
-        async with _transactions(self._how, self._url) as transactions:
-            consumer = Consumer(
-                self._topic, self._broker, database=self._url, batch=BATCH, transactions=transactions
-            )
-            consumer.handler(self._topic)(_HANDLERS[self._how])
-            return await consumer.run_once()
-
-
-@asynccontextmanager
-async def _transactions(how: str, url: str) -> AsyncIterator[object]:
-    """What handlers run in: the consumer's own transactions, or those of a pool of asyncpg."""
-    if how != "asyncpg":
-        yield None
-        return
-    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    async with asyncpg.create_pool(plain, min_size=1, max_size=8) as pool:
-
-        @asynccontextmanager
-        async def transaction() -> AsyncIterator[Any]:
-            async with pool.acquire() as connection, connection.transaction():
-                yield connection
-
-        yield transaction
+        transactions = "driver" if self._how == "asyncpg" else None
+        consumer = Consumer(self._topic, self._broker, database=self._url, batch=BATCH, transactions=transactions)
+        consumer.handler(self._topic)(_HANDLERS[self._how])
+        return await consumer.run_once()
 
 
 def _no_inbox() -> AbstractContextManager[object]:
-    return patch.multiple(Inbox, first_times=_all_new, is_marked=_there, afirst_times=_aall_new, ais_marked=_athere)
+    return patch.multiple(
+        Inbox,
+        first_times=_all_new,
+        is_marked=_there,
+        afirst_times=_aall_new,
+        ais_marked=_athere,
+        begin_marked=lambda *_: "BEGIN; SET LOCAL postroom.marked = 1; SELECT 1",
+    )
 
 
 def _all_new(_inbox: Inbox, _connection: Any, message_ids: Sequence[Any]) -> list[bool]:

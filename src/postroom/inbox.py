@@ -91,6 +91,12 @@ class Inbox:
         kind = await async_kind(connection, "inbox.ais_marked")
         return await arun(explained(self._marker(kind.dialect).is_marked(self.consumer, identifier)), kind.execute)
 
+    def begin_marked(self, message_id: uuid.UUID | str) -> str:
+        """Statements for PostgreSQL that begin a transaction and mark a message; see `PostgresMarker.begin_marked`."""
+        identifier = unique_key("message_id", message_id)
+        marker = marker_of("postgresql", self._settings.schema, self._settings.table_prefix)
+        return marker.begin_marked(self.consumer, identifier)
+
     def once(
         self,
         connection: object,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from postroom.compose.transactions import Transactions
+    from postroom.consumer.handler_series import HandlerSeries
     from postroom.consumer.handlers import Handler
     from postroom.consumer.settlement import DeliverySettlement
     from postroom.inbox import Inbox
@@ -72,7 +73,7 @@ class HandlerTransaction:
 
     def run(self, call: HandlerCall) -> list[bool]:
         """Call a sync handler."""
-        with _explaining(call), self._transactions.blocking() as connection:
+        with explaining(call), self._transactions.blocking() as connection:
             first = self._inbox.first_times(connection, _ids(call.messages))  # may wait for another transaction's end
             call.check_time()
             fresh = _those(call.messages, first)
@@ -80,7 +81,7 @@ class HandlerTransaction:
                 with continued(fresh, self._inbox.consumer, self._tracer), call.in_function():
                     call.handler.call(connection, fresh)
                 if call.handler.takes_connection:
-                    with _explaining_aborted():
+                    with explaining_aborted():
                         _require_mark(is_there=self._inbox.is_marked(connection, fresh[0].dedup_id))
             if call.settlement is not None:
                 call.check_lease(fresh, is_held=call.settlement.run(connection))
@@ -89,7 +90,7 @@ class HandlerTransaction:
 
     async def arun(self, call: HandlerCall) -> list[bool]:
         """Call an async handler."""
-        with _explaining(call):
+        with explaining(call):
             async with self._transactions.waiting() as connection:
                 first = await self._inbox.afirst_times(connection, _ids(call.messages))
                 call.check_time()
@@ -98,16 +99,26 @@ class HandlerTransaction:
                     with continued(fresh, self._inbox.consumer, self._tracer), call.in_function():
                         await call.handler.call(connection, fresh)
                     if call.handler.takes_connection:
-                        with _explaining_aborted():
+                        with explaining_aborted():
                             _require_mark(is_there=await self._inbox.ais_marked(connection, fresh[0].dedup_id))
                 if call.settlement is not None:
                     call.check_lease(fresh, is_held=await call.settlement.arun(connection))
                 call.check_time()
         return first
 
+    def run_each(self, series: HandlerSeries) -> None:
+        """Call a sync handler with one message after another, each in a transaction of its own."""
+        for _ in series.each():
+            [series.is_first] = self.run(series)
+
+    async def arun_each(self, series: HandlerSeries) -> None:
+        """Call an async handler with one message after another, each in a transaction of its own."""
+        for _ in series.each():
+            [series.is_first] = await self.arun(series)
+
 
 @contextmanager
-def _explaining(call: HandlerCall) -> Iterator[None]:
+def explaining(call: HandlerCall) -> Iterator[None]:
     """Note on an error that it was raised after the handler had returned, by none of its lines: an ORM writes late."""
     try:
         yield
@@ -118,7 +129,7 @@ def _explaining(call: HandlerCall) -> Iterator[None]:
 
 
 @contextmanager
-def _explaining_aborted() -> Iterator[None]:
+def explaining_aborted() -> Iterator[None]:
     """Find out if the handler swallowed a database error: PostgreSQL would silently roll back at the commit."""
     try:
         yield

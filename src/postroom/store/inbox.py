@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from postroom.rules.saga_plan import Direction
-from postroom.store.sql.db_errors import is_duplicate_entry
+from postroom.store.sql.db_errors import code_of, is_duplicate_entry
 from postroom.store.sql.dialect import listed, text
 from postroom.store.sql.names import TABLES, Names
 from postroom.store.sql.operations import chunks
@@ -45,6 +45,10 @@ class Marker:
             fresh |= {text(message_id) for [message_id] in result.rows}
         return fresh
 
+    def begin_marked(self, consumer: str, message_id: str) -> str:
+        """Statements, to be sent together, that begin a transaction and mark a message; on PostgreSQL only."""
+        raise NotImplementedError
+
     def pass_barrier(self, consumer: str, call: Call) -> Steps[bool]:
         """Whether to run a saga's call: the first do that no undo has overtaken, the first undo of what was done.
 
@@ -61,6 +65,18 @@ class Marker:
         return bool(found.rows)
 
 
+_OPEN = "SET LOCAL postroom.marked = 1"
+COMMIT_MARKED = "SELECT pg_catalog.current_setting('postroom.marked')::int; COMMIT"
+"""Commits what `begin_marked` began; fails if that was rolled back meanwhile, even if another one is open."""
+_NOT_OPEN = {"22P02", "42704"}
+"""What PostgreSQL says then: the setting is empty, or has never been made in this session."""
+
+
+def is_not_marked(error: BaseException) -> bool:
+    """`COMMIT_MARKED` failed because the transaction was ended before."""
+    return code_of(error) in _NOT_OPEN
+
+
 class PostgresMarker(Marker):
     """Passes all ids as one array, so that the statement is the same for any number of them."""
 
@@ -71,6 +87,13 @@ class PostgresMarker(Marker):
             "SELECT :consumer::text, given FROM unnest(:ids::text[]) AS given "
             "ON CONFLICT DO NOTHING RETURNING message_id"
         )
+
+    def begin_marked(self, consumer: str, message_id: str) -> str:
+        """Statements, to be sent together, that begin a transaction and mark a message: one row, or none if it was.
+
+        The ids are hexadecimal in them, because statements that are sent together take no parameters.
+        """
+        return f"BEGIN; {_OPEN}; {self._insert} ({_literal(consumer)}, {_literal(message_id)}) ON CONFLICT DO NOTHING"
 
     def mark_many(self, consumer: str, message_ids: Collection[str]) -> Steps[set[str]]:
         if not message_ids:
@@ -106,6 +129,11 @@ class MySQLMarker(Marker):
         params = {f"id_{n}": message_id for n, message_id in enumerate(message_ids)}
         rows = listed(f"(:consumer, :{name})" for name in params)
         return Query(f"{self._insert} {rows}", {"consumer": consumer, **params})
+
+
+def _literal(value: str) -> str:
+    """A text as SQL, whatever it contains."""
+    return f"convert_from(decode('{value.encode().hex()}', 'hex'), 'UTF8')"
 
 
 MARKERS: dict[str, type[Marker]] = {"postgresql": PostgresMarker, "sqlite": Marker, "mysql": MySQLMarker}
