@@ -138,8 +138,8 @@ class PullConnection:
         with contextlib.suppress(nats.errors.Error, OSError):
             while True:
                 await asyncio.sleep(seconds)
-                if self.out:
-                    await self.client.publish_to_each(list(self.out), IN_PROGRESS)
+                if places := list(self.out):
+                    await self.client.publish_to_each(places, IN_PROGRESS)
 
     async def _watch(self) -> None:
         """Notice a lost connection: the client does not report it if it still had something to send."""
