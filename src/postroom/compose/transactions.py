@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import create_engine
@@ -88,8 +88,8 @@ class Transactions:
         """Whether `kept` or `akept` can be used: the connections are ours, and of psycopg or asyncpg."""
         if self._given is not None or self._database is None or (asynchronous and not self._of_driver):
             return False
-        driver = resolve(self._database, asynchronous=asynchronous).drivername
-        return driver == ("postgresql+asyncpg" if asynchronous else "postgresql+psycopg")
+        wanted = "postgresql+asyncpg" if asynchronous else "postgresql+psycopg"
+        return _driver(self._database, asynchronous=asynchronous) == wanted
 
     @contextmanager
     def kept(self) -> Iterator[tuple[Any, Any]]:
@@ -101,7 +101,7 @@ class Transactions:
             try:
                 yield connection, _driver_of(connection) if self._of_driver else connection
             except BaseException:
-                if engine not in self._engines or _driver_of(connection).closed:
+                if not connection.closed and (engine not in self._engines or _driver_of(connection).closed):
                     connection.invalidate()
                 raise
 
@@ -213,6 +213,11 @@ class Transactions:
         if self._database is None:
             raise InvalidSetting("no database is given: use database=… or --database URL, or set POSTROOM_DATABASE")
         return self._database
+
+
+@lru_cache(maxsize=16)
+def _driver(url: str, *, asynchronous: bool) -> str:
+    return resolve(url, asynchronous=asynchronous).drivername
 
 
 def _driver_of(connection: Any) -> Any:

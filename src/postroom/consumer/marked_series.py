@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from postroom.consumer.handler_transaction import ENDED, explaining, explaining_aborted
@@ -59,7 +59,8 @@ class MarkedSeries:
                     try:
                         await self._arun(driver, series, message)
                     except BaseException:
-                        await marked.aroll_back(driver)
+                        with suppress(Exception):  # a connection that cannot even roll back is closed
+                            await marked.aroll_back(driver)
                         raise
 
     async def _arun(self, driver: Any, series: HandlerSeries, message: Incoming) -> None:
