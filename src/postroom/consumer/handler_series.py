@@ -63,11 +63,13 @@ class HandlerSeries(HandlerCall):
         """Go on to the next message, and finish those before it, as long as the series may."""
         self.begun = time.monotonic()
         end = self.begun + self._seconds
+        ids = self.ids
         for number in range(len(self.finished), len(self._series)):
             if number and (self.begun > end or self.is_late or not self._may_go_on()):
                 return
             message = self._series[number]
-            self.messages, self.subjects = (message,), frozenset((message.dedup_id,))
+            self.messages, self.ids = (message,), [ids[number]]
+            self.subjects = frozenset(self.ids)
             self.is_in_function = self.has_returned = self.is_first = False
             yield message
             now = time.monotonic()

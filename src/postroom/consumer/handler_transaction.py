@@ -38,8 +38,8 @@ class HandlerCall(Call):
         self, handler: Handler, messages: Sequence[Incoming], settlement: DeliverySettlement | None = None
     ) -> None:
         """`settlement`: of the delivery that the only message was parked as."""
-        ids = frozenset(one.dedup_id for one in messages)
-        super().__init__(is_async=handler.is_async, timeout=handler.timeout, subjects=ids)
+        self.ids = [one.dedup_id for one in messages]
+        super().__init__(is_async=handler.is_async, timeout=handler.timeout, subjects=frozenset(self.ids))
         self.handler = handler
         self.messages = messages
         self.settlement = settlement
@@ -74,7 +74,7 @@ class HandlerTransaction:
     def run(self, call: HandlerCall) -> list[bool]:
         """Call a sync handler."""
         with explaining(call), self._transactions.blocking() as connection:
-            first = self._inbox.first_times(connection, _ids(call.messages))  # may wait for another transaction's end
+            first = self._inbox.first_times(connection, call.ids)  # may wait for another transaction's end
             call.check_time()
             fresh = _those(call.messages, first)
             if fresh:
@@ -92,7 +92,7 @@ class HandlerTransaction:
         """Call an async handler."""
         with explaining(call):
             async with self._transactions.waiting() as connection:
-                first = await self._inbox.afirst_times(connection, _ids(call.messages))
+                first = await self._inbox.afirst_times(connection, call.ids)
                 call.check_time()
                 fresh = _those(call.messages, first)
                 if fresh:
@@ -143,10 +143,6 @@ def _require_mark(*, is_there: bool) -> None:
     """A mark that the handler's transaction no longer sees was rolled back, and so was what the handler wrote."""
     if not is_there:
         raise CallFailed(ENDED)
-
-
-def _ids(messages: Sequence[Incoming]) -> list[str]:
-    return [one.dedup_id for one in messages]
 
 
 def _those(messages: Sequence[Incoming], first: Sequence[bool]) -> list[Incoming]:

@@ -41,7 +41,7 @@ class MarkedSeries:
             driver = connection.connection.driver_connection
             for message in series.each():
                 with explaining(series), connection.begin():
-                    series.is_first = marked.begin(driver, self._inbox.begin_marked(message.dedup_id))
+                    series.is_first = marked.begin(driver, self._inbox.begin_marked(series.ids[0]))
                     series.check_time()
                     if series.is_first:
                         with continued([message], self._inbox.consumer, self._tracer), series.in_function():
@@ -64,7 +64,7 @@ class MarkedSeries:
                         raise
 
     async def _arun(self, driver: Any, series: HandlerSeries, message: Incoming) -> None:
-        series.is_first = await marked.abegin(driver, self._inbox.begin_marked(message.dedup_id))
+        series.is_first = await marked.abegin(driver, self._inbox.begin_marked(series.ids[0]))
         series.check_time()
         if series.is_first:
             with continued([message], self._inbox.consumer, self._tracer), series.in_function():
