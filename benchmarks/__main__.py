@@ -14,8 +14,8 @@ BENCHMARKS = (
 )
 """Modules of this package; each has a `main` that measures and prints."""
 WITH_OPTIONS = (
-    *("brokers", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale", "other_databases"),
-    "compare",
+    *("brokers", "consumer", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale"),
+    *("other_databases", "compare"),
 )
 """Their `main` takes the arguments after the name. `compare` runs another one twice."""
 

@@ -10,7 +10,7 @@ from postroom.rules.saga_calls import call_of
 from postroom.runtime.functions import awaited, check_function, check_sync, plain_result
 from postroom.settings import Settings
 from postroom.store.connections.kinds import async_kind, sync_kind
-from postroom.store.inbox import MARKERS, Marker
+from postroom.store.inbox import Marker, marker_of
 from postroom.store.sql.db_errors import explained
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import arun, run
@@ -91,6 +91,12 @@ class Inbox:
         kind = await async_kind(connection, "inbox.ais_marked")
         return await arun(explained(self._marker(kind.dialect).is_marked(self.consumer, identifier)), kind.execute)
 
+    def begin_marked(self, message_id: uuid.UUID | str) -> str:
+        """Statements for PostgreSQL that begin a transaction and mark a message; see `PostgresMarker.begin_marked`."""
+        identifier = unique_key("message_id", message_id)
+        marker = marker_of("postgresql", self._settings.schema, self._settings.table_prefix)
+        return marker.begin_marked(self.consumer, identifier)
+
     def once(
         self,
         connection: object,
@@ -146,7 +152,7 @@ class Inbox:
         return await arun(explained(self._marker(kind.dialect).pass_barrier(self.consumer, call)), kind.execute)
 
     def _marker(self, dialect: str) -> Marker:
-        return MARKERS[dialect](Names.of(dialect, self._settings.schema, self._settings.table_prefix))
+        return marker_of(dialect, self._settings.schema, self._settings.table_prefix)
 
 
 _USE_AONCE = "use `await inbox.aonce(…)` with an async connection"

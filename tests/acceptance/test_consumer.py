@@ -494,6 +494,28 @@ async def test_V_4_status_says_why_a_consumer_receives_nothing(service: Service)
     assert service.status().workers == ()
 
 
+async def test_a_slow_message_does_not_hold_up_the_answers_to_those_before_it(service: Service) -> None:
+    """Also if they are handled in one go: one worker, which finds both."""
+    consumer = Consumer("billing", database=service.url, concurrency=1, **QUICK)
+    may_end = threading.Event()
+
+    @consumer.handler("orders.created")
+    def bill(connection: Connection, message: Incoming) -> None:
+        if message.json()["n"] and not may_end.wait(20):
+            raise TimeoutError
+        connection.execute(INSERT, {"number": message.json()["n"]})
+
+    first, second = (
+        Incoming(id=str(n), topic="orders.created", payload=b'{"n": %d}' % n, content_type="") for n in (0, 1)
+    )
+    async with consumer, asyncio.TaskGroup() as group:
+        answers = [group.create_task(consumer.handle(one)) for one in (first, second)]
+        assert await asyncio.wait_for(answers[0], 10) == "handled"
+        assert not answers[1].done()
+        may_end.set()
+    assert bills(service) == [0, 1]
+
+
 async def test_I_2_who_no_longer_waits_for_a_message_that_it_gave_does_not_end_the_consumer(service: Service) -> None:
     """The source would be told to acknowledge what it never gave."""
 

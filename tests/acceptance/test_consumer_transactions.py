@@ -154,6 +154,35 @@ async def test_I_2_asyncpg(service: Service) -> None:
 
 
 @on_postgresql
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_I_2_the_drivers_own_connections(service: Service, asynchronous: bool) -> None:  # noqa: FBT001 - a parameter
+    """With savepoints in them, and after a handler that has undone its transaction, which leaves no mark and no row."""
+    consumer = await consumer_of(service, "driver", count=4)
+
+    def bill(connection: psycopg.Connection[Any], message: Incoming) -> None:
+        with connection.transaction():
+            connection.execute("INSERT INTO bill VALUES (%s)", [number_of(message)])
+        fail_at_one(message)
+        if number_of(message) == 3:
+            connection.execute("ROLLBACK")
+
+    async def bill_async(connection: asyncpg.Connection[Any], message: Incoming) -> None:
+        async with connection.transaction():
+            await connection.execute("INSERT INTO bill VALUES ($1)", number_of(message))
+        fail_at_one(message)
+        if number_of(message) == 3:
+            await connection.execute("ROLLBACK")
+
+    consumer.handler("orders", attempts=1)(bill_async if asynchronous else bill)
+    report = await consumer.run_once()
+    assert (report.handled, report.dead) == (2, 2)
+    assert sorted(service.rows("SELECT number FROM bill")) == [(0,), (2,)]
+    assert service.rows(f"SELECT count(*) FROM {service.table('inbox')}") == [(2,)]
+    errors = [str(error) for [error] in service.rows(f"SELECT error_message FROM {service.table('delivery')}")]
+    assert len([error for error in errors if "has rolled back its transaction, and the mark with it" in error]) == 1
+
+
+@on_postgresql
 async def test_I_2_psycopg_async_whose_connect_is_awaited_and_whose_pool_is_not(service: Service) -> None:
     pool = psycopg_pool.AsyncConnectionPool(service.url, open=False)
     await pool.open()
@@ -209,6 +238,8 @@ async def test_wrong_ones_are_refused_at_the_start_with_the_remedy(service: Serv
         (lambda: closing(sqlite3.connect(path).cursor()), blocks, UnsupportedConnection, "is a cursor"),
         (create_engine("postgresql+psycopg://127.0.0.1:1/none"), blocks, DatabaseUnreachable, "refused"),
     ]
+    with pytest.raises(InvalidSetting, match="for PostgreSQL only"):
+        Consumer("billing", MemoryBroker(), database=service.url, transactions="driver")
     for transactions, handler, error, remedy in wrong:
         consumer = await consumer_of(service, transactions)
         consumer.handler("orders")(handler)

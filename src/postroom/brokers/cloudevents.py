@@ -207,9 +207,9 @@ def decode(
     if _is_structured(content_type):
         return _event(*_parsed(body or b""), users, topic, key)
     event = {
-        name[len(protocol.prefix) :]: _attribute(name, value, protocol)
+        attribute: _attribute(name, value, protocol)
         for name, value in headers.items()
-        if name.lower().startswith(protocol.prefix)
+        if (attribute := protocol.attribute_name(name))
     }
     if content_type is not None:
         event["datacontenttype"] = protocol.user_header("", readable(content_type))[1]
@@ -219,6 +219,8 @@ def decode(
 
 def _attribute(name: str, value: str, protocol: HeaderFormat) -> str:
     """Decode an attribute. Raises `InvalidMessage`: otherwise two different ids could become equal."""
+    if value.isascii() and "%" not in value:
+        return value
     try:
         found = unquote(value, errors="strict") if protocol.ascii_only else value
         found.encode()
@@ -230,9 +232,14 @@ def _attribute(name: str, value: str, protocol: HeaderFormat) -> str:
 def _users(protocol: HeaderFormat, headers: Mapping[str, str]) -> dict[str, str]:
     """The user's headers, without the protocol's and ours: a stranger could name an entry of our ledger."""
     users = dict(
-        protocol.user_header(name, readable(value)) for name, value in headers.items() if not protocol.is_reserved(name)
+        [
+            protocol.user_header(name, readable(value))
+            for name, value in headers.items()
+            if protocol.attribute_name(name) is None
+        ]
     )
-    users = _all_in_one(users.pop(ALL_HEADERS, "")) | users
+    if ALL_HEADERS in users:
+        users = _all_in_one(users.pop(ALL_HEADERS)) | users
     users.pop(LEDGER, None)
     return users
 
@@ -257,8 +264,8 @@ def _is_structured(content_type: str | None) -> bool:
 def _event(
     event: Mapping[str, str], data: bytes | None, headers: Mapping[str, str], topic: str, key: str | None
 ) -> Incoming:
-    missing = [name for name in ("specversion", "id", "source", "type") if not event.get(name)]
-    if missing:
+    if not (event.get("specversion") and event.get("id") and event.get("source") and event.get("type")):
+        missing = [name for name in ("specversion", "id", "source", "type") if not event.get(name)]
         raise InvalidMessage(f"this is not a CloudEvent: it has no {', '.join(missing)}")
     sequence = event.get("sequence", "")
     is_position = len(sequence) <= POSITION_DIGITS and sequence.isdecimal()

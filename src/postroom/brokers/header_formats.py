@@ -8,6 +8,8 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 CONTENT_TYPE = "content-type"
+MOST_KEPT = 1000
+"""Names in a cache: if more arrive, it starts over."""
 
 _TOKEN = r"[!#$&'*+\-.^_`|~0-9A-Za-z]"  # noqa: S105 - a header name in HTTP, without the percent sign
 _TEXT = "[^%\0\ud800-\udfff]"  # any text, except that some clients end a name at a NUL
@@ -49,6 +51,8 @@ class HeaderFormat:
     _beginnings: tuple[str, ...] = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _name: re.Pattern[str] = field(init=False, repr=False)
+    _attributes: dict[str, str | None] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """Of names that have arrived; they are few."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", AttributeNames(*(self.prefix + name for name in AttributeNames())))
@@ -81,6 +85,22 @@ class HeaderFormat:
         if not self.ascii_only or _PLAIN.fullmatch(value):
             return value
         return quote(value, safe=_ATTRIBUTE_SAFE)
+
+    def attribute_name(self, name: str) -> str | None:
+        """The attribute that a header of this name holds; empty if it is another header of ours or the protocol's.
+
+        None if it is the user's.
+        """
+        try:
+            return self._attributes[name]
+        except KeyError:
+            found = "" if self.is_reserved(name) else None
+            if name.lower().startswith(self.prefix):
+                found = name[len(self.prefix) :]
+            if len(self._attributes) >= MOST_KEPT:
+                self._attributes.clear()
+            self._attributes[name] = found
+            return found
 
     def is_reserved(self, name: str) -> bool:
         """Whether a header belongs to the protocol or to us, not to the user."""

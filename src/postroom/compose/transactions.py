@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import create_engine
@@ -22,23 +22,30 @@ WHAT = (
     "whose end commits"
 )
 BUSY_SECONDS = 30
+DRIVER = "driver"
+"""Given instead of an engine: functions get a connection of PostgreSQL's driver, which is psycopg's or asyncpg's."""
 
 
 class Transactions:
     """Opens transactions, which commit at the end of their block, or roll back if it raises."""
 
     def __init__(self, given: object, database: str | None, function: str = "handler", kept: int = 5) -> None:
-        """`given` is an engine, a sessionmaker or a function. By default, engines are made from the database's URL.
+        """`given` is an engine, a sessionmaker, a function or `DRIVER`; None for engines made from the database's URL.
 
         `function` is what errors call the functions that run in them. So many connections are `kept` open between them.
         """
-        if given is not None and not hasattr(given, "begin") and not callable(given):
+        self._of_driver = isinstance(given, str) and given == DRIVER
+        if self._of_driver and database is not None and dialect_of_url(database) != "postgresql":
+            raise InvalidSetting(f"transactions = {DRIVER!r} is for PostgreSQL only: leave it out, or {WHAT}")
+        if given is not None and not self._of_driver and not hasattr(given, "begin") and not callable(given):
             raise InvalidSetting(f"transactions = {given!r} opens none: {WHAT}")
-        self._given = given
+        self._given = None if self._of_driver else given
         self._database = database
         self._function = function
         self._kept = kept
         self._engines: list[Any] = []
+        self._kept_engine: Any = None
+        self._kept_async_engine: Any = None
         self._sync: Callable[[], Any] | None = None
         self._async: Callable[[], Any] | None = None
 
@@ -61,7 +68,9 @@ class Transactions:
     async def waiting(self) -> AsyncIterator[Any]:
         """A transaction for an async function. Raises `InvalidSetting` if there are only sync ones."""
         if self._async is None:
-            self._async = self._opener() or partial(self._abegin, self._async_engine())
+            self._async = self._opener() or (
+                self._abegin_driver if self._of_driver else partial(self._abegin, self._async_engine())
+            )
         manager: Any = self._async()
         if inspect.isawaitable(manager) and not hasattr(manager, "__aenter__"):
             manager = await manager
@@ -74,6 +83,40 @@ class Transactions:
         found: AbstractAsyncContextManager[Any] = manager
         async with found as connection:
             yield connection
+
+    def can_keep(self, *, asynchronous: bool) -> bool:
+        """Whether `kept` or `akept` can be used: the connections are ours, and of psycopg or asyncpg."""
+        if self._given is not None or self._database is None or (asynchronous and not self._of_driver):
+            return False
+        wanted = "postgresql+asyncpg" if asynchronous else "postgresql+psycopg"
+        return _driver(self._database, asynchronous=asynchronous) == wanted
+
+    @contextmanager
+    def kept(self) -> Iterator[tuple[Any, Any]]:
+        """A connection of SQLAlchemy for one transaction after another, and what sync functions get of it."""
+        if self._kept_engine is None:
+            self._kept_engine = self._engine()
+        engine = self._kept_engine
+        with engine.connect() as connection:
+            try:
+                yield connection, _driver_of(connection) if self._of_driver else connection
+            except BaseException:
+                if not connection.closed and (engine not in self._engines or _driver_of(connection).closed):
+                    connection.invalidate()
+                raise
+
+    @asynccontextmanager
+    async def akept(self) -> AsyncIterator[Any]:
+        """A connection of asyncpg for one transaction after another. One that is left in a transaction is closed."""
+        if self._kept_async_engine is None:
+            self._kept_async_engine = self._async_engine(isolation_level="AUTOCOMMIT")
+        async with self._kept_async_engine.connect() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            try:
+                yield driver
+            finally:
+                if driver.is_closed() or driver.is_in_transaction():
+                    await connection.invalidate()
 
     async def check(
         self, are_async: Collection[bool], in_thread: Callable[[Callable[[], None]], Awaitable[None]]
@@ -107,26 +150,31 @@ class Transactions:
             if inspect.isawaitable(closing):
                 await closing
         self._engines.clear()
-        self._sync = self._async = None
+        self._sync = self._async = self._kept_engine = self._kept_async_engine = None
 
     def close_blocking(self) -> None:
         """`close` for sync code, if no async function has had a transaction."""
         for engine in self._engines:
             engine.dispose()
         self._engines.clear()
-        self._sync = None
+        self._sync = self._kept_engine = None
 
     @contextmanager
     def _begin(self, engine: Any) -> Iterator[Any]:
         with engine.begin() as connection:
             try:
-                yield connection
+                yield _driver_of(connection) if self._of_driver else connection
             except BaseException:
                 if (
                     engine not in self._engines
                 ):  # closed meanwhile: nobody else closes a connection that comes back late
                     connection.invalidate()
                 raise
+
+    @asynccontextmanager
+    async def _abegin_driver(self) -> AsyncIterator[Any]:
+        async with self.akept() as driver, driver.transaction():
+            yield driver
 
     @asynccontextmanager
     async def _abegin(self, engine: Any) -> AsyncIterator[Any]:
@@ -149,14 +197,14 @@ class Transactions:
         self._engines.append(engine)
         return engine
 
-    def _async_engine(self) -> Any:
+    def _async_engine(self, **options: Any) -> Any:
         url = self._url()
         try:
             from sqlalchemy.ext.asyncio import create_async_engine
         except ImportError:
             raise DriverMissing(f"async {self._function}s need greenlet: pip install 'postroom[asyncio]'") from None
         engine = create_async_engine(
-            resolve(url, asynchronous=True), connect_args=_lock_timeout(url), **_pool(url, self._kept)
+            resolve(url, asynchronous=True), connect_args=_lock_timeout(url), **_pool(url, self._kept), **options
         )
         self._engines.append(engine)
         return engine
@@ -165,6 +213,15 @@ class Transactions:
         if self._database is None:
             raise InvalidSetting("no database is given: use database=… or --database URL, or set POSTROOM_DATABASE")
         return self._database
+
+
+@lru_cache(maxsize=16)
+def _driver(url: str, *, asynchronous: bool) -> str:
+    return resolve(url, asynchronous=asynchronous).drivername
+
+
+def _driver_of(connection: Any) -> Any:
+    return connection.connection.driver_connection
 
 
 def _lock_timeout(url: str) -> dict[str, Any]:

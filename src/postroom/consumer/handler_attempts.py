@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from postroom.consumer.handler_series import HandlerSeries
 from postroom.consumer.handler_transaction import HandlerCall
 from postroom.consumer.handlers import handler_for
 from postroom.consumer.outcomes import Fate
@@ -19,7 +22,7 @@ from postroom.telemetry.events import Handled, Raised
 from postroom.telemetry.tracebacks import raised_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from uuid import UUID
 
     from postroom.consumer.handlers import Handler
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from postroom.incoming import Incoming
     from postroom.rules.failures import Classifier
     from postroom.telemetry.events import Hook
+
+REPORT_EVERY = 0.02
+"""Seconds between two reports of what is finished of a series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,65 @@ class HandlerAttempts:
         self.report([one for one, new in zip(messages, is_first, strict=True) if new], Fate.HANDLED, seconds)
         self.report([one for one, new in zip(messages, is_first, strict=True) if not new], Fate.DUPLICATE)
         return Committed(is_first)
+
+    async def make_each(
+        self,
+        handler: Handler,
+        messages: Sequence[Incoming],
+        may_go_on: Callable[[], bool],
+        committed: Callable[[Sequence[bool]], None],
+    ) -> AttemptFailed | NotCalled | None:
+        """Run the handler with one message after another, each in a transaction of its own.
+
+        `committed` receives, soon, of each whose transaction is, whether the handler was called with it. Returns why
+        the next message was not handled; None if all were, or it `may_go_on` no more, or it has taken a while. Raises
+        `Outage`: then nothing was attempted with the next message.
+        """
+        series = HandlerSeries(handler, messages, may_go_on)
+        with self._reporting(series, messages, committed):
+            try:
+                await self._runner.run_each(series)
+            except Outage:
+                raise
+            except StillRunning:
+                return NotCalled()
+            except Exception as error:
+                if len(series.finished) == len(messages):
+                    raise
+                self._hook(Raised(handler.name, [messages[len(series.finished)]], error, self._consumer))
+                seconds = time.monotonic() - series.begun
+                return AttemptFailed(*failure_of(error, handler, self._classifier), seconds)
+        return None
+
+    @contextmanager
+    def _reporting(
+        self, series: HandlerSeries, messages: Sequence[Incoming], committed: Callable[[Sequence[bool]], None]
+    ) -> Iterator[None]:
+        """Report what is finished, every now and then: what comes behind it may take long."""
+        loop, reported, timer = asyncio.get_running_loop(), 0, None
+
+        def report() -> None:
+            nonlocal reported
+            done = series.finished[reported:]
+            for one, (is_first, seconds) in zip(messages[reported:], done, strict=False):
+                self.report([one], Fate.HANDLED if is_first else Fate.DUPLICATE, seconds if is_first else 0.0)
+            reported += len(done)
+            if done:
+                committed([one.is_first for one in done])
+
+        def report_again() -> None:
+            nonlocal timer
+            report()
+            timer = loop.call_later(REPORT_EVERY, report_again)
+
+        if len(messages) > 1:
+            timer = loop.call_later(REPORT_EVERY, report_again)
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            report()
 
     def retry_delay(self, code: str, handler: Handler) -> float | None:
         """Seconds until a message is retried whose first attempt failed with this code; None if it is dead."""

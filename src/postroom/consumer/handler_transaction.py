@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from postroom.compose.transactions import Transactions
+    from postroom.consumer.handler_series import HandlerSeries
     from postroom.consumer.handlers import Handler
     from postroom.consumer.settlement import DeliverySettlement
     from postroom.inbox import Inbox
@@ -37,8 +38,8 @@ class HandlerCall(Call):
         self, handler: Handler, messages: Sequence[Incoming], settlement: DeliverySettlement | None = None
     ) -> None:
         """`settlement`: of the delivery that the only message was parked as."""
-        ids = frozenset(one.dedup_id for one in messages)
-        super().__init__(is_async=handler.is_async, timeout=handler.timeout, subjects=ids)
+        self.ids = [one.dedup_id for one in messages]
+        super().__init__(is_async=handler.is_async, timeout=handler.timeout, subjects=frozenset(self.ids))
         self.handler = handler
         self.messages = messages
         self.settlement = settlement
@@ -72,15 +73,15 @@ class HandlerTransaction:
 
     def run(self, call: HandlerCall) -> list[bool]:
         """Call a sync handler."""
-        with _explaining(call), self._transactions.blocking() as connection:
-            first = self._inbox.first_times(connection, _ids(call.messages))  # may wait for another transaction's end
+        with explaining(call), self._transactions.blocking() as connection:
+            first = self._inbox.first_times(connection, call.ids)  # may wait for another transaction's end
             call.check_time()
             fresh = _those(call.messages, first)
             if fresh:
                 with continued(fresh, self._inbox.consumer, self._tracer), call.in_function():
                     call.handler.call(connection, fresh)
                 if call.handler.takes_connection:
-                    with _explaining_aborted():
+                    with explaining_aborted():
                         _require_mark(is_there=self._inbox.is_marked(connection, fresh[0].dedup_id))
             if call.settlement is not None:
                 call.check_lease(fresh, is_held=call.settlement.run(connection))
@@ -89,25 +90,35 @@ class HandlerTransaction:
 
     async def arun(self, call: HandlerCall) -> list[bool]:
         """Call an async handler."""
-        with _explaining(call):
+        with explaining(call):
             async with self._transactions.waiting() as connection:
-                first = await self._inbox.afirst_times(connection, _ids(call.messages))
+                first = await self._inbox.afirst_times(connection, call.ids)
                 call.check_time()
                 fresh = _those(call.messages, first)
                 if fresh:
                     with continued(fresh, self._inbox.consumer, self._tracer), call.in_function():
                         await call.handler.call(connection, fresh)
                     if call.handler.takes_connection:
-                        with _explaining_aborted():
+                        with explaining_aborted():
                             _require_mark(is_there=await self._inbox.ais_marked(connection, fresh[0].dedup_id))
                 if call.settlement is not None:
                     call.check_lease(fresh, is_held=await call.settlement.arun(connection))
                 call.check_time()
         return first
 
+    def run_each(self, series: HandlerSeries) -> None:
+        """Call a sync handler with one message after another, each in a transaction of its own."""
+        for _ in series.each():
+            [series.is_first] = self.run(series)
+
+    async def arun_each(self, series: HandlerSeries) -> None:
+        """Call an async handler with one message after another, each in a transaction of its own."""
+        for _ in series.each():
+            [series.is_first] = await self.arun(series)
+
 
 @contextmanager
-def _explaining(call: HandlerCall) -> Iterator[None]:
+def explaining(call: HandlerCall) -> Iterator[None]:
     """Note on an error that it was raised after the handler had returned, by none of its lines: an ORM writes late."""
     try:
         yield
@@ -118,7 +129,7 @@ def _explaining(call: HandlerCall) -> Iterator[None]:
 
 
 @contextmanager
-def _explaining_aborted() -> Iterator[None]:
+def explaining_aborted() -> Iterator[None]:
     """Find out if the handler swallowed a database error: PostgreSQL would silently roll back at the commit."""
     try:
         yield
@@ -132,10 +143,6 @@ def _require_mark(*, is_there: bool) -> None:
     """A mark that the handler's transaction no longer sees was rolled back, and so was what the handler wrote."""
     if not is_there:
         raise CallFailed(ENDED)
-
-
-def _ids(messages: Sequence[Incoming]) -> list[str]:
-    return [one.dedup_id for one in messages]
 
 
 def _those(messages: Sequence[Incoming], first: Sequence[bool]) -> list[Incoming]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import hash_of
 from postroom.errors import BrokerUnavailable
+from postroom.rules.receiving import is_time_to_receive
 from postroom.runtime.backoff import Backoff
 from postroom.runtime.waiting import wait_for
 from postroom.sources.port import Received
@@ -78,7 +79,7 @@ class Intake:
         if self._source is None:
             await wait_for(self._stopping, seconds)
             return 0
-        while self.in_flight >= self._capacity:
+        while not self._is_time_to_receive():
             await self._wait_for_room()
         received = await self._received_from(self._source, seconds)
         if received and await self._learn_parked([one.message for one in received]):
@@ -156,6 +157,10 @@ class Intake:
             else:
                 return True
 
+    def _is_time_to_receive(self) -> bool:
+        is_anyone_idle = any(not worker.load for worker in self.workers)
+        return is_time_to_receive(self.in_flight, self._capacity, is_anyone_idle=is_anyone_idle)
+
     def _assign(self, received: Received) -> None:
         self.in_flight += 1
         self._worker_for(received.message).assign(received)
@@ -167,17 +172,22 @@ class Intake:
 
     def _done(self, received: Sequence[Received], fate: Fate) -> None:
         self.in_flight -= len(received)
-        for one in received:
-            answer = self._answers.pop(one, None)
-            if answer is not None:
-                if not answer.done():
-                    answer.set_result(fate)
-            elif fate.is_done:
-                self._to_acknowledge.append(one)
-            else:
-                self._to_give_back.append(one)
+        (self._to_acknowledge if fate.is_done else self._to_give_back).extend(self._unanswered(received, fate))
         self._has_room.set()
         self._has_finished.set()
+
+    def _unanswered(self, received: Sequence[Received], fate: Fate) -> Sequence[Received]:
+        """Answer for the messages that `handle` brought; returns the others, which the source did."""
+        if not self._answers:
+            return received
+        others: list[Received] = []
+        for one in received:
+            answer = self._answers.pop(one, None)
+            if answer is None:
+                others.append(one)
+            elif not answer.done():
+                answer.set_result(fate)
+        return others
 
     async def _acknowledge(self) -> None:
         done, self._to_acknowledge = self._to_acknowledge, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postroom.consumer.handler_transaction import HandlerCall, HandlerTransaction
+from postroom.consumer.marked_series import MarkedSeries
 from postroom.runtime.calls import Calls, CannotCall, Words
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.sql.db_errors import is_lost_connection
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from postroom.compose.transactions import Transactions
+    from postroom.consumer.handler_series import HandlerSeries
     from postroom.consumer.handlers import Handler
     from postroom.inbox import Inbox
 
@@ -37,6 +39,7 @@ class HandlerRunner:
         """`report` receives why no handler can be called, and None when they can be called again."""
         self._transactions = transactions
         self._transaction = HandlerTransaction(inbox, transactions, tracer)
+        self._marked = MarkedSeries(inbox, transactions, tracer)
         self._calls = Calls(
             WORDS, threads, database_answers=database_answers, is_lost_connection=is_lost_connection, report=report
         )
@@ -51,6 +54,18 @@ class HandlerRunner:
         """
         try:
             return await self._calls.run(call, self._transaction.run, self._transaction.arun)
+        except CannotCall as error:
+            raise Outage(str(error)) from error.__cause__
+
+    async def run_each(self, series: HandlerSeries) -> None:
+        """Run the handler with one message after another, each in a transaction of its own, until one fails.
+
+        Raises what `run` does, for the first message that is not finished. Nothing of those behind it was done.
+        """
+        can_keep = self._transactions.can_keep(asynchronous=series.is_async)
+        transaction = self._marked if can_keep else self._transaction
+        try:
+            await self._calls.run(series, transaction.run_each, transaction.arun_each)
         except CannotCall as error:
             raise Outage(str(error)) from error.__cause__
 

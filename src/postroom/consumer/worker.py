@@ -47,12 +47,13 @@ class SequentialWorker:
         self._done = done
         self._waiting: deque[Received] = deque()
         self._assigned = asyncio.Event()
-        self._busy = 0
+        self._at_hand: list[Received] = []
+        """Those taken from the waiting, in order, that are not finished."""
 
     @property
     def load(self) -> int:
         """How many messages are assigned and not done."""
-        return len(self._waiting) + self._busy
+        return len(self._waiting) + len(self._at_hand)
 
     def assign(self, received: Received) -> None:
         """Put a message behind the others."""
@@ -69,80 +70,107 @@ class SequentialWorker:
                     self._waiting.clear()
                     self._done(undone, Fate.UNDONE)
                     break
-                await self._finish(self._take())
+                self._at_hand = self._take()
+                await self._finish()
             self._assigned.clear()
 
     def _take(self) -> list[Received]:
-        """The next message, and those behind it that its handler takes together with it."""
+        """The next message, and those behind it that go to the same handler."""
         waiting = self._waiting
         taken = [waiting.popleft()]
         handler = self._attempts.handler_for(taken[0].message)
-        if handler is not None and handler.takes_batch:
+        if handler is not None:
             while waiting and len(taken) < self._batch and self._goes_with(handler, waiting[0].message):
                 taken.append(waiting.popleft())
-        self._busy = len(taken)
         return taken
 
     def _goes_with(self, handler: Handler, message: Incoming) -> bool:
         return message.problem is None and self._attempts.handler_for(message) is handler
 
-    async def _finish(self, received: Sequence[Received]) -> None:
-        """Attempt until all are handled, parked or, because the consumer stops, undone."""
+    async def _finish(self) -> None:
+        """Attempt until all at hand are handled, parked or, because the consumer stops, undone."""
         backoff = Backoff()
-        left, at_once = list(received), len(received)
-        while left:
+        at_once = len(self._at_hand)
+        while self._at_hand:
+            before = len(self._at_hand)
             try:
-                finished = await self._attempt(self._unblocked(left[:at_once]))
+                await self._attempt(self._unblocked(self._at_hand[:at_once]))
             except Outage:  # the service's own database is away: nothing can be handled, and nothing parked
-                if await wait_for(self._stopping, backoff.next()):
-                    self._done(left, Fate.UNDONE)
-                    break
+                await wait_for(self._stopping, backoff.next())
             else:
-                left = left[finished:]
-                at_once = at_once if finished else 1  # one of them failed: attempt each by itself
-        self._busy = 0
+                if len(self._at_hand) == before:
+                    at_once = 1  # one of them failed: attempt each by itself
+            if self._at_hand and self._stopping.is_set():
+                self._finished(self._at_hand, [Fate.UNDONE] * len(self._at_hand))
 
     def _unblocked(self, received: Sequence[Received]) -> Sequence[Received]:
         """The first, and those after it until one stands behind a parked message of its key."""
         first, *others = received
         return [first, *takewhile(lambda one: not self._parked.blocks(one.message), others)]
 
-    async def _attempt(self, received: Sequence[Received]) -> int:
-        """Handle all of these, or handle, skip or park the first; returns how many are finished.
+    async def _attempt(self, received: Sequence[Received]) -> None:
+        """Handle these, or some of them, or skip or park the first.
 
-        None is, if a handler failed that was called with several. Raises `Outage`: then nothing was done.
+        None is finished, if a handler failed that was called with several. Raises `Outage`: then nothing was done with
+        the first that is not finished.
         """
         first = received[0]
         if first.message.problem is not None:
-            return await self._park(first, Failed(Reason.UNDECODABLE, first.message.problem, None))
+            await self._park(first, Failed(Reason.UNDECODABLE, first.message.problem, None))
+            return
         handler = self._attempts.handler_for(first.message)
         if handler is None:
             self._attempts.report([first.message], Fate.SKIPPED)
-            self._done([first], Fate.SKIPPED)
-            return 1
-        if self._parked.blocks(first.message):
-            return await self._park(first, None)
-        return await self._handle(handler, received)
+            self._finished([first], [Fate.SKIPPED])
+        elif self._parked.blocks(first.message):
+            await self._park(first, None)
+        elif handler.takes_batch:
+            await self._handle(handler, received)
+        else:
+            await self._handle_each(handler, received)
 
-    async def _handle(self, handler: Handler, received: Sequence[Received]) -> int:
-        match await self._attempts.make(handler, [one.message for one in received]):
-            case Committed(is_first):
-                for one, is_new in zip(received, is_first, strict=True):
-                    self._done([one], Fate.HANDLED if is_new else Fate.DUPLICATE)
-                return len(received)
-            case _ if len(received) > 1:
-                return 0
+    async def _handle(self, handler: Handler, received: Sequence[Received]) -> None:
+        """Handle all together."""
+        attempted = await self._attempts.make(handler, [one.message for one in received])
+        if isinstance(attempted, Committed):
+            self._committed(attempted.is_first)
+        elif len(received) == 1:
+            await self._park_after(attempted, handler)
+
+    async def _handle_each(self, handler: Handler, received: Sequence[Received]) -> None:
+        """Handle one after another, until one fails."""
+        messages = [one.message for one in received]
+        attempted = await self._attempts.make_each(handler, messages, self._may_go_on, self._committed)
+        if isinstance(attempted, AttemptFailed) or (attempted is not None and len(received) == 1):
+            await self._park_after(attempted, handler)
+
+    def _may_go_on(self) -> bool:
+        return not self._stopping.is_set()
+
+    def _committed(self, is_first: Sequence[bool]) -> None:
+        """The transactions of the first at hand are."""
+        fates = [Fate.HANDLED if one else Fate.DUPLICATE for one in is_first]
+        self._finished(self._at_hand[: len(fates)], fates)
+
+    def _finished(self, received: Sequence[Received], fates: Sequence[Fate]) -> None:
+        """The first at hand are."""
+        self._at_hand = self._at_hand[len(received) :]
+        for fate in dict.fromkeys(fates):
+            self._done([one for one, its in zip(received, fates, strict=True) if its is fate], fate)
+
+    async def _park_after(self, attempted: AttemptFailed | NotCalled, handler: Handler) -> None:
+        """Park the first at hand."""
+        match attempted:
             case NotCalled():
-                return await self._park(received[0], None)
+                await self._park(self._at_hand[0], None)
             case AttemptFailed(code, text, seconds):
                 failed = Failed(code, text, self._attempts.retry_delay(code, handler))
-                return await self._park(received[0], failed, seconds)
+                await self._park(self._at_hand[0], failed, seconds)
             case never:
                 assert_never(never)
 
-    async def _park(self, received: Received, failed: Failed | None, seconds: float = 0.0) -> int:
+    async def _park(self, received: Received, failed: Failed | None, seconds: float = 0.0) -> None:
         parked, failed = await self._parked.park(received.message, failed)
         fate = Fate.DEAD if failed is not None and failed.delay is None else Fate.PARKED
         self._attempts.report([received.message], fate, seconds, failed.code if failed else "", [parked])
-        self._done([received], fate)
-        return 1
+        self._finished([received], [fate])

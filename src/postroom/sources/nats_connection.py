@@ -49,6 +49,7 @@ class PullConnection:
     def __init__(self, client: RawClient) -> None:
         self.client = client
         self._inbox = client.new_inbox()
+        self._prefix = self._inbox.encode()
         self._numbers = count()
         self._pull: _Pull | None = None
         self._next = ""
@@ -92,8 +93,9 @@ class PullConnection:
 
     async def respond(self, word: bytes, places: Sequence[str]) -> None:
         """Acknowledge or refuse messages, and wait until the server has received that."""
+        if places:
+            await self.client.publish_to_each(places, word)
         for place in places:
-            await self.client.publish(place, word)
             self.out.pop(place, None)
         flushing = asyncio.create_task(self.client.flush(timeout=int(ANSWER_TIMEOUT)))
         gone = asyncio.create_task(self._gone.wait())
@@ -136,8 +138,8 @@ class PullConnection:
         with contextlib.suppress(nats.errors.Error, OSError):
             while True:
                 await asyncio.sleep(seconds)
-                for place in list(self.out):
-                    await self.client.publish(place, IN_PROGRESS)
+                if places := list(self.out):
+                    await self.client.publish_to_each(places, IN_PROGRESS)
 
     async def _watch(self) -> None:
         """Notice a lost connection: the client does not report it if it still had something to send."""
@@ -147,7 +149,7 @@ class PullConnection:
 
     def _arrived(self, frame: Frame) -> None:
         pull = self._pull
-        if frame.subject.startswith(self._inbox.encode()):
+        if frame.subject.startswith(self._prefix):
             if pull is not None and pull.subject == text(frame.subject):
                 pull.trouble = _trouble(frame.head)
                 pull.over.set()

@@ -10,9 +10,11 @@ from nats.aio.client import Client
 from postroom.sources.reading import text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-VERSION = b"NATS/1.0"
+VERSION = "NATS/1.0"
+BLANK = " \t\n\r\x0b\x0c"
+"""What may surround names and values: other characters that Python takes for blank belong to them."""
 
 
 class Frame(NamedTuple):
@@ -44,6 +46,14 @@ class RawClient(Client):
         subscription: Any = await self.subscribe(subject)
         self._takers[subscription._id] = taker  # noqa: SLF001 - frames carry its number
 
+    async def publish_to_each(self, subjects: Sequence[str], payload: bytes) -> None:
+        """Publish the same to several subjects, with one write."""
+        *others, last = subjects
+        if others:
+            end = f"  {len(payload)}\r\n{payload.decode()}\r\n"
+            await self._send_command("".join(f"PUB {subject}{end}" for subject in others).encode())
+        await self.publish(last, payload)
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         taker = self._takers.get(sid)
         if taker is not None:
@@ -57,14 +67,17 @@ def head_of(raw: bytes) -> Head:
     """Parse status and headers. Raises `ValueError` if they are malformed."""
     if not raw:
         return Head("", "", {})
-    first, *lines = raw.split(b"\r\n")
+    first, *lines = text(raw).split("\r\n")
     if not first.startswith(VERSION):
-        raise ValueError(f"its headers do not begin with {VERSION.decode()}")
-    status, _, description = text(first[len(VERSION) :]).strip().partition(" ")
+        raise ValueError(f"its headers do not begin with {VERSION}")
+    status, _, description = first[len(VERSION) :].strip(BLANK).partition(" ")
     headers = {}
     for line in filter(None, lines):
-        name, colon, value = line.partition(b":")
-        if not colon or not name.strip():
+        name, colon, value = line.partition(":")
+        name = name.strip(BLANK)
+        if not colon or not name:
             raise ValueError("one of its headers has no name")
-        headers[name.strip().decode()] = text(value.strip())
+        if not name.isascii():
+            name.encode()  # raises if it is not UTF-8
+        headers[name] = value.strip(BLANK)
     return Head(status, description, headers)

@@ -17,7 +17,7 @@ from postroom.sources.port import Received
 from postroom.store.connections.reconnecting import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from postroom.consumer.parked import ParkedMessages
     from postroom.store.outbox.parking import Failed
@@ -82,6 +82,20 @@ class Consumption:
         if isinstance(result, Exception):
             raise result
         return result
+
+    async def make_each(
+        self,
+        handler: Handler,
+        messages: Sequence[Incoming],
+        _: Callable[[], bool],
+        committed: Callable[[Sequence[bool]], None],
+    ) -> AttemptFailed | NotCalled | None:
+        """A series that ends after each message."""
+        result = await self.make(handler, messages[:1])
+        if not isinstance(result, Committed):
+            return result
+        committed(result.is_first)
+        return None
 
     def retry_delay(self, code: str, _: Handler) -> float | None:
         return 3.0 if code == "BROKEN" else None

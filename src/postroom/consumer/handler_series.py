@@ -1,0 +1,77 @@
+"""A series: one message after another goes to the same handler, each in a transaction of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from postroom.consumer.handler_transaction import HandlerCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from postroom.consumer.handlers import Handler
+    from postroom.incoming import Incoming
+
+SECONDS = 0.1
+"""In which calls of a series may begin: the last one may take the handler's whole timeout."""
+SHARE = 0.1
+"""Of the timeout, at most: a call's time may be up so much later."""
+
+
+class Finished(NamedTuple):
+    """What became of one message of a series: its transaction is committed."""
+
+    is_first: bool
+    """Whether the handler was called; otherwise it had been handled before."""
+    seconds: float
+
+
+class HandlerSeries(HandlerCall):
+    """Calls of a handler with one message after another, and how far they have come.
+
+    They share a thread or task, and so its costs. At any time, this is the call with one of the messages; if it fails,
+    those behind it are not called. The series also ends if it has taken long, or if it `may_go_on` no more.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        messages: Sequence[Incoming],
+        may_go_on: Callable[[], bool],
+        finished: list[Finished] | None = None,
+    ) -> None:
+        super().__init__(handler, messages)
+        self._series = messages
+        self.is_first = False
+        """Whether the message at hand had not been handled before."""
+        self._may_go_on = may_go_on
+        self.finished = [] if finished is None else finished
+        """One for each message that is done, in their order."""
+        self.begun = time.monotonic()
+        """When the call with the message at hand began."""
+        self._seconds = min(SECONDS, SHARE * handler.timeout)
+        self.timeout = handler.timeout + self._seconds
+
+    def again(self) -> Self:
+        """The messages that are not finished once more, after one has failed."""
+        call = type(self)(self.handler, self._series, self._may_go_on, self.finished)
+        call.may_be_committed = self.has_returned or self.may_be_committed
+        return call
+
+    def each(self) -> Iterator[Incoming]:
+        """Go on to the next message, and finish those before it, as long as the series may."""
+        self.begun = time.monotonic()
+        end = self.begun + self._seconds
+        ids = self.ids
+        for number in range(len(self.finished), len(self._series)):
+            if number and (self.begun > end or self.is_late or not self._may_go_on()):
+                return
+            message = self._series[number]
+            self.messages, self.ids = (message,), [ids[number]]
+            self.subjects = frozenset(self.ids)
+            self.is_in_function = self.has_returned = self.is_first = False
+            yield message
+            now = time.monotonic()
+            self.finished.append(Finished(self.is_first, now - self.begun))
+            self.begun = now
