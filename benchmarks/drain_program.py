@@ -1,4 +1,4 @@
-"""A program that drains a backlog with the relay once, and prints what that cost. `benchmarks.other_databases` runs it."""
+"""Drains a backlog with the relay once, and prints what that cost: a program for `benchmarks.other_databases`."""
 
 from __future__ import annotations
 
