@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 DAY = 86_400
 SPARE = 0.6
 """The share of a core that a steady load may take: the rest is for peaks, and for what is to be caught up with."""
-CONNECTIONS = 5
-"""Of one relay, with `notify`."""
+CONNECTIONS = 6
+"""Of one relay."""
 
 
 class Cost(NamedTuple):
@@ -46,7 +46,11 @@ class Model:
     """What a message costs on the machine that was measured."""
 
     python_us: Cost
+    """A relay's processor time."""
     server_us: Cost
+    """The server's, to send it."""
+    add_us: Cost
+    """The server's, to add it in a transaction of its own."""
     wal_bytes: Cost
     kept_bytes: Cost
 
@@ -58,12 +62,12 @@ class Model:
         def fit(*names: str) -> Cost:
             return _fit(sizes, [sum(point[name] for name in names) for point in points])
 
-        return cls(fit("python_us"), fit("server_us"), fit("wal_bytes", "wal_of_add"), fit("kept_bytes"))
+        return cls(fit("python_us"), fit("server_us"), fit("add_us"), fit("wal_bytes", "wal_of_add"), fit("kept_bytes"))
 
     def rate(self, relays: int, size: float, cores: int) -> float:
-        """Messages a second that so many relays send, with the database on the same cores.
+        """Messages a second that so many relays can send, with the database on the same cores.
 
-        A relay is one process, and waits for the database a part of its time only.
+        A relay is one process, and claims on one connection while it settles on another.
         """
         python, server = self.python_us.of(size), self.server_us.of(size)
         return 1e6 * min(relays / max(python, server / 2), cores / (python + server))
@@ -76,7 +80,7 @@ class Model:
             relays,
             relays * CONNECTIONS,
             relay_cores,
-            rate * self.server_us.of(size) / 1e6 / SPARE,
+            rate * (self.server_us.of(size) + self.add_us.of(size)) / 1e6 / SPARE,
             rate * self.wal_bytes.of(size),
             rate * DAY * days * self.kept_bytes.of(size),
         )

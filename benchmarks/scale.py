@@ -19,6 +19,7 @@ from benchmarks.capacity import Model
 from benchmarks.costs import ground
 from benchmarks.plots import Line, plot
 from benchmarks.server_costs import spent
+from postroom import Outbox
 from postroom.bench.scratch import PAYLOAD
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ POWERS = [10**n for n in range(8)]
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
 MOST_BYTES = 300_000_000
 """Payloads of one point, altogether."""
+ADDED = 1_000
 DIRECTORY = Path(__file__).parent.parent / "docs" / "performance"
 TITLES = {
     "relays": "relays at work",
@@ -73,7 +75,20 @@ class Scale:
 
     def _size(self) -> Iterator[Point]:
         for size in SIZES:
-            yield self._point(size, min(self._messages, MOST_BYTES // size), size=size)
+            point = self._point(size, min(self._messages, MOST_BYTES // size), size=size)
+            yield {**point, "add_us": self._added(size)}
+
+    def _added(self, size: int) -> float:
+        """Microseconds of the server's processor time for a message that is added in a transaction of its own."""
+        place, server = self._ground.place, self._ground.server
+        outbox, payload = Outbox(schema=place.schema), os.urandom(size)
+        place.fill(0)
+        with psycopg.connect(place.url) as connection:
+            before = spent(server, place.url)
+            for _ in range(ADDED):
+                outbox.add(connection, "bench", payload)
+                connection.commit()
+        return spent(server, place.url).since(before).processor / ADDED * 1e6
 
     def _point(
         self, x: int, messages: int, *, keys: int | None = None, relays: int = 1, size: int = len(PAYLOAD)
