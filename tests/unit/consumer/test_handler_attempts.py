@@ -49,7 +49,7 @@ class Late:
     def hook(self, event: Event) -> None:
         """Its thread goes on, and commits, while what it raised is being reported."""
         if isinstance(event, Raised):
-            self.accused += [one.id for one in event.messages]
+            self.accused += [str(one.id) for one in event.messages]
             assert self._series is not None
             self._series.finished.append(Finished(is_first=True, seconds=0.0))
 
