@@ -156,30 +156,31 @@ async def test_I_2_asyncpg(service: Service) -> None:
 @on_postgresql
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_I_2_the_drivers_own_connections(service: Service, asynchronous: bool) -> None:  # noqa: FBT001 - a parameter
-    """With savepoints in them, and after a handler that has undone its transaction, which leaves no mark and no row."""
-    consumer = await consumer_of(service, "driver", count=4)
+    """With savepoints in them, and after a handler that has ended its transaction: with mark and row, or neither."""
+    consumer = await consumer_of(service, "driver", count=5)
+    endings = {3: "ROLLBACK", 4: "COMMIT"}
 
     def bill(connection: psycopg.Connection[Any], message: Incoming) -> None:
         with connection.transaction():
             connection.execute("INSERT INTO bill VALUES (%s)", [number_of(message)])
         fail_at_one(message)
-        if number_of(message) == 3:
-            connection.execute("ROLLBACK")
+        if number_of(message) in endings:
+            connection.execute(endings[number_of(message)])
 
     async def bill_async(connection: asyncpg.Connection[Any], message: Incoming) -> None:
         async with connection.transaction():
             await connection.execute("INSERT INTO bill VALUES ($1)", number_of(message))
         fail_at_one(message)
-        if number_of(message) == 3:
-            await connection.execute("ROLLBACK")
+        if number_of(message) in endings:
+            await connection.execute(endings[number_of(message)])
 
     consumer.handler("orders", attempts=1)(bill_async if asynchronous else bill)
     report = await consumer.run_once()
-    assert (report.handled, report.dead) == (2, 2)
-    assert sorted(service.rows("SELECT number FROM bill")) == [(0,), (2,)]
-    assert service.rows(f"SELECT count(*) FROM {service.table('inbox')}") == [(2,)]
+    assert (report.handled, report.dead) == (2, 3)
+    assert sorted(service.rows("SELECT number FROM bill")) == [(0,), (2,), (4,)]
+    assert service.rows(f"SELECT count(*) FROM {service.table('inbox')}") == [(3,)]
     errors = [str(error) for [error] in service.rows(f"SELECT error_message FROM {service.table('delivery')}")]
-    assert len([error for error in errors if "has rolled back its transaction, and the mark with it" in error]) == 1
+    assert len([error for error in errors if "committed or rolled back its transaction itself" in error]) == 2
 
 
 @on_postgresql

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 
@@ -17,8 +18,12 @@ from postroom.store.outbox.leases import (
     Sent,
     Settlement,
 )
-from tests.contract.store_drivers import Received, Room, on_one_driver_of_each_style, positions
+from tests.contract.store_drivers import Received, Room, on_one_driver_of_each_style, only_on, positions
 
+if TYPE_CHECKING:
+    from postroom.store.sql.steps import Steps
+
+T = TypeVar("T")
 Ending = Callable[[Claimed], Settlement]
 
 ENDINGS: dict[str, Ending] = {
@@ -48,6 +53,29 @@ def test_L_14_a_sent_message_leaves_a_receipt_and_no_delivery(room: Room) -> Non
     assert room.receipt(position) == Received("sent", 0, "offset 7", -5)
     assert room.find_delivery(position) is None
     assert room.ids([position])
+
+
+@only_on("sqlite3", "pymysql")
+def test_what_could_not_be_written_as_a_whole_was_not_written_in_part(room: Room) -> None:
+    """Or else, when it is written again, what was sent would be told as lost."""
+    room.add(count=2)
+    sent, dead = room.claim()
+    settlements: list[Settlement] = [Sent(sent), Dead(dead, "INVALID_TARGET", "no such topic")]
+    with pytest.raises(ArithmeticError):
+        room.run(interrupted(room.deliveries.settlements.write(settlements), "error_message"))
+    assert room.receipt(sent.position) is None
+    assert room.settle(*settlements) == []
+    assert room.receipt(sent.position) == Received("sent", 0, None, None)
+
+
+def interrupted(steps: Steps[T], at: str) -> Steps[T]:
+    """Fail at the statement that contains this text."""
+    query = next(steps)
+    while True:
+        try:
+            query = steps.throw(ArithmeticError()) if at in query.text else steps.send((yield query))
+        except StopIteration as end:
+            return cast("T", end.value)
 
 
 def test_L_14_a_receipt_counts_the_failed_attempts(room: Room) -> None:

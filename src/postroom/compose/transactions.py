@@ -44,7 +44,7 @@ class Transactions:
         self._function = function
         self._kept = kept
         self._engines: list[Any] = []
-        self._kept_engine: Any = None
+        self._sync_engine: Any = None
         self._kept_async_engine: Any = None
         self._sync: Callable[[], Any] | None = None
         self._async: Callable[[], Any] | None = None
@@ -94,9 +94,7 @@ class Transactions:
     @contextmanager
     def kept(self) -> Iterator[tuple[Any, Any]]:
         """A connection of SQLAlchemy for one transaction after another, and what sync functions get of it."""
-        if self._kept_engine is None:
-            self._kept_engine = self._engine()
-        engine = self._kept_engine
+        engine = self._engine()
         with engine.connect() as connection:
             try:
                 yield connection, _driver_of(connection) if self._of_driver else connection
@@ -150,14 +148,14 @@ class Transactions:
             if inspect.isawaitable(closing):
                 await closing
         self._engines.clear()
-        self._sync = self._async = self._kept_engine = self._kept_async_engine = None
+        self._sync = self._async = self._sync_engine = self._kept_async_engine = None
 
     def close_blocking(self) -> None:
         """`close` for sync code, if no async function has had a transaction."""
         for engine in self._engines:
             engine.dispose()
         self._engines.clear()
-        self._sync = self._kept_engine = None
+        self._sync = self._sync_engine = None
 
     @contextmanager
     def _begin(self, engine: Any) -> Iterator[Any]:
@@ -192,9 +190,13 @@ class Transactions:
         return opener
 
     def _engine(self) -> Any:
-        url = self._url()
-        engine = create_engine(resolve(url), connect_args=_lock_timeout(url), **_pool(url, self._kept))
-        self._engines.append(engine)
+        """The only one for sync functions: two pools would keep twice as many connections open."""
+        engine = self._sync_engine
+        if engine is None:
+            url = self._url()
+            engine = create_engine(resolve(url), connect_args=_lock_timeout(url), **_pool(url, self._kept))
+            self._engines.append(engine)
+            self._sync_engine = engine
         return engine
 
     def _async_engine(self, **options: Any) -> Any:

@@ -114,7 +114,7 @@ class HandlerAttempts:
         `Outage`: then nothing was attempted with the next message.
         """
         series = HandlerSeries(handler, messages, may_go_on)
-        with self._reporting(series, messages, committed):
+        with self._reporting(series, messages, committed) as last_report:
             try:
                 await self._runner.run_each(series)
             except Outage:
@@ -122,9 +122,12 @@ class HandlerAttempts:
             except StillRunning:
                 return NotCalled()
             except Exception as error:
-                if len(series.finished) == len(messages):
+                finished = last_report()
+                if finished and series.is_between and isinstance(error, TimeoutError):
+                    return None  # its time was up just when a message was finished: the next is not at fault
+                if finished == len(messages):
                     raise
-                self._hook(Raised(handler.name, [messages[len(series.finished)]], error, self._consumer))
+                self._hook(Raised(handler.name, [messages[finished]], error, self._consumer))
                 seconds = time.monotonic() - series.begun
                 return AttemptFailed(*failure_of(error, handler, self._classifier), seconds)
         return None
@@ -132,9 +135,13 @@ class HandlerAttempts:
     @contextmanager
     def _reporting(
         self, series: HandlerSeries, messages: Sequence[Incoming], committed: Callable[[Sequence[bool]], None]
-    ) -> Iterator[None]:
-        """Report what is finished, every now and then: what comes behind it may take long."""
-        loop, reported, timer = asyncio.get_running_loop(), 0, None
+    ) -> Iterator[Callable[[], int]]:
+        """Report what is finished, every now and then: what comes behind it may take long.
+
+        The function reports for the last time, and returns how many are finished. A call that is late may finish its
+        message even after that; then it counts as failed, and when it is retried, its mark is found.
+        """
+        loop, reported, timer, is_over = asyncio.get_running_loop(), 0, None, False
 
         def report() -> None:
             nonlocal reported
@@ -150,14 +157,21 @@ class HandlerAttempts:
             report()
             timer = loop.call_later(REPORT_EVERY, report_again)
 
+        def last_report() -> int:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                if timer is not None:
+                    timer.cancel()
+                report()
+            return reported
+
         if len(messages) > 1:
             timer = loop.call_later(REPORT_EVERY, report_again)
         try:
-            yield
+            yield last_report
         finally:
-            if timer is not None:
-                timer.cancel()
-            report()
+            last_report()
 
     def retry_delay(self, code: str, handler: Handler) -> float | None:
         """Seconds until a message is retried whose first attempt failed with this code; None if it is dead."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from postroom.consumer.handler_transaction import HandlerCall
@@ -27,6 +28,14 @@ class Finished(NamedTuple):
     seconds: float
 
 
+@dataclass(slots=True)
+class _Progress:
+    """How far a series has come, also if it was repeated."""
+
+    begun: int = 0
+    finished: list[Finished] = field(default_factory=list)
+
+
 class HandlerSeries(HandlerCall):
     """Calls of a handler with one message after another, and how far they have come.
 
@@ -39,23 +48,32 @@ class HandlerSeries(HandlerCall):
         handler: Handler,
         messages: Sequence[Incoming],
         may_go_on: Callable[[], bool],
-        finished: list[Finished] | None = None,
+        progress: _Progress | None = None,
     ) -> None:
         super().__init__(handler, messages)
         self._series = messages
         self.is_first = False
         """Whether the message at hand had not been handled before."""
         self._may_go_on = may_go_on
-        self.finished = [] if finished is None else finished
-        """One for each message that is done, in their order."""
+        self._progress = progress or _Progress()
         self.begun = time.monotonic()
         """When the call with the message at hand began."""
         self._seconds = min(SECONDS, SHARE * handler.timeout)
         self.timeout = handler.timeout + self._seconds
 
+    @property
+    def finished(self) -> list[Finished]:
+        """One for each message that is done, in their order."""
+        return self._progress.finished
+
+    @property
+    def is_between(self) -> bool:
+        """Whether none is at hand: all that were begun are finished."""
+        return self._progress.begun <= len(self.finished)
+
     def again(self) -> Self:
         """The messages that are not finished once more, after one has failed."""
-        call = type(self)(self.handler, self._series, self._may_go_on, self.finished)
+        call = type(self)(self.handler, self._series, self._may_go_on, self._progress)
         call.may_be_committed = self.has_returned or self.may_be_committed
         return call
 
@@ -71,6 +89,7 @@ class HandlerSeries(HandlerCall):
             self.messages, self.ids = (message,), [ids[number]]
             self.subjects = frozenset(self.ids)
             self.is_in_function = self.has_returned = self.is_first = False
+            self._progress.begun = number + 1
             yield message
             now = time.monotonic()
             self.finished.append(Finished(self.is_first, now - self.begun))

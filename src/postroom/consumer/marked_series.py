@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from postroom.inbox import Inbox
     from postroom.incoming import Incoming
 
+ENDED_ITSELF = "the handler has committed or rolled back its transaction itself: leave its end to the consumer"
+
 
 class MarkedSeries:
     """Calls handlers with one message after another, on one connection, each in a transaction of its own.
@@ -86,6 +88,6 @@ def _explaining_end() -> Iterator[None]:
         with explaining_aborted():
             yield
     except Exception as error:
-        if is_not_marked(error):
-            raise CallFailed(ENDED) from error
+        if is_not_marked(error):  # it may have begun another one since, so even after a commit all is not well
+            raise CallFailed(ENDED_ITSELF) from error
         raise

@@ -37,7 +37,7 @@ def runs(positions: Sequence[int]) -> list[Run]:
 
 
 def _all_runs(positions: Sequence[int]) -> Iterator[Run]:
-    if positions[-1] - positions[0] == len(positions) - 1:  # mostly there is only one
+    if positions[-1] - positions[0] == len(set(positions)) - 1 == len(positions) - 1:  # mostly there is only one
         yield Run(positions[0], positions[-1])
         return
     first = last = positions[0]

@@ -16,6 +16,7 @@ from postroom.rules.runs import SHORTEST, Run, runs
         ([7], [Run(7, 7)]),
         ([7, 8, 9], [Run(7, 9)]),
         ([7, 9], []),
+        ([7, 7, 9], []),  # 8 is not among them
         ([1, 2, 3, 4, *range(6, 6 + 2 * SHORTEST)], [Run(1, 4), Run(6, 5 + 2 * SHORTEST)]),
         ([*range(1, 17), 18, *range(20, 36)], []),
         (list(range(1, 100, 2)), []),

@@ -130,19 +130,21 @@ class CountingSettlementWriter(SettlementWriter):
         self._receipts = self.receipts(sql)
 
     def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
-        receipts = [one for one in settlements if isinstance(one, Receipt)]
-        others: Sequence[Settlement] = [one for one in settlements if not isinstance(one, Receipt)]
         try:
-            if receipts:
-                yield from self.sql.transaction(self._write_all_receipts, receipts)
+            if any(isinstance(one, Receipt) for one in settlements):
+                return (yield from self.sql.transaction(self._write_counted, settlements))
         except _LeaseLost:
-            others = settlements
-        return (yield from super()._settle(others)) if others else set()
+            pass
+        return (yield from super()._settle(settlements))
 
-    def _write_all_receipts(self, receipts: Sequence[Receipt]) -> Steps[None]:
-        claimed = [receipt.claimed for receipt in receipts]
+    def _write_counted(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
+        """Write all in one transaction: if it fails, and is repeated, no receipt of it is taken for a lost lease."""
+        receipts = [one for one in settlements if isinstance(one, Receipt)]
+        others = [one for one in settlements if not isinstance(one, Receipt)]
+        claimed = [one.claimed for one in receipts]
         lanes = {(one.lane, one.token) for one in claimed if one.ordered}
-        held = yield from self._held.lanes(sorted({lane for lane, _ in lanes}))
+        held = yield from self._held.lanes(sorted({one.claimed.lane for one in settlements if one.claimed.ordered}))
         if not lanes <= held.keys() or (yield from self._receipts.delete(claimed)) != len(claimed):
             raise _LeaseLost
         yield from self._receipts.insert(receipts)
+        return {one.lease for one in (yield from self._write_held(others)).lost} if others else set()
