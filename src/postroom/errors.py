@@ -7,6 +7,7 @@
     │   ├── PayloadTooLarge                   the payload exceeds the size limit
     │   └── PayloadNotEncodable               the payload cannot become JSON
     ├── PayloadNotDecodable     (ValueError)  a payload is not JSON, or not what the handler expects
+    │   ├── UnknownVersion                    a message holds a version of its event that the program cannot read
     │   └── SagaNotDecodable                  a saga's data, result or event is not what the code expects
     ├── Refused                               raised by a user's function: the effect will never happen
     ├── SagaNotFound            (LookupError) there is no saga with this id
