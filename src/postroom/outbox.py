@@ -111,7 +111,7 @@ class Outbox:
         belongs to this run: roll back. Errors of the database itself are raised unchanged: roll back.
         """
         message = self.message(topic, payload, **fields)
-        [recorded] = self._add(connection, [message], "outbox.add", new=_is_new(fields))
+        [recorded] = self._add(connection, [message], "outbox.add", new=_is_new(message, fields))
         return recorded
 
     async def aadd(
@@ -119,7 +119,7 @@ class Outbox:
     ) -> Message:
         """`add` for an async connection."""
         message = self.message(topic, payload, **fields)
-        [recorded] = await self._aadd(connection, [message], "outbox.aadd", new=_is_new(fields))
+        [recorded] = await self._aadd(connection, [message], "outbox.aadd", new=_is_new(message, fields))
         return recorded
 
     def add_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
@@ -222,9 +222,9 @@ class Outbox:
         return self._writers[dialect]
 
 
-def _is_new(fields: Fields) -> bool:
+def _is_new(message: Message, fields: Fields) -> bool:
     """Whether `add` makes the id itself, so that no other message can have it, and there is no idempotency key."""
-    return fields.get("id") is None and fields.get("idempotency_key") is None
+    return fields.get("id") is None and message.idempotency_key is None  # which a subclass's `message` may set
 
 
 def check_acceptable(message: Message, settings: Settings) -> None:

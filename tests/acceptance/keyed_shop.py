@@ -122,6 +122,9 @@ class KeyedShop:
         await self._do(request)
         if len(self.effects) == 1:
             raise asyncio.CancelledError
+        if len(self.effects) == 2 and (task := asyncio.current_task()):
+            task.cancel()
+            await asyncio.sleep(0)
         return PlainTextResponse("done")
 
     async def empty(self, request: Request) -> Response:

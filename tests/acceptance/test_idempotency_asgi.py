@@ -479,8 +479,9 @@ async def test_K_3_a_run_that_died_frees_its_key_when_its_lease_ends(service: Se
         dying = asyncio.ensure_future(client.post("/orders", headers=KEY))
         await wait_for(lambda: shop.begun)
         [run] = shop.middleware._runs
-        run.cancel()  # as the loop does with all tasks at the end of a server that does not wait
-        await asyncio.wait({dying})
+        for task in (dying, run):  # as the loop does with all tasks at the end of a server that does not wait
+            task.cancel()
+        await asyncio.wait({dying, run})
         shop.may_go_on.set()
         assert told(await client.post("/orders", headers=KEY)) == (409, "in-progress")
         await asyncio.sleep(1.1)

@@ -127,6 +127,20 @@ def place(message: Message) -> tuple[int, int | None]:
     return lane_of(key_hash(message.key)), key_hash(message.key)
 
 
+class Keyed(Outbox):
+    """One that keys all messages."""
+
+    def message(self, topic: str | None, payload: object = None, **fields: Any) -> Message:
+        return super().message(topic, payload, **{**fields, "idempotency_key": payload})
+
+
+@pytest.mark.parametrize("name", ["postgresql"])
+def test_O_3_a_key_that_a_subclass_gives_is_a_key_too(caller: Caller) -> None:
+    outbox, key = Keyed(), str(uuid4())
+    assert caller.add(outbox, "orders", key).id == caller.add(outbox, "orders", key).id
+    caller.rollback()
+
+
 @each_database
 @pytest.mark.parametrize("where", [0, MANY - 1], ids=["first", "last"])
 def test_O_3_a_conflict_among_ten_thousand_leaves_none(where: int, caller: Caller, database: Database) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,9 +24,11 @@ from tests.contract.schema_support import (
     engine_for,
     execute,
     init,
+    list_only,
     names_for,
     with_driver,
 )
+from tests.crash.processes import wait_until
 from tests.services.databases import KINDS
 
 if TYPE_CHECKING:
@@ -158,3 +161,27 @@ def test_a_database_in_memory_works() -> None:
     with engine_for("sqlite://") as engine, engine.connect() as connection:
         assert upgrade(connection, Names.of("sqlite")) == (None, 7)
         check(connection, Names.of("sqlite"))
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_an_upgrade_of_tables_that_are_in_use_neither_deadlocks_nor_keeps_relays_waiting(
+    url: str, engine: Engine, names: Names
+) -> None:
+    """† A relay that waits for the messages has locked the deliveries, for which the upgrade would wait in turn."""
+    init(engine, names)
+    execute(engine, *list_only(names, 6))
+    outbox, delivery = names.table("outbox"), names.table("outbox_delivery")
+    hasty = {"connect_args": {"options": "-c deadlock_timeout=10ms"}}  # the upgrade would be the one to fail
+    with engine_for(url, **hasty) as upgrading, ThreadPoolExecutor(2) as threads, engine.connect() as producer:
+        producer.exec_driver_sql(f"LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE")
+        upgraded = threads.submit(init, upgrading, names)
+        wait_until(lambda: _waits_for_a_lock(engine), "the upgrade")
+        relay = threads.submit(execute, engine, f"SELECT 1 FROM {delivery} d LEFT JOIN {outbox} m USING (position)")
+        relay.result(timeout=10)
+        producer.rollback()
+        assert upgraded.result(timeout=10) == (6, 7)
+
+
+def _waits_for_a_lock(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        return bool(connection.exec_driver_sql("SELECT 1 FROM pg_locks WHERE NOT granted AND relation > 0").all())

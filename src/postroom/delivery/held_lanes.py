@@ -35,15 +35,15 @@ class HeldLane:
         """Start a read behind the cursor."""
         self.again = NOWHERE
 
-    def end_read(self, position: int | None, safe: int, *, ahead: bool = False) -> None:
+    def end_read(self, position: int | None, safe: int, ahead: int = 0) -> None:
         """Note that the read got up to `position`, and that the next one may start behind `safe`.
 
-        `ahead`: only while certain transactions are open. What was dropped during the read may lie before that, and is
-        read again.
+        `ahead`: behind that, as long as certain transactions are open. What was dropped during the read may lie before
+        that, and is read again.
         """
         self.furthest = max(self.furthest, position or 0)
-        self.ahead = min(max(self.ahead, safe), self.again)
-        self.cursor = min(self.cursor, self.again) if ahead else self.ahead
+        self.cursor = min(max(self.cursor, safe), self.again)
+        self.ahead = min(max(self.ahead, self.cursor, ahead), self.again)
 
     def read_again(self, position: int) -> None:
         """Read again from this position on."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from postroom.delivery.attempt import Batch
-from postroom.delivery.horizon import Horizon, Reached
+from postroom.delivery.held_lanes import NOWHERE, HeldLane
+from postroom.delivery.horizon import NOTHING_SAFE, Horizon, Safe
 from postroom.delivery.work_source import Collected
 from postroom.rules import ordering
 from postroom.store.outbox.leases import Claim, Claimed, Cursors
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from postroom.delivery.circuit import Circuit
     from postroom.delivery.continuity import Continuity
     from postroom.delivery.failed_keys import FailedKeys
-    from postroom.delivery.held_lanes import HeldLane
     from postroom.delivery.in_flight import InFlight
     from postroom.delivery.pending import PendingSettlements
     from postroom.delivery.queue import EngineOptions, Queue
@@ -148,10 +148,10 @@ class LaneReader:
         collected = await self.handover.hand_over(claim, started, started, self.connection, dispatch, self._trusted)
         return collected._replace(found=collected.found + len(claim.freed))
 
-    async def _safe(self, held: dict[int, HeldLane]) -> Reached:
+    async def _safe(self, held: dict[int, HeldLane]) -> Safe:
         """From where on the next read may start. Not asked before every read: to start earlier is never wrong."""
         if time.monotonic() < self._ask_at:
-            return []
+            return NOTHING_SAFE
         ages = await self._ask(self.store.lanes.ages())
         self._ask_at = time.monotonic() + ASKED_EVERY
         set_aside = self._horizon.set_aside
@@ -168,17 +168,15 @@ class LaneReader:
             self._horizon.set_aside,
         )
 
-    def _move_cursors(self, held: dict[int, HeldLane], claim: Claim, safe: Reached) -> None:
+    def _move_cursors(self, held: dict[int, HeldLane], claim: Claim, safe: Safe) -> None:
         furthest: dict[int, int] = {}
         for message in claim.messages:  # in the order of their positions
             furthest[message.lane] = message.position
-        safe_of = {one.lane.number: position for one, position in safe if held.get(one.lane.number) is one}
+        always, meanwhile = dict(safe.always), dict(safe.meanwhile)
         for number, one in held.items():
             # A read that was cut short may not have reached all that is safe.
-            reached = safe_of.get(number, 0)
-            if claim.cut_short:
-                reached = min(reached, furthest.get(number, 0))
-            one.end_read(furthest.get(number), reached, ahead=bool(self._horizon.set_aside))
+            most = furthest.get(number, 0) if claim.cut_short else NOWHERE
+            one.end_read(furthest.get(number), min(always.get(one, 0), most), min(meanwhile.get(one, 0), most))
             if one.lane.interrupted:
                 one.lane = msgspec.structs.replace(one.lane, interrupted=False)
         for message in claim.kept_back:

@@ -98,15 +98,15 @@ class IdempotencyMiddleware:
             return
         keyed = self._core.keyed_request(admitted)
         exchange = AsgiExchange(self._core, self._connections, keyed, client)
-        await self._run({**scope, **_additions(scope, keyed)}, exchange)
+        await self._run({**scope, **_additions(scope, keyed)}, exchange, client)
 
-    async def _run(self, scope: Scope, exchange: AsgiExchange) -> None:
-        """Call the application. If cancelled, leave the rest to the lease."""
+    async def _run(self, scope: Scope, exchange: AsgiExchange, client: Client) -> None:
+        """Call the application. If cancelled by the server, leave the rest to the lease."""
         self._renewal.add(exchange)
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled() and client.is_given_up:
                 raise
             await exchange.close(failed=True)
             if not exchange.is_disconnect_reported:
@@ -210,7 +210,7 @@ def _additions(scope: Scope, keyed: KeyedRequest) -> dict[str, Any]:
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody cancels the task, rather than that the application has raised such an error."""
+    """Whether somebody cancels the task, such as the application itself, or has merely raised such an error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

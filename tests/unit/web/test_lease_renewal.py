@@ -53,6 +53,22 @@ async def test_one_timer_renews_all_that_run_and_ends_with_them() -> None:
     assert (first.renewals, second.renewals, ended.renewals) == (2, 3, 0)
 
 
+async def test_a_loop_of_another_thread_may_begin_while_this_one_forgets_those_that_are_closed() -> None:
+    renewal, others = LoopLeaseRenewal(LONG), [asyncio.new_event_loop() for _ in range(3)]
+
+    def is_closed() -> bool:  # while it is asked, the third thread gets its turn
+        renewal._running.setdefault(others[2], {})
+        return False
+
+    with patch.object(others[0], "is_closed", is_closed):
+        renewal._running.update({others[0]: {}, others[1]: {}})
+        others[1].close()
+        renewal.add(Running(1))
+    assert set(renewal._running) == {others[0], others[2], asyncio.get_running_loop()}
+    for one in others:
+        one.close()
+
+
 def test_one_thread_renews_all_but_those_whose_handler_has_recorded_its_response() -> None:
     renewed: list[str] = []
     enough = threading.Event()

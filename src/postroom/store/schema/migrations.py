@@ -18,6 +18,7 @@ from postroom.errors import SchemaError, SchemaNewer
 from postroom.rules.ordering import LANES
 from postroom.rules.schema_version import BEGUN, Fit, fit
 from postroom.store.schema.ddl import completing_statements, indexes_of, schema_statements, version_rows
+from postroom.store.schema.locking import lock_hot_tables
 from postroom.store.schema.tables import metadata
 from postroom.store.schema.upgrades import (
     add_sagas,
@@ -67,6 +68,7 @@ def repair(connection: Connection, names: Names) -> None:
     """
     with _EXCLUSIVELY[names.dialect](connection):
         check(connection, names)
+        lock_hot_tables(connection, names, _LOCK_SECONDS)
         table = names.table("outbox_lane")
         queues = [queue for [queue] in connection.execute(text(f"SELECT DISTINCT queue FROM {table}"))]
         for statement in completing_statements(names):
@@ -99,8 +101,10 @@ def _upgrade(connection: Connection, names: Names) -> tuple[int | None, int]:
         case Fit.NEWER:
             raise SchemaNewer(newer(max(listed), names))
         case Fit.UNFINISHED:
+            lock_hot_tables(connection, names, _LOCK_SECONDS)
             _create(connection, names, interrupted=before == BEGUN)
         case Fit.OUTDATED:
+            lock_hot_tables(connection, names, _LOCK_SECONDS)
             _run_steps(connection, names, max(listed))
         case never:
             assert_never(never)

@@ -26,6 +26,13 @@ class Client:
         self._send = send
         self._disconnected = asyncio.Event()
         self._is_watched = False
+        self._served_by = asyncio.current_task()
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the server has ended or cancelled the task that serves it, as it does with all when it stops."""
+        task = self._served_by
+        return task is None or task.done() or task.cancelling() > 0
 
     @property
     def is_disconnected(self) -> bool:

@@ -37,7 +37,8 @@ class LoopLeaseRenewal:
         loop = asyncio.get_running_loop()
         running = self._running.get(loop)
         if running is None:
-            self._running = {each: noted for each, noted in self._running.items() if not each.is_closed()}
+            for closed in [each for each in list(self._running) if each.is_closed()]:  # other threads add theirs
+                self._running.pop(closed, None)
             running = self._running[loop] = {}
             self._look_later(loop)
         running[request] = loop.time()

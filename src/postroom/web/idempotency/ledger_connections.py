@@ -54,7 +54,8 @@ class LedgerConnections:
     def _pool(self, loop: asyncio.AbstractEventLoop) -> LedgerPool:
         pool = self._pools.get(loop)
         if pool is None or not pool.is_usable:
-            self._pools = {each: kept for each, kept in self._pools.items() if not each.is_closed()}
+            for closed in [each for each in list(self._pools) if each.is_closed()]:  # other threads add theirs
+                self._pools.pop(closed, None)
             pool = self._pools[loop] = LedgerPool(self._settings, self._requests)
         return pool
 
