@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from postroom.store.connections.reconnecting import ConnectionReplaced, Outage, StatementTimedOut
-from postroom.store.connections.shared import ASIDE, SharedConnection, SteppedAside
+from postroom.store.connections.shared import ASIDE, Aside, SharedConnection, SteppedAside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +52,8 @@ class Shared:
     def __init__(self) -> None:
         self.now = 0.0
         self.shared, self.spare = Line(), Line()
-        self.connection = SharedConnection(self.shared, self.spare, lambda: self.now)
-        self.other_queue = SharedConnection(self.shared, self.spare, lambda: self.now)
+        self.connection = SharedConnection(self.shared, self.spare, Aside(lambda: self.now))
+        self.other_queue = SharedConnection(self.shared, self.spare, Aside(lambda: self.now))
 
     async def time_out(self) -> None:
         self.shared.failure = StatementTimedOut("it waits for a lock")
@@ -115,3 +115,17 @@ async def test_what_is_true_on_one_connection_only_is_not_asked_on_the_other(que
     queue.now = ASIDE
     with pytest.raises(ConnectionReplaced):
         await queue.connection.attempt(nothing(), aside)
+
+
+async def test_all_connections_of_a_queue_step_aside_together_for_as_long_as_one_waits(queue: Shared) -> None:
+    aside = Aside(lambda: queue.now)
+    settlements = SharedConnection(queue.shared, queue.spare, aside)
+    reads = SharedConnection(Line(), queue.spare, aside)
+    queue.shared.failure = StatementTimedOut("it waits for a lock")
+    with pytest.raises(SteppedAside):
+        await settlements.attempt(nothing())
+    assert reads.connections == -queue.spare.connections
+    with aside.waiting():
+        queue.now = 3 * ASIDE
+        assert reads.connections < 0
+    assert reads.connections > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -16,7 +17,7 @@ from postroom.store.connections.reconnecting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from postroom.store.connections.reconnecting import Database
     from postroom.store.sql.steps import Steps
@@ -52,6 +53,35 @@ class Connection(Protocol):
         ...
 
 
+class Aside:
+    """Whether a queue uses spare connections: it does from when one of its operations took too long.
+
+    What one of them waits for, the others may meet too: while it waits on a spare connection, none goes back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until = 0.0
+        self._waiting = 0
+
+    def __bool__(self) -> bool:
+        """Whether it does now."""
+        return self._waiting > 0 or self._clock() < self._until
+
+    def step(self) -> None:
+        """An operation took too long."""
+        self._until = self._clock() + ASIDE
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """An operation is under way on a spare connection."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+
 class SharedConnection:
     """One queue's access to a connection that several queues share.
 
@@ -59,27 +89,29 @@ class SharedConnection:
     in this queue use the spare connection, where they may wait for longer.
     """
 
-    def __init__(self, shared: Connection, spare: Connection, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shared: Connection, spare: Connection, aside: Aside | None = None) -> None:
         self._shared = shared
         self._spare = spare
-        self._clock = clock
-        self._aside_until = 0.0
+        self._aside = Aside() if aside is None else aside
 
     @property
     def connections(self) -> int:
         """The number of the connection that is used now: negative if it is the spare one."""
-        return -self._spare.connections if self._is_aside else self._shared.connections
+        return -self._spare.connections if self._aside else self._shared.connections
 
     async def attempt(self, steps: Steps[T], on: int | None = None) -> T:
         """Run an operation once, only `on` this connection if one is given. Raises `Outage`: it may have been done."""
-        is_aside = self._is_aside
+        is_aside = bool(self._aside)
         if on is not None and (on < 0) != is_aside:
             raise ConnectionReplaced("its connection is not used now")
-        connection = self._spare if is_aside else self._shared
+        number = None if on is None else abs(on)
         try:
-            return await connection.attempt(steps, None if on is None else abs(on))
+            if not is_aside:
+                return await self._shared.attempt(steps, number)
+            with self._aside.waiting():
+                return await self._spare.attempt(steps, number)
         except StatementTimedOut as error:
-            self._aside_until = self._clock() + ASIDE
+            self._aside.step()
             if is_aside:
                 raise
             raise SteppedAside(str(error)) from error.__cause__
@@ -90,11 +122,7 @@ class SharedConnection:
 
     async def answers(self) -> bool:
         """Whether the database answers at all."""
-        return await (self._spare if self._is_aside else self._shared).answers()
-
-    @property
-    def _is_aside(self) -> bool:
-        return self._clock() < self._aside_until
+        return await (self._spare if self._aside else self._shared).answers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +168,10 @@ class ConnectionSet:
         """The connections as one of the queues uses them."""
         if self.spares is None:
             return self
-        spare = self.spares.others
+        spare, aside = self.spares.others, Aside()
         return ConnectionSet(
-            SharedConnection(self.settlements, spare),
+            SharedConnection(self.settlements, spare, aside),
             SharedConnection(self.heartbeats, self.spares.heartbeats),
-            (SharedConnection(self.claims[0], spare), SharedConnection(self.claims[1], spare)),
-            (SharedConnection(self.reads[0], spare), SharedConnection(self.reads[1], spare)),
+            (SharedConnection(self.claims[0], spare, aside), SharedConnection(self.claims[1], spare, aside)),
+            (SharedConnection(self.reads[0], spare, aside), SharedConnection(self.reads[1], spare, aside)),
         )
