@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WIDTH, HEIGHT = 640, 320
-LEFT, RIGHT, TOP, BOTTOM = 76, 20, 36, 48
+LEFT, RIGHT, TOP, BOTTOM = 76, 44, 36, 48
 COLOURS = ("#2563eb", "#d97706", "#059669")
 STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#374151}.rule{stroke:#e5e7eb}"
