@@ -146,6 +146,13 @@ def test_what_came_before_a_row_makes_no_difference(rows: list[list[bytes | None
         assert (values[12], *values[15:17]) == (aggregate, idempotency_key, digest)
 
 
+def test_rows_with_the_same_names_follow_each_other() -> None:
+    decoder = Decoder()
+    decoder.decode(relation())
+    rows = [row(payload=b"1"), row(payload=b"2"), row(payload=b"3", topic=b"bills"), row(payload=b"4")]
+    assert [decoder.decode(insert(one)) for one in rows] == [decoded(one) for one in rows]
+
+
 def test_names_are_forgotten_if_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_rows, "MOST_NAMES", 2)
     decoder = Decoder()
