@@ -85,19 +85,22 @@ def test_nobody_waits_for_an_entry_that_the_transaction_of_another_request_has_l
     assert room.run(requests.finish(locked, CREATED))
 
 
-def test_a_batch_finds_its_entries_by_the_primary_key(room: Room, requests: KeyedRequests) -> None:
+@pytest.mark.parametrize("analyzed", ["while it was empty", "as it is"])
+def test_a_batch_finds_its_entries_by_the_primary_key(room: Room, requests: KeyedRequests, analyzed: str) -> None:
     if room.names.dialect != "postgresql":
         pytest.skip("a batch is one statement on PostgreSQL only")
     table = room.tables["idempotency"]
+    fill = Query(
+        f"INSERT INTO {table} (scope, idempotency_key, digest, token, leased_until, expires_at) "
+        f"SELECT 's', n::text, '{DIGEST}', 1, now(), now() FROM generate_series(1, 20000) n"
+    )
+    empty, analyze = Query(f"DELETE FROM {table}"), Query(f"ANALYZE {table}")
     with room.producer.session() as execute:
-        execute(
-            Query(
-                f"INSERT INTO {table} (scope, idempotency_key, digest, token, leased_until, expires_at) "
-                f"SELECT 's', n::text, '{DIGEST}', 1, now(), now() FROM generate_series(1, 20000) n"
-            )
-        )
+        for query in (fill, empty, analyze, fill) if analyzed == "while it was empty" else (fill, analyze):
+            execute(query)
         for asked in ([Begin(entry(str(n))) for n in range(20)], [Finish(entry(str(n)), EMPTY) for n in range(20)]):
             query = next(requests.together(asked))
             plan = "\n".join(row[0] for row in execute(Query(f"EXPLAIN {query.text}", query.params)).rows)
             assert "Seq Scan" not in plan
+            assert "Join Filter" not in plan
             assert "Index Cond: (((scope)::text = " in plan

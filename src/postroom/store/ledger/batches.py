@@ -51,7 +51,11 @@ class LedgerBatches:
 
 
 class PostgreSQLBatches(LedgerBatches):
-    """One statement for all. What needs more than that is left to those who asked."""
+    """One statement for all. What needs more than that is left to those who asked.
+
+    Each entry is looked up by itself, whatever the statistics say: in a join, a ledger that was empty when it was last
+    analyzed would be read from end to end for every batch.
+    """
 
     def begin(self, entries: Sequence[Entry]) -> Steps[Answers]:
         """Inserts what is new, in the order of keys, so that two batches cannot deadlock."""
@@ -61,8 +65,10 @@ class PostgreSQLBatches(LedgerBatches):
                 SELECT * FROM unnest(:scopes::text[], :keys::text[], :digests::text[], :tokens::bigint[])
                     AS one (asked_scope, asked_key, asked_digest, asked_token)
             ), found AS MATERIALIZED (
-                SELECT asked_token, {self._entries.columns} FROM asked
-                JOIN {table} ON scope = asked_scope AND idempotency_key = asked_key
+                SELECT asked_token, there.* FROM asked CROSS JOIN LATERAL (
+                    SELECT {self._entries.columns} FROM {table}
+                    WHERE scope = asked_scope AND idempotency_key = asked_key LIMIT 1
+                ) AS there
             ), fresh AS (
                 INSERT INTO {table} ({NEW})
                 SELECT asked_scope, asked_key, asked_digest, asked_token, {self._entries.times} FROM asked
@@ -87,17 +93,19 @@ class PostgreSQLBatches(LedgerBatches):
         table = self._entries.table
         result = yield Query(
             f"""WITH held AS MATERIALIZED (
-                SELECT one.* FROM unnest(
+                SELECT place, asked_token, answer, headers, body FROM unnest(
                     :scopes::text[], :keys::text[], :tokens::bigint[], :statuses::smallint[], :headers::text[],
                     :bodies::bytea[]
-                ) AS one (asked_scope, asked_key, asked_token, answer, headers, body)
-                JOIN {table} AS t ON t.scope = asked_scope AND t.idempotency_key = asked_key AND t.token = asked_token
-                    AND t.status = 'in_progress'
-                FOR UPDATE OF t SKIP LOCKED
+                ) AS one (asked_scope, asked_key, asked_token, answer, headers, body) CROSS JOIN LATERAL (
+                    SELECT ctid AS place FROM {table}
+                    WHERE scope = asked_scope AND idempotency_key = asked_key AND token = asked_token
+                        AND status = 'in_progress'
+                    LIMIT 1 FOR UPDATE SKIP LOCKED
+                ) AS there
             )
-            UPDATE {table} SET {self._entries.ending},
-                http_status = answer, response_headers = headers::jsonb, response_body = body
-            FROM held WHERE scope = asked_scope AND idempotency_key = asked_key
+            UPDATE {table} SET {self._entries.ending}, (http_status, response_headers, response_body) =
+                (SELECT answer, headers::jsonb, body FROM held WHERE asked_token = token)
+            WHERE ctid = ANY(ARRAY(SELECT place FROM held))
             RETURNING token""",
             {
                 "scopes": [one.entry.scope for one in asked],
