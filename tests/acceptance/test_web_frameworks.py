@@ -8,12 +8,12 @@ import subprocess
 import sys
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import httpx
 import pytest
 
-from postroom import Consumer, Relay
+from postroom import Consumer, Message, Relay
 from postroom.brokers.memory import MemoryBroker
 from postroom.errors import InvalidSetting
 from postroom.web.background import Background
@@ -107,3 +107,27 @@ async def test_a_thread_tries_again_until_a_part_can_start(tmp_path: Path, caplo
     await wait_for(lambda: "cannot start, and is tried again" in caplog.text)
     background.stop()
     background.stop()
+
+
+async def test_a_part_that_cannot_start_for_whatever_reason_stops_no_other(
+    ready_database: FreshDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Relay):
+        async def __aenter__(self) -> Self:
+            raise ZeroDivisionError
+
+    sent: list[Message] = []
+
+    async def publish(messages: list[Message]) -> None:
+        sent.extend(messages)
+
+    url = ready_database("sqlite")
+    background = Background(Broken(url, print), Relay(url, publish))
+    background.start()
+    try:
+        with closing(Service(url)) as service:
+            service.commit(Message.new("orders", 7))
+            await wait_for(lambda: len(sent) == 1)
+        assert "Broken cannot start, and is tried again" in caplog.text
+    finally:
+        background.stop()

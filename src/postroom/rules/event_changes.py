@@ -123,10 +123,16 @@ class _Compared:
 
 
 def _resolved(schema: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a schema refers to, if it does. Raises `ValueError` if that is not there, or refers to itself."""
+    followed: set[str] = set()
     while "$ref" in schema:
+        reference = str(schema["$ref"])
         found: Any = document
-        for part in str(schema["$ref"]).removeprefix("#/").split("/"):
-            found = found[part]
+        for part in reference.removeprefix("#/").split("/"):
+            found = found.get(part, {}) if isinstance(found, Mapping) else {}
+        if not found or not isinstance(found, Mapping) or reference in followed:
+            raise ValueError(f"the reference {reference} leads nowhere")
+        followed.add(reference)
         schema = found
     return schema
 

@@ -94,6 +94,8 @@ class Background:
                 await stack.enter_async_context(part)
             except PostroomError as error:
                 LOG.error("%s cannot start, and is tried again: %s", type(part).__name__, error)  # noqa: TRY400 - it says all
+            except Exception:  # whatever it is, the other parts go on
+                LOG.exception("%s cannot start, and is tried again", type(part).__name__)
             else:
                 return
             await wait_for(self._stopping, AGAIN)

@@ -87,6 +87,15 @@ def test_versions_go_up_step_by_step() -> None:
     assert breaking_changes(old, {"components": {"messages": {}}})[0].startswith("orders Created is gone")
 
 
+@pytest.mark.parametrize("there", [{}, {"Node": {"$ref": "#/components/schemas/Node"}}, {"Node": "text"}])
+def test_a_reference_that_leads_nowhere_is_refused(there: dict[str, Any]) -> None:
+    payload = {"$ref": "#/components/schemas/Node"}
+    with pytest.raises(ValueError, match="the reference #/components/schemas/Node leads nowhere"):
+        breaking_changes(document(payload, **there), document(payload, Node=NODE))
+    with pytest.raises(ValueError, match="leads nowhere"):
+        breaking_changes(document({"$ref": "#/asyncapi/x"}) | {"asyncapi": "3.0.0"}, document(NODE))
+
+
 @pytest.mark.parametrize("wrong", [{}, [], {"components": {"messages": {"a": {"name": "A"}}}}])
 def test_what_is_no_such_document_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="it is no document of `postroom events export`"):
