@@ -15,9 +15,9 @@ BENCHMARKS = (
 """Modules of this package; each has a `main` that measures and prints."""
 WITH_OPTIONS = (
     *("brokers", "consumer", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale"),
-    *("other_databases", "compare"),
+    *("other_databases", "compare", "soak"),
 )
-"""Their `main` takes the arguments after the name. `compare` runs another one twice."""
+"""Their `main` takes the arguments after the name. `compare` runs another one twice; `soak` takes an hour."""
 
 
 def main(names: list[str]) -> int:
