@@ -176,6 +176,8 @@ def test_the_way_back_waits_for_debezium_and_leaves_nothing_to_send_again(shop: 
     told: list[str] = []
     with psycopg.connect(shop.url) as late:
         outbox.add(late, "orders", "late", key="7")
+        with pytest.raises(TimeoutError, match="open transactions"):
+            shop.admin.debezium_off(timeout=0)
         off = Background(lambda: shop.admin.debezium_off(progress=told.append))
         wait_until(lambda: any("open transactions" in one for one in told))
         assert shop.mode == Mode.DRAINING

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from abc import abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from postroom.admin.cdc import PAUSE, Waiting
+from postroom.admin.waiting import AsyncPatient, Waiting
 from postroom.store.admin.audit import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from postroom.admin.cdc_steps import CdcSetUp, CdcSteps
-    from postroom.store.sql.steps import Steps
     from postroom.store.stream.stream_status import StreamStatus
 
-T = TypeVar("T")
 
-
-class AsyncCdcActs:
+class AsyncCdcActs(AsyncPatient):
     """Publication, slot and mode of an outbox on PostgreSQL."""
 
     def __init__(self, steps: CdcSteps) -> None:
         self._cdc = steps
-
-    @abstractmethod
-    async def _run(self, steps: Steps[T]) -> T: ...
 
     async def cdc_status(self) -> StreamStatus:
         """`Admin.cdc_status`."""
@@ -63,11 +55,6 @@ class AsyncCdcActs:
             return False
         await self._until(leaving.advance, Waiting(timeout, progress))
         return True
-
-    async def _until(self, advance: Callable[[], Steps[str]], waiting: Waiting) -> None:
-        while waits := await self._run(advance()):
-            waiting.tell(waits)
-            await asyncio.sleep(PAUSE)
 
     async def sweep_cdc(self, *, actor: str, reason: str = "") -> int:
         """`Admin.sweep_cdc`."""

@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from abc import abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from postroom.admin.waiting import Patient, Waiting
 from postroom.store.admin.audit import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from postroom.admin.cdc_steps import CdcSetUp, CdcSteps
-    from postroom.store.sql.steps import Steps
     from postroom.store.stream.stream_status import StreamStatus
 
-T = TypeVar("T")
-PAUSE = 0.2
-"""Seconds between two looks at what is waited for."""
 
-
-class Waiting:
-    """Tells what is waited for, each time that changes, and for how long at most."""
-
-    def __init__(self, timeout: float | None, progress: Callable[[str], None] | None) -> None:
-        self._ends = None if timeout is None else time.monotonic() + timeout
-        self._progress = progress
-        self._told = ""
-
-    def tell(self, waits: str) -> None:
-        """Raises `TimeoutError` with it if the time is up."""
-        if waits != self._told and self._progress is not None:
-            self._progress(waits)
-        self._told = waits
-        if self._ends is not None and time.monotonic() >= self._ends:
-            raise TimeoutError(waits)
-
-
-class CdcActs:
+class CdcActs(Patient):
     """Publication, slot and mode of an outbox on PostgreSQL. Every method raises `InvalidSetting` elsewhere."""
 
     def __init__(self, steps: CdcSteps) -> None:
         self._cdc = steps
-
-    @abstractmethod
-    def _run(self, steps: Steps[T]) -> T: ...
 
     def cdc_status(self) -> StreamStatus:
         """How the stream stands: its mode, who reads it, what the server keeps for its slot."""
@@ -91,11 +65,6 @@ class CdcActs:
             return False
         self._until(leaving.advance, Waiting(timeout, progress))
         return True
-
-    def _until(self, advance: Callable[[], Steps[str]], waiting: Waiting) -> None:
-        while waits := self._run(advance()):
-            waiting.tell(waits)
-            time.sleep(PAUSE)
 
     def sweep_cdc(self, *, actor: str, reason: str = "") -> int:
         """Give a delivery to every message in the stream that has neither been sent nor has one; returns how many.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
-from abc import abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from postroom.admin.waiting import AsyncPatient, Patient, Waiting
 from postroom.errors import InvalidSetting
 from postroom.rules.stream.modes import OLDEST_SERVER, Mode
 from postroom.store.admin.audit import Note
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     from postroom.store.sql.names import Names
     from postroom.store.sql.steps import Steps
 
-T = TypeVar("T")
-LOOKS = 0.5
-"""Seconds between two looks at how far Debezium is."""
 _SLOT = re.compile("[a-z0-9_]{1,63}")
 
 
@@ -75,13 +70,10 @@ class DebeziumSteps:
         return (yield from self._store.advance(wait=wait))
 
 
-class DebeziumSwitch:
+class DebeziumSwitch(Patient):
     """Hands the outbox to Debezium, and takes it back."""
 
     _debezium: DebeziumSteps
-
-    @abstractmethod
-    def _run(self, steps: Steps[T]) -> T: ...
 
     def debezium_sql(self, slot: str = SLOT) -> tuple[str, ...]:
         """The statements that `debezium_on` runs, in order: for a person who may create publications and slots."""
@@ -99,6 +91,7 @@ class DebeziumSwitch:
         self,
         *,
         wait: bool = True,
+        timeout: float | None = None,
         progress: Callable[[str], None] | None = None,
         actor: str = "",
         reason: str = "",
@@ -106,22 +99,17 @@ class DebeziumSwitch:
         """Take the outbox back to relays. Returns when they send, and what Debezium had to send is sent.
 
         Keep the connector running meanwhile. Without ``wait``, because there is none any more, relays send everything
-        that has no receipt, also what Debezium may have sent. ``progress`` is told what it waits for.
+        that has no receipt, also what Debezium may have sent. ``progress`` gets what it waits for, each
+        time that changes. Raises `TimeoutError` after ``timeout`` seconds: call it again to go on.
         """
         if self._run(self._debezium.leave(Note(actor, reason), wait=wait)):
-            while waits := self._run(self._debezium.advance(wait=wait)):
-                if progress:
-                    progress(waits)
-                time.sleep(LOOKS)
+            self._until(lambda: self._debezium.advance(wait=wait), Waiting(timeout, progress))
 
 
-class AsyncDebeziumSwitch:
+class AsyncDebeziumSwitch(AsyncPatient):
     """`DebeziumSwitch` for async code."""
 
     _debezium: DebeziumSteps
-
-    @abstractmethod
-    async def _run(self, steps: Steps[T]) -> T: ...
 
     async def debezium_sql(self, slot: str = SLOT) -> tuple[str, ...]:
         """`Admin.debezium_sql`."""
@@ -135,16 +123,14 @@ class AsyncDebeziumSwitch:
         self,
         *,
         wait: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109 - as `Admin` has it, and it says what it waited for
         progress: Callable[[str], None] | None = None,
         actor: str = "",
         reason: str = "",
     ) -> None:
         """`Admin.debezium_off`."""
         if await self._run(self._debezium.leave(Note(actor, reason), wait=wait)):
-            while waits := await self._run(self._debezium.advance(wait=wait)):
-                if progress:
-                    progress(waits)
-                await asyncio.sleep(LOOKS)
+            await self._until(lambda: self._debezium.advance(wait=wait), Waiting(timeout, progress))
 
 
 def _check_slot(slot: str) -> None:
