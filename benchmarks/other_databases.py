@@ -32,9 +32,9 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keys", choices=[*KEYS], action="append")
-    parser.add_argument("databases", nargs="*", default=KINDS, choices=KINDS)
+    parser.add_argument("databases", nargs="*", choices=[*KINDS, []], metavar="DATABASE")
     given = parser.parse_args(arguments)
-    for database in given.databases:
+    for database in given.databases or KINDS:
         with ExitStack() as stack:
             url, server = _open(database, stack)
             found: dict[str, list[dict[str, float]]] = {}
