@@ -85,11 +85,12 @@ class Rows:
                 return f"{self.column('expires_at')} >= {self._dialect.now}"
             case Format.TXOUTBOX if not take_leased:
                 key, before = self.column("key"), self.column("key", "p")
-                return (
-                    f"NOT ({self._leased('t')}) AND ({key} IS NULL OR NOT EXISTS (SELECT 1 FROM {self._table} p WHERE "
-                    f"{before} = {key} AND {self.column('id', 'p')} < {self.column('id')} AND {self.unsent('p')} "
-                    f"AND {self._leased('p')}))"
+                # Not with EXISTS, which PostgreSQL turns into a join that reads the whole table for each batch.
+                ahead = (
+                    f"SELECT 1 FROM {self._table} p WHERE {before} = {key} AND {self.column('id', 'p')} < "
+                    f"{self.column('id')} AND {self.unsent('p')} AND {self._leased('p')} LIMIT 1"
                 )
+                return f"NOT ({self._leased('t')}) AND coalesce(({ahead}), 0) = 0"
             case Format.FASTSTREAM_OUTBOX if not take_leased:
                 return f"{self.column('acquired_token')} IS NULL"
             case _:
