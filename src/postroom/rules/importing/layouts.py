@@ -283,7 +283,8 @@ LAYOUTS: Mapping[Format, Layout] = {
         sized="payload",
         held="leased by a relay, or behind such a row on their key",
         has_leases=True,
-        beside="rows that a relay has leased, and those behind them on their keys, are left to it",
+        beside="rows that a relay has leased, and those behind them on their keys, are left to it; stop it to keep "
+        "the order of keys",
         read=_of_txoutbox,
     ),
     Format.DEBEZIUM: Layout(
