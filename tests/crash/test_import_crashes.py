@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,7 @@ class Table:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._engine = create_engine(resolve(url))
+        self._engine = create_engine(resolve(url), pool_pre_ping=True)
         other_outboxes.txoutbox(url, [("orders", {"n": n}, f"k{n % KEYS}") for n in range(ROWS)])
 
     def close(self) -> None:
@@ -43,6 +44,21 @@ class Table:
         with self._engine.connect() as connection:
             found = connection.execute(text("SELECT count(*) FROM outbox WHERE status = :status"), {"status": status})
             return int(found.scalar_one())
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        """The database ends all connections, and takes no new ones meanwhile."""
+        url = resolve(self.url)
+        elsewhere = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+        with elsewhere.connect() as connection:
+            connection.execute(text(f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS false'))
+            there = {"name": url.database}
+            connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"), there
+            )
+            yield
+            connection.execute(text(f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS true'))
+        elsewhere.dispose()
 
     def write(self, first: int, count: int) -> None:
         """What an old producer does."""
@@ -131,12 +147,18 @@ def test_following_takes_what_old_producers_still_write(importing: Callable[[str
     written = threading.Thread(target=produce)
     written.start()
     process = started(table, "--follow", "--batch", "50")
+    late = threading.Timer(PATIENCE, process.kill)  # its lines are waited for
+    late.start()
     written.join()
     wait_until(lambda: not table.count("pending"), "all is imported", lambda: table.count("pending"))
-    table.write(ROWS + 200, 1)  # it waits now, and looks again
+    assert process.stderr is not None
+    assert "a relay sends what is imported; rows that a relay has leased" in process.stderr.readline()
+    with table.unreachable():
+        assert "trying again until it is there" in process.stderr.readline()
+    table.write(ROWS + 200, 1)
     wait_until(lambda: not table.count("pending"), "that is imported too")
     process.send_signal(signal.SIGTERM)
     code, told, err = ended(process)
-    assert (code, told["added"], told["unsent"], told["stopped"]) == (0, ROWS + 201, 0, False)
-    assert "a relay sends what is imported; rows that a relay has leased" in err
+    late.cancel()
+    assert (code, told["added"], told["unsent"], told["stopped"], err) == (0, ROWS + 201, 0, False, "")
     assert table.messages() == in_order(ROWS + 201)

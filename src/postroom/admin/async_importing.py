@@ -6,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
-from postroom.admin.import_steps import BATCH, Imported, ImportOptions
+from postroom.admin.import_steps import BATCH, Imported, ImportOptions, Told
 from postroom.admin.importing import naps
 from postroom.store.admin.audit import Note
 
@@ -48,6 +48,7 @@ class AsyncImportActs:
         stop: Callable[[], bool] | None = None,
         progress: Callable[[int], None] | None = None,
         problem: Problem | None = None,
+        trouble: Callable[[str], None] | None = None,
     ) -> Imported:
         """`Admin.import_messages`."""
         options = ImportOptions(
@@ -62,8 +63,12 @@ class AsyncImportActs:
             follow=follow,
             dry_run=dry_run,
         )
-        importing = self._new_import(format, options, Note(actor, reason), progress=progress, problem=problem)
+        importing = self._new_import(format, options, Note(actor, reason), Told(progress, problem, trouble))
         while not (importing.done or (stop and stop())):
-            for nap in naps(await self._run(importing.batch()), stop):
+            try:
+                pause = await self._run(importing.batch())
+            except Exception as error:  # noqa: BLE001 - raised again, unless the database is gone for a while
+                pause = importing.rest_after(error)
+            for nap in naps(pause, stop):
                 await asyncio.sleep(nap)
         return await self._run(importing.result())

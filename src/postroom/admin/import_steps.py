@@ -16,7 +16,7 @@ from postroom.rules.routing import Routing
 from postroom.runtime import wakeup
 from postroom.store.importing.foreign_table import ForeignNames, ForeignTable, Place, Taken
 from postroom.store.outbox.writers import WRITERS
-from postroom.store.sql.db_errors import is_denied, is_refused_value, reason
+from postroom.store.sql.db_errors import is_denied, is_lock_timeout, is_lost_connection, is_refused_value, reason
 from postroom.store.sql.names import MAX_IDENTIFIER
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ KNOWN = 100_000
 """How many of them are remembered, so that each is told once."""
 SAMPLE = 5
 TRIES = 3
+LONGEST_REST = 30.0
+"""Seconds between two tries to reach a database that is gone."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 Problem = Callable[[Left], None]
@@ -57,6 +59,18 @@ class ImportOptions:
     batch: int = BATCH
     follow: bool = False
     dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Who is told what meanwhile."""
+
+    progress: Callable[[int], None] | None
+    """How many messages a transaction has added."""
+    problem: Problem | None
+    """A row that stays, once."""
+    trouble: Callable[[str], None] | None
+    """Why it has to wait for the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +124,8 @@ class Importing:
         format: Format | str,
         options: ImportOptions,
         note: Note,
+        told: Told,
         *,
-        progress: Callable[[int], None] | None = None,
-        problem: Problem | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._format = _format(format)
@@ -132,7 +145,7 @@ class Importing:
             where.table, options.topic or self._layout.topic, options.content_type, tuple(options.headers)
         )
         self._settings, self._options, self._note = settings, options, note
-        self._progress, self._problem, self._clock = progress, problem, clock
+        self._told, self._clock = told, clock
         self._after: Place | None = None
         self._singly = 0
         """So many of the next rows are taken one by one: the database refused one of them."""
@@ -140,15 +153,20 @@ class Importing:
         self._begun: float | None = None
         self._added = self._duplicates = self._left = 0
         self._problems: list[Left] = []
-        self._told: set[str] = set()
+        self._named: set[str] = set()
         self._sample: list[Sample] = []
+        self._outages = 0
+        """How often in a row the database was gone."""
+        self._reached = False
         self.done = False
         """Whether it has seen all rows; with `follow`, never."""
 
     def batch(self) -> Steps[float]:
         """Import the next rows; returns how many seconds to wait afterwards. One that failed can be run again."""
         try:
-            return (yield from self._batch())
+            pause = yield from self._batch()
+            self._reached, self._outages = True, 0
+            return pause
         except Exception as error:
             if not is_denied(error):
                 raise
@@ -156,6 +174,15 @@ class Importing:
                 f"the database's user lacks a privilege: {reason(error)}: grant it SELECT, UPDATE and DELETE on "
                 f"{self._shown!r}, and what `postroom schema --grants ROLE` prints"
             ) from error
+
+    def rest_after(self, error: Exception) -> float:
+        """How many seconds to wait if the database is gone while it follows. Raises any other error."""
+        if not (self._options.follow and self._reached and (is_lost_connection(error) or is_lock_timeout(error))):
+            raise error
+        self._outages += 1
+        if self._outages == 1 and self._told.trouble is not None:
+            self._told.trouble(f"{reason(error)}: trying again until it is there")
+        return min(LONGEST_REST, POLL * 2.0 ** min(self._outages, 10))
 
     def _batch(self) -> Steps[float]:
         yield from self._table.look()
@@ -169,8 +196,8 @@ class Importing:
         self._sample += [_sample(one) for one in taken.added[: SAMPLE - len(self._sample)]]
         if taken.added and not self._options.dry_run:
             wakeup.notify()
-        if self._progress is not None and taken.added:
-            self._progress(len(taken.added))
+        if self._told.progress is not None and taken.added:
+            self._told.progress(len(taken.added))
         if taken.reached is not None:
             self._after = taken.reached
             return 0
@@ -262,11 +289,11 @@ class Importing:
         self._left += len(left)
         self._problems += left[: KEPT - len(self._problems)]
         for one in left:
-            if one.id not in self._told:
-                if len(self._told) < KNOWN:
-                    self._told.add(one.id)
-                if self._problem is not None:
-                    self._problem(one)
+            if one.id not in self._named:
+                if len(self._named) < KNOWN:
+                    self._named.add(one.id)
+                if self._told.problem is not None:
+                    self._told.problem(one)
 
 
 def _sample(message: Message) -> Sample:

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
-from postroom.admin.import_steps import BATCH, Imported, ImportOptions
+from postroom.admin.import_steps import BATCH, Imported, ImportOptions, Told
 from postroom.store.admin.audit import Note
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class ImportActs:
         stop: Callable[[], bool] | None = None,
         progress: Callable[[int], None] | None = None,
         problem: Problem | None = None,
+        trouble: Callable[[str], None] | None = None,
     ) -> Imported:
         """Take over the unsent rows of another outbox's table in the same database, in their order.
 
@@ -71,7 +72,8 @@ class ImportActs:
         other outbox has leased: stop it first.
 
         Works in batches, each a transaction; ``progress`` gets the size of each. With ``follow`` it goes on with what
-        is written later, until ``stop`` returns True. With ``dry_run`` it writes nothing, and says what it would do.
+        is written later, until ``stop`` returns True; when the database is gone for a while, it waits, and ``trouble``
+        gets the reason. With ``dry_run`` it writes nothing, and says what it would do.
 
         Raises `InvalidSetting` or `InvalidIdentifier`, also if the table is none of this format; then nothing was
         written. When anything else is raised, the batches before have been done: call it again.
@@ -88,8 +90,12 @@ class ImportActs:
             follow=follow,
             dry_run=dry_run,
         )
-        importing = self._new_import(format, options, Note(actor, reason), progress=progress, problem=problem)
+        importing = self._new_import(format, options, Note(actor, reason), Told(progress, problem, trouble))
         while not (importing.done or (stop and stop())):
-            for nap in naps(self._run(importing.batch()), stop):
+            try:
+                pause = self._run(importing.batch())
+            except Exception as error:  # noqa: BLE001 - raised again, unless the database is gone for a while
+                pause = importing.rest_after(error)
+            for nap in naps(pause, stop):
                 time.sleep(nap)
         return self._run(importing.result())

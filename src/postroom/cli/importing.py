@@ -102,6 +102,7 @@ def import_messages(  # noqa: PLR0913, PLR0917 - a command has that many options
             stop=stop,
             progress=tell,
             problem=_warn_of,
+            trouble=warn,
         )
     if as_json:
         print_json(jsonable(imported))
