@@ -15,6 +15,7 @@ from postroom.admin.async_admin import AsyncAdmin
 from postroom.admin.cdc_steps import CdcSetUp
 from postroom.admin.details import Delivery, Lease, MessageDetails, Why
 from postroom.admin.flow import Flow, FlowBucket
+from postroom.admin.import_steps import Imported, Sample
 from postroom.admin.jsonable import as_json
 from postroom.admin.replay import UNCHANGED, Replayed, Unchanged
 from postroom.admin.results import ActResult, Page, Refusal, Refused
@@ -24,6 +25,7 @@ from postroom.admin.timeline import TimelineEvent, TimelineKind
 from postroom.admin.transaction_steps import TransactionDetails
 from postroom.rules.bounded import BoundedCount
 from postroom.rules.flow import FlowKind
+from postroom.rules.importing.layouts import Format, Left
 from postroom.rules.lifecycle import State
 from postroom.rules.saga_plan import Direction, Kind, PlannedStep, StepOutcome
 from postroom.rules.saga_state import SagaState
@@ -74,11 +76,14 @@ __all__ = [
     "Flow",
     "FlowBucket",
     "FlowKind",
+    "Format",
     "HeldTarget",
+    "Imported",
     "InboxMark",
     "Kind",
     "Lease",
     "LedgerEntry",
+    "Left",
     "ListedMessage",
     "ListedSaga",
     "ListedTransaction",
@@ -109,6 +114,7 @@ __all__ = [
     "SagaState",
     "SagaStep",
     "SagaTotal",
+    "Sample",
     "Server",
     "Slot",
     "State",

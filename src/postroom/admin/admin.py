@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.cdc import CdcActs
 from postroom.admin.coordinating import Coordinating
 from postroom.admin.debezium import DebeziumSteps, DebeziumSwitch
+from postroom.admin.import_steps import Importing
+from postroom.admin.importing import ImportActs
 from postroom.admin.observing import Observing
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Admin(Observing, Coordinating, CdcActs, DebeziumSwitch):
+class Admin(Observing, Coordinating, CdcActs, DebeziumSwitch, ImportActs):
     """Looks at messages and acts on them, over all queues of one database. The commands do the same.
 
     ``database`` is a URL. It, and all other settings, which may be given by name, default to the settings in force;
@@ -61,6 +64,7 @@ class Admin(Observing, Coordinating, CdcActs, DebeziumSwitch):
         Coordinating.__init__(self, self._steps.sagas, self._steps.transactions)
         self._debezium = DebeziumSteps(self._store.names)
         CdcActs.__init__(self, self._steps.cdc)
+        ImportActs.__init__(self, partial(Importing, self._store.names, in_force))
         self._checked = False
         self._closed = False
 
@@ -243,8 +247,8 @@ class Admin(Observing, Coordinating, CdcActs, DebeziumSwitch):
 
         ``action`` is requeue, discard, cancel, conflict, replay, replayed, shown, or what is done to sagas:
         saga_parked, saga_resumed, saga_skipped, saga_aborted or saga_forked; or to two-phase commits:
-        transaction_forgotten or transaction_decided; or to the stream: cdc_set_up, cdc_off or cdc_swept. ``before``
-        is the `next` of the page before.
+        transaction_forgotten or transaction_decided; or to the stream: cdc_set_up, cdc_off or cdc_swept; or import.
+        ``before`` is the `next` of the page before.
         """
         return self._run(self._steps.audit(action, actor, message, limit, before))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from postroom.admin.async_cdc import AsyncCdcActs
 from postroom.admin.async_coordinating import AsyncCoordinating
+from postroom.admin.async_importing import AsyncImportActs
 from postroom.admin.async_observing import AsyncObserving
 from postroom.admin.debezium import AsyncDebeziumSwitch, DebeziumSteps
+from postroom.admin.import_steps import Importing
 from postroom.admin.replay import UNCHANGED, Changes, Replayed, Unchanged
 from postroom.admin.steps import AdminSteps
 from postroom.compose.databases import open_async_store
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncObserving, AsyncCoordinating, AsyncCdcActs, AsyncDebeziumSwitch):
+class AsyncAdmin(AsyncObserving, AsyncCoordinating, AsyncCdcActs, AsyncDebeziumSwitch, AsyncImportActs):
     """`Admin` for async code: the same methods, awaited, with the same contracts.
 
     ``progress`` may be called from another thread.
@@ -55,6 +58,7 @@ class AsyncAdmin(AsyncObserving, AsyncCoordinating, AsyncCdcActs, AsyncDebeziumS
         AsyncCoordinating.__init__(self, self._steps.sagas, self._steps.transactions)
         self._debezium = DebeziumSteps(self._store.names)
         AsyncCdcActs.__init__(self, self._steps.cdc)
+        AsyncImportActs.__init__(self, partial(Importing, self._store.names, in_force))
         self._checked = False
         self._closed = False
 

@@ -16,6 +16,7 @@ from postroom.cli import (
     demo,
     doctor,
     events,
+    importing,
     init,
     messages,
     relay,
@@ -83,6 +84,7 @@ cdc_app.command("debezium")(cdc.debezium)
 app.add_typer(events_app, name="events")
 events_app.command("export")(events.export)
 events_app.command("check")(events.check)
+app.command("import")(importing.import_messages)
 app.command("cleanup")(cleanup.cleanup)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Protocol
 
 
@@ -34,3 +36,21 @@ def _stop(services: Sequence[Stoppable], number: signal.Signals) -> None:
         os._exit(128 + number)  # leases end by themselves, and what was received comes again
     for one in services:
         one.stop()
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Callable[[], bool]]:
+    """For work in batches, without a loop: yields a function that says whether a signal has come."""
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if came:
+            os._exit(128 + number)  # the database undoes the transaction that is open
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -25,8 +25,9 @@ CDC_ACTIONS = ("cdc_set_up", "cdc_off", "cdc_swept", "debezium_on", "debezium_of
 CDC_SET_UP, CDC_OFF, CDC_SWEPT, DEBEZIUM_ON, DEBEZIUM_OFF = CDC_ACTIONS
 REPLAY_ACTIONS = ("replay", "replayed")
 SHOWN = "shown"
+IMPORTED = "import"
 ACTIONS = (
-    *("requeue", "discard", "cancel", "conflict", *REPLAY_ACTIONS, SHOWN),
+    *("requeue", "discard", "cancel", "conflict", *REPLAY_ACTIONS, SHOWN, IMPORTED),
     *(*SAGA_ACTIONS, *TRANSACTION_ACTIONS, *CDC_ACTIONS),
 )
 """What the audit log tells of."""
@@ -57,7 +58,7 @@ class AuditEntry:
     its payload or headers; conflict, where a worker found its lease lost; or what was done to a saga:
     saga_parked, saga_resumed, saga_skipped, saga_aborted, saga_forked; or to a two-phase commit: transaction_forgotten,
     transaction_decided; or to the stream: cdc_set_up, cdc_off, cdc_swept,
-    debezium_on, debezium_off."""
+    debezium_on, debezium_off; or import, where messages came from the table of another outbox."""
     actor: str
     reason: str
     """Why, in the actor's words; empty where none was given."""

@@ -1,0 +1,113 @@
+"""How columns of another outbox are read and compared, by database and type, and what the other outbox calls unsent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.rules.importing.layouts import Format, Kind
+
+if TYPE_CHECKING:
+    from postroom.store.sql.dialect import Dialect
+
+_WHOLE = ("smallint", "integer", "bigint", "int", "mediumint", "tinyint")
+
+
+def is_whole(type: str) -> bool:
+    """Whether a column of this type holds whole numbers."""
+    return type.lower().partition("(")[0].split(" ")[0] in _WHOLE
+
+
+def is_moment(type: str) -> bool:
+    """Whether a column of this type holds moments."""
+    return type.lower().startswith(("timestamp", "datetime"))
+
+
+def read(dialect: Dialect, column: str, type: str, kind: Kind) -> str:
+    """A column for a SELECT, so that no value fails to be read, and none is changed on the way."""
+    if dialect.name == "postgresql":
+        if is_moment(type):
+            return dialect.readable(column)
+        return column if type == "bytea" or is_whole(type) else f"{column}::text"
+    if dialect.name == "sqlite" and kind in (Kind.TEXT, Kind.BYTES):
+        return f"CAST({column} AS BLOB)"  # a text that is not UTF-8 could not be read
+    return column
+
+
+def parameter(dialect: Dialect, name: str, type: str) -> str:
+    """A parameter to compare with a column of this type."""
+    if dialect.name != "postgresql":
+        return f":{name}"
+    if is_whole(type):
+        return f":{name}::bigint"
+    return f":{name}::{type}" if is_moment(type) else f":{name}::text::{type}"
+
+
+def earliest(dialect: Dialect, type: str) -> str:
+    """What stands for NULL in a column by which rows are ordered."""
+    if is_whole(type):
+        return "0"
+    return "'1000-01-01'" if is_moment(type) or dialect.name == "sqlite" else "''"
+
+
+def size(dialect: Dialect, column: str, type: str) -> str:
+    """The bytes of a column."""
+    if dialect.name == "sqlite":
+        return f"coalesce(length(CAST({column} AS BLOB)), 0)"
+    return f"coalesce(octet_length({read(dialect, column, type, Kind.BYTES)}), 0)"
+
+
+class Rows:
+    """Conditions and the mark of one format. `column` gives a column's name in SQL, of the table called by an alias."""
+
+    def __init__(self, format: Format, dialect: Dialect, columns: dict[str, str], table: str) -> None:
+        self._format = format
+        self._dialect = dialect
+        self._columns = columns
+        self._table = table
+
+    def column(self, role: str, alias: str = "t") -> str:
+        return f"{alias}.{self._columns[role]}"
+
+    def unsent(self, alias: str = "t") -> str:
+        """Rows that the other outbox has not sent."""
+        match self._format:
+            case Format.DJANGO_OUTBOX_PATTERN:
+                return f"{self.column('status', alias)} = 1"
+            case Format.TXOUTBOX:
+                return f"{self.column('status', alias)} = 'pending'"
+            case Format.FASTSTREAM_OUTBOX | Format.DEBEZIUM:
+                return "1 = 1"
+
+    def free(self, *, take_leased: bool) -> str:
+        """Those of them that are neither expired nor the other outbox's to send."""
+        match self._format:
+            case Format.DJANGO_OUTBOX_PATTERN:
+                return f"{self.column('expires_at')} >= {self._dialect.now}"
+            case Format.TXOUTBOX if not take_leased:
+                key, before = self.column("key"), self.column("key", "p")
+                # Not with EXISTS, which PostgreSQL turns into a join that reads the whole table for each batch.
+                ahead = (
+                    f"SELECT 1 FROM {self._table} p WHERE {before} = {key} AND {self.column('id', 'p')} < "
+                    f"{self.column('id')} AND {self.unsent('p')} AND {self._leased('p')} LIMIT 1"
+                )
+                return f"NOT ({self._leased('t')}) AND coalesce(({ahead}), 0) = 0"
+            case Format.FASTSTREAM_OUTBOX if not take_leased:
+                return f"{self.column('acquired_token')} IS NULL"
+            case _:
+                return "1 = 1"
+
+    def _leased(self, alias: str) -> str:
+        until = self.column("lease_until", alias)
+        now = "CAST(strftime('%s', 'now') AS REAL)" if self._dialect.name == "sqlite" else self._dialect.now
+        return f"{until} IS NOT NULL AND {until} > {now}"
+
+    def mark(self, these: str) -> str:
+        """What the other outbox does to the rows that it has sent."""
+        match self._format:
+            case Format.DJANGO_OUTBOX_PATTERN:
+                return f"UPDATE {self._table} SET {self._columns['status']} = 2 WHERE {these}"
+            case Format.TXOUTBOX:
+                status, owner, until = (self._columns[role] for role in ("status", "leased_by", "lease_until"))
+                return f"UPDATE {self._table} SET {status} = 'done', {owner} = NULL, {until} = NULL WHERE {these}"
+            case Format.FASTSTREAM_OUTBOX | Format.DEBEZIUM:
+                return f"DELETE FROM {self._table} WHERE {these}"
