@@ -19,6 +19,7 @@ from postroom.brokers.faststream import FORMATS, FastStreamBroker, kind_of
 from postroom.compose.transactions import Transactions
 from postroom.errors import InvalidSetting
 from postroom.inbox import Inbox
+from postroom.once import require_mark
 
 from faststream import BaseMiddleware, Context  # isort: skip - after the broker, which says what is missing
 from faststream.exceptions import SkipMessage  # isort: skip
@@ -98,7 +99,10 @@ class _InboxScope(BaseMiddleware[Any, Any]):
         async with self._middleware.transactions.waiting() as connection:
             if identity is None or await self._middleware.inbox.afirst_time(connection, identity):
                 with self.context.scope(_CONNECTION, connection):
-                    return await call_next(msg)
+                    result = await call_next(msg)
+                if identity is not None:
+                    require_mark(is_there=await self._middleware.inbox.ais_marked(connection, identity))
+                return result
         await msg.ack()
         raise SkipMessage
 

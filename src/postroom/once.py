@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from postroom.compose.transactions import Transactions
-from postroom.errors import InvalidSetting
+from postroom.errors import InvalidSetting, UnusableConnection
 from postroom.inbox import Inbox
 from postroom.runtime.functions import check_function, is_async, name_of
 
@@ -39,7 +39,10 @@ def once_decorator(
             with opener.blocking() as connection:
                 if task is not None and not inbox.first_time(connection, task):
                     return repeated()
-                return function(*args[:place], connection, *args[place:], **kwargs)
+                result = function(*args[:place], connection, *args[place:], **kwargs)
+                if task is not None:
+                    require_mark(is_there=inbox.is_marked(connection, task))
+                return result
 
         @functools.wraps(function)
         async def arun(*args: Any, **kwargs: Any) -> Any:
@@ -47,7 +50,10 @@ def once_decorator(
             async with opener.waiting() as connection:
                 if task is not None and not await inbox.afirst_time(connection, task):
                     return repeated()
-                return await function(*args[:place], connection, *args[place:], **kwargs)
+                result = await function(*args[:place], connection, *args[place:], **kwargs)
+                if task is not None:
+                    require_mark(is_there=await inbox.ais_marked(connection, task))
+                return result
 
         wrapper: Any = arun if is_async(function) else run
         wrapper.__signature__ = signature
@@ -55,6 +61,17 @@ def once_decorator(
         return decorated
 
     return decorate
+
+
+def require_mark(*, is_there: bool) -> None:
+    """Raise `UnusableConnection` if the function has undone its transaction, and the mark with it.
+
+    To ask for the mark raises by itself where PostgreSQL has aborted the transaction and the function has gone on.
+    """
+    if not is_there:
+        raise UnusableConnection(
+            "the function has rolled back its transaction, and the mark with it: leave its end to who has opened it"
+        )
 
 
 def _without_connection(function: Callable[..., Any]) -> tuple[int, inspect.Signature]:

@@ -123,7 +123,10 @@ class _Sending:
         line: Any = None
         try:
             for message in self._messages:
-                if line is None or not self._broker.is_usable(line):
+                if line is not None and not self._broker.is_usable(line):
+                    self._broker.give_back(line)
+                    line = None
+                if line is None:
                     line = self._broker.take(self._left())
                     self._is_connected = True
                 if not self._starts():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,8 @@ def _options(connection: Any, seconds: float) -> dict[str, Any]:
     """What makes a transport confirm messages, and give up on a server that is silent."""
     match connection.transport.driver_type:
         case "amqp":
-            return {"confirm_publish": True}
+            whole = math.ceil(seconds)
+            return {"confirm_publish": True, "read_timeout": whole, "write_timeout": whole}
         case "redis":
             return {"socket_timeout": seconds, "socket_connect_timeout": seconds}
         case _:
