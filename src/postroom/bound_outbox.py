@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from postroom.message import Fields, Message
     from postroom.outbox import Outbox
@@ -41,3 +41,15 @@ class BoundOutbox:
     async def apublish(self, event: object, **fields: Unpack[Fields]) -> Message:
         """`Outbox.apublish` on this connection."""
         return await self._outbox.apublish(self._connection, event, **fields)
+
+    def task(
+        self, task: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Message:
+        """`Outbox.task` on this connection."""
+        return self._outbox.task(self._connection, task, args, kwargs, **options)
+
+    async def atask(
+        self, task: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Message:
+        """`Outbox.atask` on this connection."""
+        return await self._outbox.atask(self._connection, task, args, kwargs, **options)

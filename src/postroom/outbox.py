@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,6 +20,7 @@ from postroom.store.sql.db_errors import explained
 from postroom.store.sql.names import Names
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Steps, arun, run
+from postroom.tasks.calls import OPTIONS, call_of, options_text
 from postroom.telemetry.events import Added, all_of
 
 if TYPE_CHECKING:
@@ -152,6 +153,51 @@ class Outbox:
         given: Fields = {"key": declared.key_of(event), **fields, "type": declared.type}
         given["headers"] = {**(fields.get("headers") or {}), VERSION: str(declared.version)}
         return self.message(declared.topic, event, **given)
+
+    def task(
+        self,
+        connection: object,
+        task: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Message:
+        """`add` a call of a task: of Celery, Dramatiq or Taskiq. A worker runs it after the transaction has committed.
+
+        A relay sends it, through a `CeleryBroker`, `DramatiqBroker` or `TaskiqBroker`. The task's id is that of the
+        message. The options are those of the library; ``key``, ``idempotency_key`` and ``deliver_at`` are as in `add`.
+
+        Raises like `add`: also for arguments that the task does not take or that cannot be serialized.
+        """
+        [recorded] = self._add(connection, [self.task_message(task, args, kwargs, **options)], "outbox.task")
+        return recorded
+
+    async def atask(
+        self,
+        connection: object,
+        task: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Message:
+        """`task` for an async connection."""
+        [recorded] = await self._aadd(connection, [self.task_message(task, args, kwargs, **options)], "outbox.atask")
+        return recorded
+
+    def task_message(
+        self, task: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Message:
+        """Make a message of a call of a task, for `add_many`."""
+        fields: Fields = {}
+        for name in ("key", "idempotency_key", "deliver_at"):
+            if name in options:
+                fields[name] = options.pop(name)
+        call = call_of(task, args, kwargs, options, self._mask)
+        if call.deliver_at is not None:
+            fields.setdefault("deliver_at", call.deliver_at)
+        fields["headers"] = {OPTIONS: options_text(call.options, call.name)}
+        fields |= {"type": call.name, "content_type": call.content_type}
+        return Message.new(call.topic, call.payload, **fields)
 
     def message(self, topic: str | None, payload: object = None, **fields: Unpack[Fields]) -> Message:
         """Make a message for `add_many`, applying mask and routes like `add`; `Message.new` applies neither."""

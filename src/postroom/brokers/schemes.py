@@ -50,6 +50,13 @@ CLIENTS = {
     "redis": _REDIS,
     "rediss": _REDIS,
 }
+BRIDGES = {
+    "celery": "postroom.brokers.celery:CeleryBroker",
+    "dramatiq": "postroom.brokers.dramatiq:DramatiqBroker",
+    "faststream": "postroom.brokers.faststream:FastStreamBroker",
+    "taskiq": "postroom.brokers.taskiq:TaskiqBroker",
+}
+"""Task queues and frameworks with brokers of their own: ``celery://module:app`` is the publisher for that app."""
 
 
 def load(place: str) -> Any:

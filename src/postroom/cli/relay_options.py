@@ -27,7 +27,7 @@ Broker = Annotated[
     typer.Option(
         metavar="URL",
         help="Where to deliver: amqp://host, https://host/path, kafka://host, nats://host, redis://host, "
-        "python:module:function, stdout: (JSON lines). Default: POSTROOM_BROKER.",
+        "celery://module:app, python:module:function, stdout: (JSON lines). Default: POSTROOM_BROKER.",
     ),
 ]
 App = Annotated[

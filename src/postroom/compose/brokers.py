@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from postroom.brokers.schemes import CLIENTS, load
+from postroom.brokers.schemes import BRIDGES, CLIENTS, load
 from postroom.errors import InvalidSetting
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.routing import ANYTHING
+from postroom.runtime.functions import load_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,8 +135,18 @@ def broker_at(url: str, settings: Settings, classifier: Classifier) -> Broker:
         case _ if scheme in CLIENTS:
             broker: Broker = load(CLIENTS[scheme].publisher)(url)
             return broker
+        case _ if scheme in BRIDGES:
+            return _bridge(scheme, rest.removeprefix("//"))
         case _:
             raise InvalidSetting(
                 f"{scheme}: is not a broker that Postroom knows: use amqp://host, https://host/path, kafka://host, "
-                "nats://host, redis://host, python:module:function or stdout:"
+                "nats://host, redis://host, celery://module:app, python:module:function or stdout:"
             )
+
+
+def _bridge(scheme: str, address: str) -> Broker:
+    """The publisher for an app or a broker of a task queue or framework, or the publisher that the address names."""
+    kind = load(BRIDGES[scheme])
+    found = load_object(address, f"{scheme}://{address}", f"an object: write {scheme}://module:object")
+    bridge: Broker = found if isinstance(found, kind) else kind(found)
+    return bridge

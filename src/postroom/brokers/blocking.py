@@ -1,0 +1,172 @@
+"""Publish through a client that blocks: in threads, one message after another, and never longer than the time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from postroom.brokers.connecting import CLOSE_TIMEOUT
+from postroom.brokers.port import NOT_SENT, Capabilities, Outcome, Refused, Unreached
+from postroom.brokers.refusals import timed_out
+from postroom.errors import BrokerUnavailable
+from postroom.rules.failures import Reason
+from postroom.runtime.threads import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postroom.message import Message
+
+THREADS = 4
+START_SHARE = 0.5
+"""The share of the timeout in which messages may be started; the rest is for the last one's answer."""
+
+
+class BlockingBroker:
+    """A broker whose client blocks. Subclasses connect, send one message, and close.
+
+    A publish has a thread, and a line of its own to the other side, for as long as it lasts. If the client hangs, the
+    thread stays with it; once all of them do, nothing counts as tried until one comes back.
+    """
+
+    capabilities = Capabilities(ordered=True)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._threads = Threads(THREADS, f"postroom-{name.partition(':')[0]}")
+        self._places = asyncio.Semaphore(THREADS)
+        self._idle: list[Any] = []
+        self._closed = False
+
+    def connect(self, seconds: float) -> Any:
+        """Open a line, in a thread. Raises `BrokerUnavailable`."""
+        raise NotImplementedError
+
+    def send(self, line: Any, message: Message, seconds: float) -> Outcome:
+        """Send one message, in a thread. After `Unreached` or a timeout, no more are sent."""
+        raise NotImplementedError
+
+    def is_usable(self, line: Any) -> bool:
+        """Whether more can be sent over the line after what was sent last."""
+        raise NotImplementedError
+
+    def disconnect(self, line: Any) -> None:
+        """Close a line, in a thread."""
+        raise NotImplementedError
+
+    async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+        """Send the messages in order, in one thread. Raises `BrokerUnavailable`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._places.acquire()
+        except TimeoutError:
+            if self._threads.abandoned < self._threads.number:
+                return [NOT_SENT] * len(messages)
+            raise BrokerUnavailable(f"{self.name}: all {self._threads.number} threads wait for it in vain") from None
+        sending = _Sending(self, messages, deadline - loop.time())
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._threads.call(sending.run, ended=self._places.release)
+        return sending.outcomes(timeout)
+
+    async def close(self) -> None:
+        """Close the lines that are not in use, and end the threads."""
+        self._closed = True
+        with suppress(Exception):  # a server that does not answer: nobody needs it any more
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await self._threads.call(self._disconnect_idle)
+        self._threads.close()
+
+    def take(self, seconds: float) -> Any:
+        """A line, in a thread. Raises `BrokerUnavailable`."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.connect(seconds)
+
+    def give_back(self, line: Any) -> None:
+        """Keep a line for the next publish if it can be used, or close it; in a thread."""
+        with suppress(Exception):  # nobody needs it any more
+            if self.is_usable(line) and not self._closed:
+                self._idle.append(line)
+            else:
+                self.disconnect(line)
+
+    def _disconnect_idle(self) -> None:
+        while self._idle:
+            self.give_back(self._idle.pop())
+
+
+class _Sending:
+    """The messages of one publish, on their way through a thread."""
+
+    def __init__(self, broker: BlockingBroker, messages: Sequence[Message], seconds: float) -> None:
+        self._broker = broker
+        self._messages = messages
+        now = time.monotonic()
+        self._deadline = now + seconds
+        self._start_before = now + seconds * START_SHARE
+        self._lock = threading.Lock()
+        self._outcomes: list[Outcome] = []
+        self._is_connected = False
+        self._is_sending = False
+        self._unavailable: str | None = None
+        self._given_up = False
+
+    def run(self) -> None:
+        """Send as many as there is time for."""
+        line: Any = None
+        try:
+            for message in self._messages:
+                if line is not None and not self._broker.is_usable(line):
+                    self._broker.give_back(line)
+                    line = None
+                if line is None:
+                    line = self._broker.take(self._left())
+                    self._is_connected = True
+                if not self._starts():
+                    return
+                outcome = self._broker.send(line, message, self._left())
+                self._ended(outcome)
+                if isinstance(outcome, Unreached):
+                    self._unavailable = outcome.reason
+                    return
+                if isinstance(outcome, Refused) and outcome.code == Reason.TIMEOUT:
+                    return
+        except BrokerUnavailable as error:
+            self._unavailable = str(error)
+        finally:
+            if line is not None:
+                self._broker.give_back(line)
+
+    def _starts(self) -> bool:
+        """Whether there is time for one more."""
+        with self._lock:
+            self._is_sending = not self._given_up and time.monotonic() < self._start_before
+            return self._is_sending
+
+    def _ended(self, outcome: Outcome) -> None:
+        with self._lock:
+            self._is_sending = False
+            if not self._given_up:
+                self._outcomes.append(outcome)
+
+    def outcomes(self, timeout: float) -> list[Outcome]:
+        """One for each message. No more are sent from now on."""
+        with self._lock:
+            self._given_up = True
+            found = [*self._outcomes]
+            rest: Outcome = NOT_SENT if self._unavailable is None else Unreached(self._unavailable)
+            if not self._is_connected and self._unavailable is None:
+                rest = Unreached(f"{self._broker.name} could not be connected to within {timeout:g} s")
+            if self._is_sending:
+                found.append(timed_out(timeout))
+            return found + [rest] * (len(self._messages) - len(found))
+
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.05)

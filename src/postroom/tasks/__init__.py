@@ -1,0 +1,1 @@
+"""Tasks of Celery, Dramatiq and Taskiq as messages: one small module for each, imported when it is used."""
