@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.services import registry
+from tests.services.certificates import trust_nobody
 from tests.services.databases import fresh_database as one_database
 from tests.services.databases import need
 from tests.services.mariadb import MariaDB
@@ -18,6 +19,8 @@ from tests.services.postgresql import PostgreSQL
 from tests.services.ready import ready_database as one_ready_database
 
 FreshDatabase = Callable[[str], str]
+
+trust_nobody()
 
 # Nothing is timed: the machine may be busy with something else.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

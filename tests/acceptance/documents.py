@@ -18,6 +18,18 @@ _SECONDS = 120
 _VARIABLES = {"SHOP": "postgresql", "BANK": "mariadb"}
 _VARIABLE = re.compile(r'(?:environ\["|\$)(SHOP|BANK)\b')
 
+_COMMAND = """
+import os
+from contextlib import redirect_stdout
+from postroom.cli import main
+
+def run(words):
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        code = main([os.path.expandvars(word) for word in words])
+    assert code == 0, f"postroom {' '.join(words)} ended with {code}"
+"""
+"""What runs a command in the page's own process: one of its own would take a second to begin."""
+
 
 def program_of(page: Path) -> str:
     """The page as one Python program, each line where it is on the page, so that a traceback points there."""
@@ -47,6 +59,7 @@ def run(page: Path, directory: Path, databases: dict[str, str]) -> None:
     program = directory / f"{page.stem}_page.py"  # a page about a library must not be taken for it
     source = program_of(page)
     program.write_text(source, encoding="utf-8")
+    (directory / "postroom_command.py").write_text(_COMMAND, encoding="utf-8")
     # Where there are tests, pytest runs the program as it collects them.
     pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"] if "\ndef test_" in source else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")} | databases
@@ -67,8 +80,4 @@ def _runs(line: str) -> bool:
 
 
 def _called(words: list[str]) -> str:
-    command = [sys.executable, "-m", *words]
-    return (
-        f"import os as _o, subprocess as _s; "
-        f"_s.run([_o.path.expandvars(word) for word in {command!r}], check=True, stdout=_s.DEVNULL)"
-    )
+    return f"import postroom_command as _p; _p.run({words[1:]!r})"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.services.pauses import pause
 from tests.services.ports import free_port
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE = 60
+POLL = 0.05
 
 
 class Process:
@@ -95,10 +97,12 @@ def started(
 
 
 def wait_until(condition: Callable[[], object], told: Callable[[], str] = str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    asked = time.monotonic()
+    deadline = asked + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {told()}"
-        time.sleep(0.05)
+        time.sleep(pause(asked, POLL))
+        asked = time.monotonic()
 
 
 def plain_environment() -> dict[str, str]:

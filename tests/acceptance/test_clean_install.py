@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.services.certificates import environment_to_download
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +95,7 @@ def test_a_fresh_install_can_show_the_demo(programs: Path, tmp_path: Path) -> No
 def _run(command: Sequence[str | Path], folder: Path | None = None) -> str:
     environment = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in environment_to_download().items()
         if not name.startswith(("COVERAGE_", "POSTROOM_", "PYTHONPATH", "VIRTUAL_ENV"))
     }
     ended = subprocess.run(

@@ -21,6 +21,7 @@ from postroom.cli import main
 from tests.acceptance.service import Service
 from tests.services.databases import need
 from tests.services.nats import Nats
+from tests.services.pauses import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,10 +92,12 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    asked = time.monotonic()
+    deadline = asked + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+        time.sleep(pause(asked, 0.02))
+        asked = time.monotonic()
 
 
 async def test_I_2_a_consumer_process_handles_until_it_is_told_to_stop(shop: Shop) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
+
+from tests.services.pauses import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,5 +18,7 @@ POLL = 0.01
 async def wait_for(condition: Callable[[], object]) -> None:
     """Return as soon as the condition holds; fail when it does not."""
     async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what happens elsewhere sets no event
-            await asyncio.sleep(POLL)
+        asked = time.monotonic()
+        while not condition():
+            await asyncio.sleep(pause(asked, POLL))
+            asked = time.monotonic()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from tests.services.pauses import pause
 from tests.services.suspending import is_suspended
 
 if TYPE_CHECKING:
@@ -58,11 +59,13 @@ def wait_until(condition: Callable[[], object], what: str, progress: Callable[[]
     With `progress`, only a standstill is a failure: it returns something else as long as there is progress.
     """
     deadline, seen = time.monotonic() + PATIENCE, progress()
+    asked = time.monotonic()
     while not condition():
         if (now := progress()) != seen:
             deadline, seen = time.monotonic() + PATIENCE, now
         assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s in vain: {what}"
-        time.sleep(POLL)
+        time.sleep(pause(asked, POLL))
+        asked = time.monotonic()
 
 
 class Worker:

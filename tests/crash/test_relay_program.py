@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from postroom import Message
+from postroom.cli import main
 from tests.crash.processes import wait_until
 from tests.crash.program import Program
 from tests.crash.shop import check
@@ -39,8 +40,9 @@ def orders(count: int) -> list[Message]:
     return [Message.new("orders.created", {"n": n}, key=f"key-{n % 20}" if n % 2 else None) for n in range(count)]
 
 
-@BOTH
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("kind", "number"), [("sqlite", signal.SIGTERM), ("sqlite", signal.SIGINT), ("postgresql", signal.SIGTERM)]
+)
 def test_R_4_a_signal_ends_it_with_0_and_nothing_leased(
     shop: Shop, places: Places, kind: str, number: signal.Signals
 ) -> None:
@@ -145,9 +147,7 @@ def test_R_1_a_relay_that_is_switched_off_says_so_and_ends_with_0(shop: Shop, pl
     assert shop.unsent() == 1
 
 
-@SQLITE
-@pytest.mark.parametrize("processes", ["1", "2"])
-@pytest.mark.parametrize(
+WRONG = pytest.mark.parametrize(
     ("wrong", "said"),
     [
         (["--batch", "0"], "batch = 0 is not valid"),
@@ -158,16 +158,41 @@ def test_R_1_a_relay_that_is_switched_off_says_so_and_ends_with_0(shop: Shop, pl
         (["--database", "postgresql://127.0.0.1:{port}/shop"], "cannot be reached"),
     ],
 )
-def test_what_is_wrong_at_the_start_is_one_line_and_no_loop(
-    shop: Shop, places: Places, tmp_path: Path, kind: str, wrong: list[str], said: str, processes: str
+
+
+@SQLITE
+@WRONG
+def test_what_is_wrong_at_the_start_is_one_line(
+    shop: Shop,
+    tmp_path: Path,
+    kind: str,
+    wrong: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    del kind
+    (tmp_path / "empty.db").touch()
+    monkeypatch.chdir(tmp_path)
+    sound = ["--database", shop.url, "--broker", "python:tests.crash.program:publish"]
+    assert main(["relay", *sound, *(one.format(port=free_port()) for one in wrong)]) in {1, 2}
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("postroom: ")
+    assert said in line
+
+
+@SQLITE
+@WRONG
+def test_what_is_wrong_at_the_start_is_one_line_of_each_process_and_no_loop(
+    shop: Shop, places: Places, tmp_path: Path, kind: str, wrong: list[str], said: str
 ) -> None:
     del kind
     (tmp_path / "empty.db").touch()
     arguments = [one.format(port=free_port()) for one in wrong]
-    with Program(places, shop.url, *arguments, "--processes", processes) as program:
+    with Program(places, shop.url, *arguments, "--processes", "2") as program:
         assert program.ended() in {1, 2}
         lines = program.log.splitlines()
         [line] = set(lines)
         assert line.startswith("postroom: ")
         assert said in line
-        assert len(lines) <= int(processes)
+        assert len(lines) <= 2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.services.certificates import environment_to_download
 from tests.services.packages import DOWNLOAD_TIMEOUT
 from tests.services.service import Unavailable
 
@@ -34,7 +34,7 @@ def build(
             try:
                 subprocess.run(
                     command,
-                    env={**os.environ, **(variables or {})},
+                    env={**environment_to_download(), **(variables or {})},
                     cwd=ROOT,
                     capture_output=True,
                     text=True,
