@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,6 +91,15 @@ async def test_an_absent_server_and_wrong_calls_are_named(library: str) -> None:
         outcomes = [Unreached("")]
     assert [type(one) for one in outcomes] == [Unreached]
     await broker.close()
+    if library == "dramatiq":
+        before = datetime.now(UTC)
+        for delay in (60_000, timedelta(minutes=1)):
+            later = Outbox().task_message(charge, [1], delay=delay)
+            assert later.deliver_at is not None
+            assert timedelta(seconds=60) <= later.deliver_at - before < timedelta(seconds=120)
+        for wrong in ("soon", 1e300):
+            with pytest.raises(InvalidMessage, match="the delay of the actor 'charge' is"):
+                Outbox().task_message(charge, [1], delay=wrong)
     with pytest.raises(InvalidMessage, match=r"the arguments of the .* 'charge'"):
         Outbox().task_message(charge, [object()])
     with pytest.raises(InvalidMessage, match=r"option '.*' of the task 'charge' is a dict, which cannot be stored"):

@@ -70,7 +70,7 @@ async def _work(broker: ListQueueBroker) -> None:
 if __name__ == "__main__":
     library, *places = sys.argv[1:]
     if library == "dramatiq":
-        worker = dramatiq.Worker(make_actors(*places)[0], worker_timeout=100, worker_threads=2)
+        worker = dramatiq.Worker(make_actors(*places)[0], worker_timeout=100, worker_threads=1)
         worker.start()
         threading.Event().wait()
     else:

@@ -12,7 +12,9 @@ from sqlalchemy import create_engine
 
 from postroom import Inbox, Message, Outbox
 from postroom.brokers.port import Refused
+from postroom.brokers.schemes import BRIDGES
 from postroom.celery import CeleryBroker, once
+from postroom.doctor.surroundings import _seat
 from postroom.errors import InvalidMessage, InvalidSetting, PayloadNotEncodable, PayloadTooLarge
 from postroom.rules.failures import Failure, Reason
 from postroom.settings import Settings
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
 app = Celery("shop", broker="memory://", set_as_current=False)
 
 
-@app.task(name="shop.charge", time_limit=30)  # type: ignore[untyped-decorator]  # Celery has no types
+@app.task(name="shop.charge", time_limit=30, shared=False)  # type: ignore[untyped-decorator]  # Celery has no types
 def charge(order: int, *, cents: int = 0) -> None: ...
 
 
-@app.task(name="shop.note", ignore_result=True, serializer="pickle")  # type: ignore[untyped-decorator]  # Celery has no types
+@app.task(name="shop.note", ignore_result=True, serializer="pickle", shared=False)  # type: ignore[untyped-decorator]  # Celery has no types
 def note(what: object) -> None: ...
 
 
@@ -133,7 +135,7 @@ def test_arguments_that_are_too_large_are_refused() -> None:
 async def test_other_messages_and_what_the_app_does_not_accept_are_dead_letters() -> None:
     broker = CeleryBroker(app)
     trusting = Celery("shop", broker="memory://", set_as_current=False, accept_content=["pickle"])
-    pickled = Outbox().task_message(trusting.task(name="shop.note", serializer="pickle")(note.run), [1])
+    pickled = Outbox().task_message(trusting.task(name="shop.note", serializer="pickle", shared=False)(note.run), [1])
     broken = Message.new("celery.x", b"{", type="x", content_type="application/json", headers={OPTIONS: "{}"})
     made_up = Message.new("celery.x", 1, type="x", headers={OPTIONS: "["})
     outcomes = await broker.publish([Message.new("orders", 1), made_up, pickled, broken], 5)
@@ -159,6 +161,12 @@ async def test_a_url_names_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         broker_at("celery://shop_tasks_app:no", Settings(), DEFAULT_CLASSIFIER)
     with pytest.raises(InvalidSetting, match="celery://shop_tasks_app does not name an object: write celery://module:"):
         broker_at("celery://shop_tasks_app", Settings(), DEFAULT_CLASSIFIER)
+
+
+def test_the_doctor_leaves_task_queues_to_their_own_tools() -> None:
+    for scheme in BRIDGES:
+        seat = _seat("celery.*", f"{scheme}://shop:app")
+        assert (seat.inspector, seat.problem) == (None, f"{scheme}: has a server that only its own client knows")
 
 
 def test_once_wants_an_inbox_transactions_and_a_parameter_for_the_connection() -> None:

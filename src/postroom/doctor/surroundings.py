@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from postroom.brokers.schemes import CLIENTS, load
+from postroom.brokers.schemes import BRIDGES, CLIENTS, load
 from postroom.compose.databases import open_store
 from postroom.doctor.answers import answer_within, answers_within
 from postroom.errors import DatabaseUnreachable, DriverMissing, InvalidSetting, SchemaMissing
@@ -243,6 +243,8 @@ def _seat(pattern: str, url: str) -> BrokerSeat:
     scheme = url.partition(":")[0]
     if scheme in ("python", "stdout", "memory"):
         return BrokerSeat(pattern, scheme, None, f"{scheme}: has no server to look at")
+    if scheme in BRIDGES:
+        return BrokerSeat(pattern, scheme, None, f"{scheme}: has a server that only its own client knows")
     if scheme not in CLIENTS:
         raise InvalidSetting(f"{scheme}: is not a broker that Postroom knows")
     try:
