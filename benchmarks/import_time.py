@@ -1,8 +1,12 @@
-"""Start-up time: importing the outbox and one `add` with sqlite3, next to `import sqlalchemy` alone."""
+"""Start-up time: importing the outbox and one `add` with sqlite3, next to `import sqlalchemy` alone; and a relay's.
+
+A relay's is the processor time of ``postroom relay --once`` on an empty outbox, from start to end.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +14,12 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from benchmarks.rounds import note
+from tests.services import registry
+from tests.services.databases import fresh_database
+
 ROUNDS = 21
+RELAYS = 7
 LIMIT = 1.3
 """The highest acceptable ratio."""
 
@@ -43,19 +52,36 @@ class Times(NamedTuple):
 def measure(rounds: int = ROUNDS) -> Times:
     """Run both in turn, each time in a new interpreter. Both are byte-compiled beforehand."""
     with TemporaryDirectory(prefix="postroom-") as directory:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        environment["PYTHONPYCACHEPREFIX"] = str(Path(directory) / "compiled")
-        subprocess.run(
-            [sys.executable, "-m", "postroom", "init", "--database", "sqlite:///app.db"],
-            cwd=directory,
-            env=environment,
-            check=True,
-            capture_output=True,
-        )
+        environment = _environment(directory)
+        _postroom(["init", "--database", "sqlite:///app.db"], directory, environment)
         for program in (ADD, SQLALCHEMY):
             _seconds(program, directory, environment)
         times = [[_seconds(program, directory, environment) for program in (ADD, SQLALCHEMY)] for _ in range(rounds)]
     return Times(*map(median, zip(*times, strict=True)))
+
+
+def measure_relay(kind: str, rounds: int = RELAYS) -> float:
+    """The median of a relay's processor time, in seconds, on one kind of database."""
+    with TemporaryDirectory(prefix="postroom-") as directory, fresh_database(kind) as url:
+        environment = _environment(directory)
+        _postroom(["init", "--database", url], directory, environment)
+        relay = ["relay", "--once", "--broker", "stdout:", "--database", url, "--log-level", "error"]
+        _postroom(relay, directory, environment)
+        return median(_postroom(relay, directory, environment) for _ in range(rounds))
+
+
+def _environment(directory: str) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    return environment | {"PYTHONPYCACHEPREFIX": str(Path(directory) / "compiled")}
+
+
+def _postroom(arguments: list[str], directory: str, environment: dict[str, str]) -> float:
+    """Run a command; returns its processor time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "postroom", *arguments]
+    subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _seconds(program: str, directory: str, environment: dict[str, str]) -> float:
@@ -67,11 +93,16 @@ def _seconds(program: str, directory: str, environment: dict[str, str]) -> float
 
 
 def main() -> None:
-    """Print both times and the ratio."""
+    """Print the times, and the ratio."""
     times = measure()
     print(f"\nStarting, median of {ROUNDS} fresh interpreters")
     print(f"  {'from postroom import Outbox, and one add':<44} {times.add * 1000:>10,.1f} ms")
     print(f"  {SQLALCHEMY:<44} {times.sqlalchemy * 1000:>10,.1f} ms   ratio {times.ratio:.2f}, at most {LIMIT}")
+    for kind in ("sqlite", "postgresql", "mariadb"):
+        relay = measure_relay(kind)
+        print(f"  {f'postroom relay --once on {kind}, processor time':<44} {relay * 1000:>10,.1f} ms")
+        note({f"a relay's start and end on {kind}, ms": relay * 1000})
+    registry.close_all()
 
 
 if __name__ == "__main__":

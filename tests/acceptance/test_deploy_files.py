@@ -59,7 +59,7 @@ EVERYTHING = {
 
 def check_command(words: list[str]) -> None:
     """Parse the command line as `postroom` would; unknown commands and options, and wrong values, raise."""
-    command: Any = typer.main.get_group(app)
+    command: Any = typer.main.get_group(app())
     [name, *arguments] = words
     command.commands[name].make_context(name, list(arguments))
 

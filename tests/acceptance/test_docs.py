@@ -151,7 +151,7 @@ def test_every_table_and_every_column_of_the_view_is_listed() -> None:
 
 def test_every_command_and_option_is_listed() -> None:
     page = (DOCS / "guide" / "commands.md").read_text(encoding="utf-8")
-    group = typer.main.get_group(app)
+    group = typer.main.get_group(app())
     for name, command in group.commands.items():
         commands = getattr(command, "commands", {"": command})
         for part, leaf in commands.items():

@@ -70,6 +70,22 @@ with closing(sqlite3.connect({file!r})) as connection, connection:
     assert not loaded & {"sqlalchemy", "typer", "rich", *DRIVERS - {"sqlite3"}}
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+def test_a_relay_loads_neither_the_orm_nor_other_commands(
+    kind: str, ready_database: FreshDatabase, tmp_path: Path
+) -> None:
+    arguments = ["relay", "--once", "--broker", "stdout:", "--database", ready_database(kind), "--log-format", "json"]
+    unwanted = {"sqlalchemy.orm", "sqlalchemy.ext", "rich", "structlog", "postroom.admin", "postroom.cli.bench"}
+    unwanted |= {"postroom.store.schema.tables"} if kind != "mariadb" else set()
+    program = f"""
+import sys
+from postroom.cli import main
+assert main({arguments!r}) == 0
+assert not set(sys.modules) & {unwanted!r}
+"""
+    assert "asyncio" in loaded_by(program, tmp_path)
+
+
 WITHOUT_EXTRAS = """
 import sys
 

@@ -98,11 +98,14 @@ class FunctionBroker:
     async def _in_turn(self, argument: Any, time: _Time, understand: Callable[[Any], Any]) -> Any:
         if asyncio.get_running_loop().time() >= time.start_before:
             return self._no_place()
-        try:
-            async with asyncio.timeout_at(time.start_before):
-                await self._places.acquire()
-        except TimeoutError:
-            return self._no_place()
+        if self._places.locked():
+            try:
+                async with asyncio.timeout_at(time.start_before):
+                    await self._places.acquire()
+            except TimeoutError:
+                return self._no_place()
+        else:
+            await self._places.acquire()  # at once, as nearly always: a timer for each message would take longer
         self._is_stuck = False
         return await self._attempt(argument, time.one_call, understand)
 

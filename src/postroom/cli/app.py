@@ -1,93 +1,90 @@
-"""The commands. What they need is loaded when they run, so that `postroom --help` is quick."""
+"""The commands. What they need is loaded when they run, so that `postroom --help` is quick, and a relay starts soon."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroom.cli import (
-    bench,
-    cdc,
-    cleanup,
-    consume,
-    dashboard,
-    dead,
-    demo,
-    doctor,
-    events,
-    importing,
-    init,
-    messages,
-    relay,
-    replay,
-    sagas,
-    schema,
-    status,
-    transactions,
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-app = typer.Typer(
-    name="postroom",
-    help="Postroom: what a service commits, the world receives; and each effect happens once.",
-    epilog="All commands except demo and events read the database's URL from --database, POSTROOM_DATABASE, "
-    "postroom.toml or pyproject.toml.",
-    add_completion=False,
-    rich_markup_mode=None,  # plain text is quicker, and is right without a terminal too
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-messages_app = typer.Typer(help="Inspect and cancel messages, and free expired leases.", rich_markup_mode=None)
-dead_app = typer.Typer(help="List, requeue and discard dead letters.", rich_markup_mode=None)
-sagas_app = typer.Typer(help="List, show, resume, skip, abort and fork sagas.", rich_markup_mode=None)
-transactions_app = typer.Typer(help="List, show, recover, decide and forget two-phase commits.", rich_markup_mode=None)
-events_app = typer.Typer(help="Export event classes, and check what changes break.", rich_markup_mode=None)
-cdc_app = typer.Typer(help="Watch and switch how the write-ahead log is read.", rich_markup_mode=None)
+COMMANDS = {
+    "init": "init:init",
+    "schema": "schema:schema",
+    "relay": "relay:relay",
+    "consume": "consume:consume",
+    "status": "status:status",
+    "doctor": "doctor:doctor",
+    "dashboard": "dashboard:dashboard",
+    "messages list": "messages:list_messages",
+    "messages show": "messages:show_message",
+    "messages replay": "replay:replay",
+    "messages cancel": "messages:cancel",
+    "messages release": "messages:release",
+    "dead list": "dead:list_dead",
+    "dead groups": "dead:groups",
+    "dead show": "dead:show",
+    "dead requeue": "dead:requeue",
+    "dead discard": "dead:discard",
+    "sagas list": "sagas:list_sagas",
+    "sagas show": "sagas:show_saga",
+    "sagas resume": "sagas:resume",
+    "sagas skip": "sagas:skip",
+    "sagas abort": "sagas:abort",
+    "sagas fork": "sagas:fork",
+    "transactions list": "transactions:list_transactions",
+    "transactions show": "transactions:show_transaction",
+    "transactions recover": "transactions:recover",
+    "transactions decide": "transactions:decide",
+    "transactions forget": "transactions:forget",
+    "cdc status": "cdc:status",
+    "cdc setup": "cdc:setup",
+    "cdc off": "cdc:off",
+    "cdc sweep": "cdc:sweep",
+    "cdc debezium": "cdc:debezium",
+    "events export": "events:export",
+    "events check": "events:check",
+    "import": "importing:import_messages",
+    "cleanup": "cleanup:cleanup",
+    "demo": "demo:demo",
+    "bench": "bench:bench",
+}
+"""Each command's module in `postroom.cli`, and its function there."""
 
-app.command("init")(init.init)
-app.command("schema")(schema.schema)
-app.command("relay")(relay.relay)
-app.command("consume")(consume.consume)
-app.command("status")(status.status)
-app.command("doctor")(doctor.doctor)
-app.command("dashboard")(dashboard.dashboard)
-app.add_typer(messages_app, name="messages")
-messages_app.command("list")(messages.list_messages)
-messages_app.command("show")(messages.show_message)
-messages_app.command("replay")(replay.replay)
-messages_app.command("cancel")(messages.cancel)
-messages_app.command("release")(messages.release)
-app.add_typer(dead_app, name="dead")
-dead_app.command("list")(dead.list_dead)
-dead_app.command("groups")(dead.groups)
-dead_app.command("show")(dead.show)
-dead_app.command("requeue")(dead.requeue)
-dead_app.command("discard")(dead.discard)
-app.add_typer(sagas_app, name="sagas")
-sagas_app.command("list")(sagas.list_sagas)
-sagas_app.command("show")(sagas.show_saga)
-sagas_app.command("resume")(sagas.resume)
-sagas_app.command("skip")(sagas.skip)
-sagas_app.command("abort")(sagas.abort)
-sagas_app.command("fork")(sagas.fork)
-app.add_typer(transactions_app, name="transactions")
-transactions_app.command("list")(transactions.list_transactions)
-transactions_app.command("show")(transactions.show_transaction)
-transactions_app.command("recover")(transactions.recover)
-transactions_app.command("decide")(transactions.decide)
-transactions_app.command("forget")(transactions.forget)
-app.add_typer(cdc_app, name="cdc")
-cdc_app.command("status")(cdc.status)
-cdc_app.command("setup")(cdc.setup)
-cdc_app.command("off")(cdc.off)
-cdc_app.command("sweep")(cdc.sweep)
-cdc_app.command("debezium")(cdc.debezium)
-app.add_typer(events_app, name="events")
-events_app.command("export")(events.export)
-events_app.command("check")(events.check)
-app.command("import")(importing.import_messages)
-app.command("cleanup")(cleanup.cleanup)
-app.command("demo")(demo.demo)
-app.command("bench")(bench.bench)
+GROUPS = {
+    "messages": "Inspect and cancel messages, and free expired leases.",
+    "dead": "List, requeue and discard dead letters.",
+    "sagas": "List, show, resume, skip, abort and fork sagas.",
+    "transactions": "List, show, recover, decide and forget two-phase commits.",
+    "events": "Export event classes, and check what changes break.",
+    "cdc": "Watch and switch how the write-ahead log is read.",
+}
+"""The commands that have commands of their own, and their help."""
+
+
+def app(word: str | None = None) -> typer.Typer:
+    """The commands that begin with this word. All of them, if there are none, or no word is given."""
+    some = [name for name in COMMANDS if name.partition(" ")[0] == word]
+    whole = _whole()
+    groups: dict[str, typer.Typer] = {}
+    for name in some or COMMANDS:
+        first, _, second = name.partition(" ")
+        if not second:
+            whole.command(name)(_function(name))
+            continue
+        if first not in groups:
+            groups[first] = _group(GROUPS[first])
+            whole.add_typer(groups[first], name=first)
+        groups[first].command(second)(_function(name))
+    return whole
+
+
+def _function(name: str) -> Callable[..., None]:
+    module, _, function = COMMANDS[name].partition(":")
+    found: Callable[..., None] = getattr(import_module(f"postroom.cli.{module}"), function)
+    return found
 
 
 def _print_version(wanted: bool) -> None:
@@ -108,8 +105,21 @@ def _help_without_command(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-@app.callback(invoke_without_command=True)
-def postroom(
+def _whole() -> typer.Typer:
+    whole = typer.Typer(
+        name="postroom",
+        help="Postroom: what a service commits, the world receives; and each effect happens once.",
+        epilog="All commands except demo and events read the database's URL from --database, POSTROOM_DATABASE, "
+        "postroom.toml or pyproject.toml.",
+        add_completion=False,
+        rich_markup_mode=None,  # plain text is quicker, and is right without a terminal too
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    whole.callback(invoke_without_command=True)(_postroom)
+    return whole
+
+
+def _postroom(
     context: typer.Context,
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
@@ -119,37 +129,7 @@ def postroom(
     _help_without_command(context)
 
 
-@messages_app.callback(invoke_without_command=True)
-def _messages(context: typer.Context) -> None:
-    """Inspect and cancel messages, and free expired leases."""
-    _help_without_command(context)
-
-
-@dead_app.callback(invoke_without_command=True)
-def _dead(context: typer.Context) -> None:
-    """List, requeue and discard dead letters."""
-    _help_without_command(context)
-
-
-@sagas_app.callback(invoke_without_command=True)
-def _sagas(context: typer.Context) -> None:
-    """List, show, resume, skip, abort and fork sagas."""
-    _help_without_command(context)
-
-
-@transactions_app.callback(invoke_without_command=True)
-def _transactions(context: typer.Context) -> None:
-    """List, show, recover, decide and forget two-phase commits."""
-    _help_without_command(context)
-
-
-@cdc_app.callback(invoke_without_command=True)
-def _cdc(context: typer.Context) -> None:
-    """Watch and switch how the write-ahead log is read."""
-    _help_without_command(context)
-
-
-@events_app.callback(invoke_without_command=True)
-def _events(context: typer.Context) -> None:
-    """Export event classes, and check what changes break."""
-    _help_without_command(context)
+def _group(help_text: str) -> typer.Typer:
+    group = typer.Typer(help=help_text, rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(_help_without_command)
+    return group

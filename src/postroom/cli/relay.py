@@ -266,7 +266,6 @@ def _deliver(
     told = telemetry(settings)
     hook = all_of(note, told.hook)
     relay = Relay(database, broker, sagas=apps.sagas, transactions=apps.transactions, worker=worker, hook=hook, **given)
-    gc.collect()
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     late = late_calls.run(_run(relay, told, mode))
     return relay.report, late

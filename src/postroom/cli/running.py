@@ -44,7 +44,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _outcome(arguments: list[str]) -> int:
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(app(*arguments[:1]))
     try:
         with command.make_context("postroom", list(arguments)) as context:
             command.invoke(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 LONGEST_BEAT = 20.0
 """Seconds, including the wait for the connection, which all queues share: each reports in time that it cannot beat."""
+HANDING_OVER = 0.2
+"""Seconds between two looks at lanes that change hands: until the next beat, nobody would send what is in them."""
 
 
 class Heartbeat:
@@ -37,7 +40,18 @@ class Heartbeat:
                 async with beating, asyncio.timeout(LONGEST_BEAT):
                     alive = await keeper.beat()
             keeper.report(alive)
-            await asyncio.sleep(self._interval)
+            next_beat = time.monotonic() + self._interval
+            if alive is not None:
+                await self._hand_over(keeper, beating, next_beat - HANDING_OVER)
+            await asyncio.sleep(max(0.0, next_beat - time.monotonic()))
+
+    async def _hand_over(self, keeper: LeaseKeeper, beating: asyncio.Lock, until: float) -> None:
+        """Release and take lanes that change hands, between two beats."""
+        with suppress(Outage, TimeoutError):
+            while time.monotonic() < until and keeper.lanes_change_hands:
+                await asyncio.sleep(HANDING_OVER)
+                async with beating, asyncio.timeout(LONGEST_BEAT):
+                    await keeper.share_lanes()
 
     async def finish(self) -> None:
         """Return when the beats under way are done; no other begins. One that was broken off could have taken lanes."""

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from postroom.rules.ordering import fair_share, lanes_to_release
+from postroom.rules.ordering import fair_share, lanes_to_release, least_share
 from postroom.store.outbox.leases import new_token
 from postroom.telemetry.events import Beat
 
@@ -39,6 +39,10 @@ class LeaseKeeper:
     _renewed_at: float = field(default_factory=time.monotonic, init=False)
     _unresolved: list[int] = field(default_factory=list, init=False)
     """Tokens of lanes that may have been taken, by a statement whose answer never came."""
+    _alive: int = field(default=1, init=False)
+    """How many workers were alive at the last beat."""
+    _least: int = field(default=0, init=False)
+    """How many lanes there are for this one at least, once the others have released theirs."""
 
     async def beat(self) -> int:
         """Renew leases, say that this worker is alive, and share the lanes; returns how many workers are alive.
@@ -55,11 +59,23 @@ class LeaseKeeper:
                 self.options.silent,
             )
         )
+        self._alive = alive
         if self.queue.keyed:
-            resting = await self.connection.attempt(self.store.lanes.rest())
-            await self._share_lanes(0 if resting else fair_share(alive))
+            await self.share_lanes()
         self.in_flight.forget_deadlines()
         return alive
+
+    @property
+    def lanes_change_hands(self) -> bool:
+        """Whether lanes will soon be released, or soon be free to take: before the next beat."""
+        lanes = self.in_flight.lanes
+        return len(lanes) < self._least or any(one.leaving for one in lanes)
+
+    async def share_lanes(self) -> None:
+        """Hold a fair share of the lanes, as far as that is possible now. Raises `Outage`."""
+        resting = await self.connection.attempt(self.store.lanes.rest())
+        self._least = 0 if resting else least_share(self._alive)
+        await self._share_lanes(0 if resting else fair_share(self._alive))
 
     def report(self, alive: int | None) -> None:
         """Emit the event of a beat; None where the database did not answer."""

@@ -41,6 +41,11 @@ def fair_share(workers: int) -> int:
     return -(-LANES // max(1, workers))
 
 
+def least_share(workers: int) -> int:
+    """Return how many lanes are left for one of the living workers when each of the others holds its fair share."""
+    return max(0, LANES - fair_share(workers) * (max(1, workers) - 1))
+
+
 def lanes_to_release(held: Iterable[int], busy: Collection[int], share: int) -> list[int]:
     """Return those of the held lanes that are more than the share: idle ones first."""
     idle_first = sorted(held, key=lambda lane: lane in busy)

@@ -3,13 +3,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from postroom.brokers.memory import MemoryBroker
+from postroom.delivery import heartbeat as heartbeats
 from postroom.delivery.destination import PublishToBroker
 from postroom.delivery.heartbeat import Heartbeat
 from postroom.delivery.queue import EngineOptions, Queue
 from postroom.delivery.queue_worker import QueueWorker
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
+from postroom.store.connections.reconnecting import Outage
 from postroom.store.connections.shared import ConnectionSet
 from postroom.store.outbox.leases import Claimed, Lane, Renewal
 from postroom.store.outbox.queue_store import QueueStore
@@ -59,6 +63,41 @@ async def test_no_beat_begins_after_the_last() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert keeper.beats <= beats + 1, "the one that was about to be reported"
+    beating.cancel()
+    await asyncio.wait({beating})
+
+
+class HandingOver(Keeper):
+    """Has lanes that it can release after a while, or a database that goes away meanwhile."""
+
+    def __init__(self, *, outage: bool = False) -> None:
+        super().__init__()
+        self._outage = outage
+        self.looks = 0
+        self.done = asyncio.Event()
+
+    @property
+    def lanes_change_hands(self) -> bool:
+        return not self.done.is_set()
+
+    async def share_lanes(self) -> None:
+        self.looks += 1
+        if self._outage:
+            asyncio.get_running_loop().call_soon(self.done.set)
+            raise Outage("away")
+        if self.looks == 3:
+            self.done.set()
+
+
+@pytest.mark.parametrize(("outage", "looks"), [(False, 3), (True, 1)])
+async def test_lanes_that_change_hands_do_not_wait_for_the_next_beat(
+    monkeypatch: pytest.MonkeyPatch, *, outage: bool, looks: int
+) -> None:
+    monkeypatch.setattr(heartbeats, "HANDING_OVER", 0.001)
+    keeper = HandingOver(outage=outage)
+    beating = asyncio.create_task(Heartbeat(cast("Any", [keeper]), interval=3600.0).run())
+    await asyncio.wait_for(keeper.done.wait(), PATIENCE)
+    assert (keeper.beats, keeper.looks) == (1, looks)
     beating.cancel()
     await asyncio.wait({beating})
 

@@ -14,6 +14,7 @@ from postroom.rules.ordering import (
     key_hash,
     lane_of,
     lanes_to_release,
+    least_share,
     waves,
 )
 
@@ -138,6 +139,10 @@ class TestSharing:
     def test_all_lanes_are_held_by_someone(self, workers: int, share: int) -> None:
         assert fair_share(workers) == share
         assert share * max(1, workers) >= LANES
+
+    @pytest.mark.parametrize(("workers", "least"), [(0, LANES), (1, LANES), (2, 8), (3, 4), (5, 0), (2 * LANES, 0)])
+    def test_what_is_left_for_one_when_the_others_hold_their_share(self, workers: int, least: int) -> None:
+        assert least_share(workers) == least
 
     def test_idle_lanes_are_released_before_busy_ones(self) -> None:
         assert lanes_to_release([1, 2, 3, 4], {1, 2}, 3) == [3]

@@ -13,6 +13,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 
 from postroom.errors import DatabaseUnreachable, DriverMissing
+from postroom.store.connections.async_engine import AsyncEngine, waiting_for
 from postroom.store.connections.kinds import driver_kind
 from postroom.store.connections.limits import Limits, break_off
 from postroom.store.connections.pooled import UNPREPARED, PooledSession, is_direct, settings
@@ -23,8 +24,6 @@ from postroom.store.sql.steps import Query, Result, Steps, arun, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
 T = TypeVar("T")
 
@@ -63,7 +62,7 @@ class Store:
     ) -> None:
         self.names = Names.of(dialect_of_url(url), schema, table_prefix)
         self._engine = create_engine(resolve(url), isolation_level="AUTOCOMMIT", pool_pre_ping=True)
-        self._sessions = _Sessions(self._engine, self.names.dialect, limits)
+        self._sessions = _Sessions(self._engine, self._engine.url, self.names.dialect, limits)
 
     @contextmanager
     def session(self) -> Iterator[Callable[[Query], Result]]:
@@ -103,20 +102,20 @@ class AsyncStore:
         self, url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
     ) -> None:
         self.names = Names.of(dialect_of_url(url), schema, table_prefix)
-        self._engine = _async_engine(resolve(url, asynchronous=True))
-        self._sessions = _Sessions(self._engine.sync_engine, self.names.dialect, limits)
+        self._engine = AsyncEngine(resolve(url, asynchronous=True))
+        self._sessions = _Sessions(self._engine.sync, self._engine.url, self.names.dialect, limits)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Callable[[Query], Awaitable[Result]]]:
         """One connection for several operations: `await arun(steps, execute)`."""
         with _reachable(self._engine.url):
             async with self._engine.connect() as connection:
-                execute = driver_kind((await connection.get_raw_connection()).driver_connection).execute
+                execute = driver_kind(connection.connection.driver_connection).execute
                 session = PooledSession(self._sessions.limits)
                 try:
                     yield (lambda query: arun(session.steps(query), execute)) if self._sessions.pooled else execute
                 except BaseException:
-                    await connection.invalidate()  # a transaction may have been left open on it
+                    await waiting_for(connection.invalidate)  # a transaction may have been left open on it
                     raise
 
     async def run(self, steps: Steps[T]) -> T:
@@ -136,10 +135,10 @@ class AsyncStore:
 
     async def call(self, function: Callable[[Connection], T]) -> T:
         """Call a function with an SQLAlchemy connection that does not autocommit."""
-        engine = self._engine.execution_options(isolation_level=_transactional(self.names.dialect))
-        with _reachable(engine.url):
-            async with engine.connect() as connection:
-                return await connection.run_sync(function)
+        level = _transactional(self.names.dialect)
+        with _reachable(self._engine.url):
+            async with self._engine.connect(isolation_level=level) as connection:
+                return await waiting_for(function, connection)
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -220,23 +219,13 @@ def open_store(
             raise missing from None
 
 
-def _async_engine(url: URL) -> AsyncEngine:
-    try:
-        from sqlalchemy.ext.asyncio import create_async_engine  # needs greenlet, which sync users may not have
-    except ImportError:
-        raise DriverMissing("async connections need greenlet: pip install 'postroom[asyncio]'") from None
-    # No limit: a relay with many connections would wait for its own. SQLite may have no pool.
-    unlimited = {} if url.get_backend_name() == "sqlite" else {"max_overflow": -1}
-    return create_async_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True, **unlimited)
-
-
 class _Sessions:
     """Opens an engine's connections, and detects whether they go through a pooler."""
 
-    def __init__(self, engine: Engine, dialect: str, limits: Limits | None) -> None:
+    def __init__(self, engine: Engine, url: URL, dialect: str, limits: Limits | None) -> None:
         self.pooled = False
         self.limits = limits
-        self._url = engine.url
+        self._url = url
         self._driver = engine.dialect.driver
         self._settings = (*_SESSION[dialect], *([limits.session(dialect)] if limits else ()))
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()

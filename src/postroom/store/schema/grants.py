@@ -10,7 +10,6 @@ from sqlalchemy import text
 from postroom.errors import InvalidSetting, PrivilegeMissing
 from postroom.store.outbox.writer import MESSAGE_COLUMNS
 from postroom.store.schema.purposes import Purpose
-from postroom.store.schema.tables import metadata
 from postroom.store.sql.db_errors import is_denied, is_lost_connection
 
 if TYPE_CHECKING:
@@ -214,6 +213,8 @@ def _may(connection: Connection, names: Names, right: Right) -> bool:
 @cache  # to make all the tables takes long, and a relay asks for a dozen of them when it starts
 def _first_columns(names: Names) -> Mapping[str, str]:
     """A column of each table that is there for sure, by the table's name."""
+    from postroom.store.schema.tables import metadata  # which takes long to load
+
     return {one.name: str(one.columns.keys()[0]) for one in metadata(names).tables.values()}
 
 
