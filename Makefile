@@ -57,8 +57,8 @@ docs-serve: $(READY) ## show the site while you write, on http://127.0.0.1:8000
 	@$(MKDOCS) serve --livereload
 
 docs-version: $(READY) ## commit the site as VERSION=0.2 to the local branch `site`, as `latest` too: see CONTRIBUTING.md
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --branch site --update-aliases '$(VERSION)' latest
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mike set-default --branch site latest
+	@PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy --branch site --update-aliases '$(VERSION)' latest
+	@$(BIN)/mike set-default --branch site latest
 
 diagrams: $(READY) ## draw the diagrams of the pages that are new or changed; needs npm, a network and Chromium
 	@$(BIN)/python -m scripts.site.draw
