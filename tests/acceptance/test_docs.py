@@ -91,7 +91,7 @@ def test_every_page_is_reachable_from_the_first() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_the_site_reads_lists_and_tables_as_the_repository_does(page: Path) -> None:
-    """Code hosts forgive a list right below a paragraph and a block indented by two spaces; Python-Markdown does not."""
+    """Code hosts take a list right below a paragraph, and a block indented by two spaces; Python-Markdown does not."""
     before, fenced = "", False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         fenced ^= line.lstrip().startswith("```")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import inspect
 import json
 import os
 import re
@@ -137,7 +138,7 @@ def test_the_reference_has_every_public_name_and_each_has_a_docstring(site: Path
     for name in sorted(public):
         module, _, attribute = name.rpartition(".")
         value = getattr(importlib.import_module(module), attribute)
-        if callable(value) and not (getattr(value, "__doc__", None) or "").strip():
+        if (inspect.isclass(value) or inspect.isfunction(value)) and not inspect.getdoc(value):
             bare.append(name)
     assert not bare, "these have no docstring"
 
@@ -181,7 +182,7 @@ def test_versions_search_themes_and_drawings_work_without_the_network(
     )
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    for path in ("", "tutorial/", "guide/outbox/", "architecture/", "when-to-use/", "reference/admin/", "recipes/"):
+    for path in ("", "tutorial/", "when-to-use/", "reference/relay/"):
         page.goto(f"{address}latest/{path}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, f"{path} is wider than a phone"
         assert page.evaluate("document.body.dataset.mdColorScheme") == "slate"
