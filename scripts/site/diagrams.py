@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRAWINGS = DOCS / "diagrams"
+LEAST_SCALE = 0.45
+"""Smaller than this nobody can read the text: the page scrolls the drawing instead."""
+_WIDTH = re.compile(r'viewBox="\S+ \S+ ([\d.]+) ')
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -32,7 +35,9 @@ def drawn(markdown: str, missing: list[str]) -> str:
         if not path.exists():
             missing.append(match[1])
             return match[0]
-        svg = " ".join(path.read_text(encoding="utf-8").split("\n"))
-        return f'<figure class="diagram">{svg}</figure>'
+        svg = path.read_text(encoding="utf-8").strip()
+        width = _WIDTH.search(svg)
+        least = f"--least: {float(width[1]) * LEAST_SCALE:.0f}px" if width else ""
+        return f'<figure class="diagram" style="{least}">{svg}</figure>'
 
     return DIAGRAM.sub(replaced, markdown)

@@ -30,7 +30,8 @@ text, tspan, .label, .nodeLabel, .edgeLabel { fill: var(--diagram-text) !importa
 """
 DRAW = """async ([name, diagram, style]) => {
     mermaid.initialize({startOnLoad: false, theme: "base", htmlLabels: false,
-        flowchart: {htmlLabels: false, wrappingWidth: 400},
+        flowchart: {htmlLabels: false, wrappingWidth: 400, nodeSpacing: 24, rankSpacing: 36, padding: 10},
+        state: {nodeSpacing: 24, rankSpacing: 36},
         fontFamily: "Arial, 'Liberation Sans', Helvetica, sans-serif", themeCSS: style, deterministicIds: true});
     return (await mermaid.render(name, diagram)).svg;
 }"""

@@ -96,9 +96,7 @@ def _expanded(entries: list[Any]) -> list[Any]:
                 {key: _expanded(value) if isinstance(value, list) else value for key, value in entry.items()}
             )
         elif entry.endswith("/*"):
-            folder = repository.DOCS / entry.removesuffix("/*")
-            pages = sorted(folder.glob("*.md"), key=lambda path: (path.name != "README.md", path.name))
-            expanded += [path.relative_to(repository.DOCS).as_posix() for path in pages]
+            expanded += _pages_of(repository.DOCS / entry.removesuffix("/*"))
         else:
             expanded.append(entry)
     return expanded
