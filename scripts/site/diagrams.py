@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRAWINGS = DOCS / "diagrams"
-LEAST_SCALE = 0.45
-"""Smaller than this nobody can read the text: the page scrolls the drawing instead."""
+READABLE, TOLERABLE = 0.6, 0.45
+"""The scale at which text is easy to read, and the one that is tolerable where the whole drawing then fits a column."""
+COLUMN = 748
+"""Pixels that a column of text has on a wide screen."""
 _WIDTH = re.compile(r'viewBox="\S+ \S+ ([\d.]+) ')
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -37,7 +39,8 @@ def drawn(markdown: str, missing: list[str]) -> str:
             return match[0]
         svg = path.read_text(encoding="utf-8").strip()
         width = _WIDTH.search(svg)
-        least = f"--least: {float(width[1]) * LEAST_SCALE:.0f}px" if width else ""
-        return f'<figure class="diagram" style="{least}">{svg}</figure>'
+        pixels = float(width[1]) if width else 0.0
+        kind = "diagram wide" if pixels * TOLERABLE > COLUMN else "diagram"
+        return f'<figure class="{kind}" style="--least: {pixels * READABLE:.0f}px">{svg}</figure>'
 
     return DIAGRAM.sub(replaced, markdown)
