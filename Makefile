@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help run example example-orders example-saga test check coverage debezium bench lock clean lint types imports unit compiled tests rules-covered other-pythons other-environments
+.PHONY: help run example example-orders example-saga test check coverage debezium bench docs docs-serve docs-version diagrams lock clean lint types imports unit compiled tests rules-covered other-pythons other-environments
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
@@ -18,6 +18,8 @@ FEWER := --hypothesis-profile='fewer examples'
 SIDE_BY_SIDE_MAKE = $(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes
 # The tests start hundreds of processes: what one has compiled, the others load.
 unexport PYTHONDONTWRITEBYTECODE
+# The theme announces its successor at every build: docs/decisions/0064 says why we use it.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 heading = @printf '\n\033[1m── %s\033[0m\n' "$(1)"
 
 help: ## list the targets
@@ -47,8 +49,22 @@ check: $(READY) ## lint, types, import contracts, unit tests: under a minute
 bench: $(READY) ## measure
 	@$(BIN)/python -m benchmarks
 
+docs: $(READY) ## build the documentation site, in build/site; a broken link or a page without a place is an error
+	@$(MKDOCS) build --quiet --strict
+	@echo 'build/site/index.html'
+
+docs-serve: $(READY) ## show the site while you write, on http://127.0.0.1:8000
+	@$(MKDOCS) serve --livereload
+
+docs-version: $(READY) ## commit the site as VERSION=0.2 to the local branch `site`, as `latest` too: see CONTRIBUTING.md
+	@PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy --branch site --update-aliases '$(VERSION)' latest
+	@$(BIN)/mike set-default --branch site latest
+
+diagrams: $(READY) ## draw the diagrams of the pages that are new or changed; needs npm, a network and Chromium
+	@$(BIN)/python -m scripts.site.draw
+
 lock: $(READY) ## resolve requirements.lock again (newest versions: make lock OPTIONS=--upgrade)
-	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --group dev \
+	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --group dev --group docs \
 		--generate-hashes --custom-compile-command 'make lock' --output-file requirements.lock $(OPTIONS)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group debezium \
 		--generate-hashes --custom-compile-command 'make lock' --output-file requirements-debezium.lock $(OPTIONS)

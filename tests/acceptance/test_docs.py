@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.conftest import FreshDatabase
 
 DOCS = documents.ROOT / "docs"
-GUIDE = sorted((DOCS / "guide").glob("*.md"))
+GUIDE = [*sorted((DOCS / "guide").glob("*.md")), DOCS / "recipes.md", DOCS / "README.md"]
 PAGES = [
     *(documents.ROOT / "README.md", documents.ROOT / "CONTRIBUTING.md"),
     *sorted(DOCS.rglob("*.md")),
@@ -87,6 +87,21 @@ def test_every_page_is_reachable_from_the_first() -> None:
             links = LINK.findall(page.read_text(encoding="utf-8"))
             ahead += [page.parent / path for path, _ in links if path.endswith(".md")]
     assert {page.resolve() for page in DOCS.rglob("*.md")} <= reached
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_the_site_reads_lists_and_tables_as_the_repository_does(page: Path) -> None:
+    """Code hosts take a list right below a paragraph, and a block indented by two spaces; Python-Markdown does not."""
+    before, fenced = "", False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and not line.startswith("```"):
+            where = f"{page.name}:{number}: {line[:40]!r}"
+            starts = re.match(r"(?:[-*]|\d+\.) ", line) or line.startswith("|")
+            belongs = re.match(r"\s*(?:[-*]|\d+\.) |\||\s", before)
+            assert not (starts and before.strip() and not belongs), f"{where} needs a free line before it"
+            assert before.strip() or not re.match(r" {1,3}\S", line), f"{where} must be indented by four spaces"
+        before = line
 
 
 def headings(page: Path) -> set[str]:

@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 Mode = Literal["binary", "structured"]
+"""Attributes as headers and the payload as the body, or both in one JSON document."""
 SPECVERSION = "1.0"
 STRUCTURED = "application/cloudevents+json"
 POSITION_DIGITS = 19
@@ -52,6 +53,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 Header = tuple[str, str]
+"""Name and value."""
 _Kind = tuple[str, str | None, str | Literal[False]]
 """Topic, type, and content type (False for a tombstone): what the cached headers depend on."""
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 CONTENT_TYPE = "content-type"
+"""The header with the payload's content type."""
 MOST_KEPT = 1000
 """Names in a cache: if more arrive, it starts over."""
 
@@ -116,7 +117,9 @@ class HeaderFormat:
 
 PLAIN = HeaderFormat("")
 KAFKA = HeaderFormat("ce_", tombstones=True)
+"""Headers of Kafka records."""
 REDIS = HeaderFormat("ce_", reserved=("data",))
+"""Fields of entries in Redis Streams."""
 AMQP = HeaderFormat(
     "ce-",
     reserved=(
@@ -127,6 +130,7 @@ AMQP = HeaderFormat(
 )
 """Reserves RabbitMQ's own headers; any other header that starts with x- is the user's."""
 NATS = HeaderFormat("ce-", reserved=("nats-",), ascii_only=True)
+"""Headers of NATS messages."""
 HTTP = HeaderFormat(
     "ce-",
     reserved=(
@@ -136,3 +140,4 @@ HTTP = HeaderFormat(
     ascii_only=True,
     any_case=True,
 )
+"""Headers of webhooks."""

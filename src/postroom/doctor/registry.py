@@ -110,3 +110,4 @@ CHECKS: tuple[Check, ...] = (
     Check("CDC_MISSED", "Was every message read?", "cdc-messages-are-missed", stream.passed_by),
     Check("CDC_PRODUCERS", "Do all producers write to the stream?", "cdc-keys-leave-out-of-order", stream.producers),
 )
+"""Every check, in the order in which `examine` runs them."""

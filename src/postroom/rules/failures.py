@@ -112,6 +112,7 @@ def _checked(code: str) -> str:
 
 
 DEFAULT_CLASSIFIER = Classifier()
+"""What counts as permanent unless you say otherwise. Add codes with `with_code`."""
 
 
 def reason_code(exception: Exception, classifier: Classifier = DEFAULT_CLASSIFIER) -> str:

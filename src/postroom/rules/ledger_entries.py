@@ -11,6 +11,7 @@ from postroom.errors import InvalidEntry
 from postroom.rules.replay import Response
 
 MOST_CHARACTERS = 255
+"""Characters that an idempotency key and its scope may have."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 _NO_HEADER = re.compile("[\x00\r\n]|[^\x00-\xff]")
 """Characters that would end or corrupt an HTTP header."""

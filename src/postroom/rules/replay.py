@@ -109,6 +109,7 @@ class InProgress:
 
 
 Decision = Run | Replay | Conflict | InProgress
+"""What to do with a request: run it, replay a response, or refuse it."""
 
 
 def decide(recorded: Recorded | None, entry: Entry, *, replay_failures: bool = False) -> Decision:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from postroom.message import Message
 
 DATABASE = "database"
+"""The name of the database in `Reachability`, where others are brokers."""
 NO_BROKER = "nowhere"
 """The broker name for messages that have no broker."""
 UNREACHED = "UNREACHED"
@@ -314,6 +315,7 @@ Event = (
     | TargetChanged
     | TransactionEvent
 )
+"""Everything that a hook can receive."""
 Hook = Callable[[Event], None]
 """Called with every event. If it has a true attribute ``wants_counts``, the backlog is counted for it at intervals
 (`Counted`); if it has an attribute ``tracer``, consumers use that for their spans."""

@@ -63,6 +63,7 @@ class SagaFilter:
 
 
 EVERY_SAGA = SagaFilter()
+"""Every saga."""
 
 
 def _state(value: SagaState | str) -> SagaState:
