@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
@@ -188,6 +187,8 @@ class Outbox:
         """`prepare` without holding up the event loop."""
         wanting = [(serializer_of(kind, self._serializer), kind) for kind in events or declared_classes()]
         if any(serializer is not None and not serializer.is_prepared(kind) for serializer, kind in wanting):
+            import asyncio  # loaded by whoever awaits; other producers do without
+
             await asyncio.to_thread(self.prepare, *events)
 
     def message(self, topic: str | None, payload: object = None, **fields: Unpack[Fields]) -> Message:

@@ -88,8 +88,8 @@ class HandlerAttempts:
         Raises `Outage`, and with a settlement `LeaseNotHeld` and `NotSettledHere`: then nothing was attempted.
         """
         started = time.monotonic()
-        await handler.fetch(messages)
         try:
+            await handler.fetch(messages)
             is_first = await self._runner.run(HandlerCall(handler, messages, settlement))
         except (Outage, LeaseNotHeld, NotSettledHere):
             raise
@@ -117,10 +117,10 @@ class HandlerAttempts:
         the next message was not handled; None if all were, or it `may_go_on` no more, or it has taken a while. Raises
         `Outage`: then nothing was attempted with the next message.
         """
-        await handler.fetch(messages)
         series = HandlerSeries(handler, messages, may_go_on)
         with self._reporting(series, messages, committed) as last_report:
             try:
+                await handler.fetch(messages)
                 await self._runner.run_each(series)
             except Outage:
                 raise

@@ -7,13 +7,14 @@ import enum
 import uuid
 from dataclasses import dataclass, field
 from decimal import Decimal  # noqa: TC003 - annotations are resolved
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
 from pydantic import BaseModel
 
 from postroom import Outbox, RetryPolicy, event, upcaster
+from postroom.consumer.handler_attempts import AttemptFailed, HandlerAttempts
 from postroom.consumer.handlers import handler_of
 from postroom.errors import (
     InvalidSetting,
@@ -24,9 +25,10 @@ from postroom.errors import (
     UnknownSchema,
 )
 from postroom.events import read
-from postroom.formats import AvroSerializer, SchemaRegistry, Subject
+from postroom.formats import AvroSerializer, SchemaRegistry, Serializer, Subject
 from postroom.formats.avro_schemas import schema_of
 from postroom.incoming import Incoming
+from postroom.rules.failures import DEFAULT_CLASSIFIER
 from postroom.rules.wire_format import framed, unframed
 from postroom.testing import RecordingOutbox
 from tests.services.schema_registry import Registry, running
@@ -340,3 +342,32 @@ def test_a_wrong_schema_is_refused(registry: SchemaRegistry) -> None:
         event("t", serializer="avro")  # type: ignore[arg-type]  # that is the point
     with pytest.raises(InvalidSetting, match="Line is no event"):
         AvroSerializer(registry).prepare(Line)
+
+
+async def test_a_serializer_that_fails_to_fetch_is_a_failed_attempt_of_its_message_alone() -> None:
+    class Broken(Serializer):
+        content_type = "application/x-broken"
+
+        def encode(self, value: Any, kind: type[Any]) -> bytes:
+            return repr((value, kind)).encode()
+
+        def decode(self, payload: bytes | None, kind: type[Any]) -> Any:
+            raise PayloadNotDecodable(repr((payload, kind)))
+
+        def lacks(self, payload: bytes | None) -> bool:
+            raise ZeroDivisionError(payload)
+
+    def handle(one: Any) -> None: ...
+
+    handle.__annotations__ = {"one": event("broken", serializer=Broken())(type("Small", (Small,), {}))}
+    handler = handler_of(handle, None, None, RetryPolicy(), 1)
+    message = Incoming(id="1", topic="broken", payload=b"", content_type="application/x-broken")
+    attempts = HandlerAttempts("c", [handler], cast("Any", None), DEFAULT_CLASSIFIER, lambda _: None)
+    failed = await attempts.make(handler, [message])
+    assert isinstance(failed, AttemptFailed)
+    each = await attempts.make_each(handler, [message], lambda: True, lambda _: None)
+    assert isinstance(each, AttemptFailed)
+    assert (failed.code, each.code) == ("INTERNAL_ERROR", "INTERNAL_ERROR")
+    for unsupported in (Broken().decode_plain, Broken().from_plain):
+        with pytest.raises(NotImplementedError, match="which upcasters of Small need"):
+            unsupported(b"", Small)
