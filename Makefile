@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help run example example-orders example-saga test check coverage debezium bench docs docs-serve docs-version diagrams lock clean lint types imports unit compiled tests rules-covered other-pythons other-environments
+.PHONY: help run example example-orders example-saga test check coverage debezium bench docs docs-serve docs-version diagrams lock dist clean lint types imports unit compiled tests rules-covered other-pythons other-environments
 
 BIN := .venv/bin
 # The stamp's name holds the place, because an environment does not survive being moved or copied.
@@ -69,6 +69,11 @@ lock: $(READY) ## resolve requirements.lock again (newest versions: make lock OP
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group debezium \
 		--generate-hashes --custom-compile-command 'make lock' --output-file requirements-debezium.lock $(OPTIONS)
 
+dist: $(READY) ## build wheel, source distribution and bill of materials into dist/
+	rm -rf dist
+	$(BIN)/uv build --no-build-isolation --python $(BIN)/python --out-dir dist .
+	$(BIN)/python scripts/sbom.py dist
+
 clean: ## remove environments, caches and reports
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* \
 		htmlcov build dist
@@ -82,6 +87,8 @@ lint: $(READY)
 types: $(READY)
 	$(call heading,mypy)
 	@$(BIN)/mypy $(wildcard src tests scripts benchmarks examples)
+	$(call heading,pyright on the examples)
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 imports: $(READY)
 	$(call heading,import contracts)

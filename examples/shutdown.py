@@ -18,7 +18,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TIMEOUT = 20.0
 """Seconds for a process to end by itself."""
 
-Process = subprocess.Popen[bytes]
+Process = subprocess.Popen[Any]
 
 
 class PendingSignal:

@@ -88,7 +88,7 @@ def server(service: Service, database: str, port: int) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(sent)
 
-        def log_message(self, *_args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
     return QuietServer(("127.0.0.1", port), Requests)

@@ -1,4 +1,4 @@
-"""Events as an AsyncAPI 3 document, with a JSON Schema of each payload."""
+"""Events as an AsyncAPI 3 document, with the schema of each payload: JSON Schema, Avro or Protobuf."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from postroom.events import VERSION, declared_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from postroom.serializing import Serializer
 
 SCHEMAS = "#/components/schemas"
 
@@ -30,7 +32,7 @@ def asyncapi(kinds: Iterable[type[Any]], *, title: str, version: str) -> dict[st
         declared = declared_event(kind)
         assert declared is not None  # noqa: S101 - `_newest` leaves out others
         name = _identifier(f"{declared.topic}.{declared.type}")
-        payload, parts = _schema(kind, name)
+        payload, parts = _schema(kind, name, declared.serializer)
         schemas |= parts
         channel = _identifier(declared.topic)
         channels.setdefault(channel, {"address": declared.topic, "messages": {}})
@@ -41,7 +43,7 @@ def asyncapi(kinds: Iterable[type[Any]], *, title: str, version: str) -> dict[st
         messages[name] = {
             "name": declared.type,
             "title": kind.__name__,
-            "contentType": "application/json",
+            "contentType": "application/json" if declared.serializer is None else declared.serializer.content_type,
             "headers": {
                 "type": "object",
                 "properties": {VERSION: {"type": "string", "const": str(declared.version)}},
@@ -52,6 +54,7 @@ def asyncapi(kinds: Iterable[type[Any]], *, title: str, version: str) -> dict[st
                 "version": declared.version,
                 "key": declared.key if isinstance(declared.key, str) else None,
                 "upcasts": sorted(declared.upcasters),
+                **_comparable(kind, declared.serializer),
             },
         }
     return {
@@ -85,8 +88,17 @@ def _newest(kinds: Iterable[type[Any]]) -> list[type[Any]]:
     return [found[place] for place in sorted(found)]
 
 
-def _schema(kind: type[Any], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _comparable(kind: type[Any], serializer: Serializer | None) -> dict[str, Any]:
+    """The schema for comparisons, where the payload's is a text."""
+    own = serializer.schema(kind) if serializer is not None else None
+    return {} if own is None or own.comparable is None else {"schema": own.comparable}
+
+
+def _schema(kind: type[Any], name: str, serializer: Serializer | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """The schema of a class, and those of the classes in it; their names begin with the message's."""
+    own = serializer.schema(kind) if serializer is not None else None
+    if own is not None:
+        return {"schemaFormat": own.format, "schema": own.schema}, {}
     if is_pydantics(kind):
         from pydantic import TypeAdapter  # installed, because one of its classes is in use
 

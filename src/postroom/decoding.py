@@ -75,14 +75,21 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
     return decoded
 
 
-def _pydantics(kind: Any) -> Callable[[bytes], Any]:
+@lru_cache(512)
+def _pydantics_of(kind: Any) -> Callable[[Any], Any]:
+    return _pydantics(kind, plain=True)
+
+
+def _pydantics(kind: Any, *, plain: bool = False) -> Callable[[Any], Any]:
     from pydantic import TypeAdapter, ValidationError  # installed, because one of its classes is in use
 
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
-    def decoded(payload: bytes) -> Any:
+    validate: Callable[[Any], Any] = adapter.validate_python if plain else adapter.validate_json
+
+    def decoded(payload: Any) -> Any:
         try:
-            return adapter.validate_json(payload)
+            return validate(payload)
         except ValidationError as error:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
             named = "; ".join(_fault(one["loc"], one["type"], one["msg"]) for one in faults[:MOST_NAMED])
@@ -90,6 +97,23 @@ def _pydantics(kind: Any) -> Callable[[bytes], Any]:
             raise PayloadNotDecodable(f"the payload is not {_named(kind)}: {named}{more}") from None
 
     return decoded
+
+
+def convert(data: Any, kind: Any) -> Any:
+    """Make an object of this class of dicts, lists and values, as decoders of other formats return them.
+
+    Raises like `decode`.
+    """
+    if is_pydantics(kind):
+        return _pydantics_of(kind)(data)
+    try:
+        return msgspec.convert(data, kind, dec_hook=_unknown)
+    except _Unknown as unknown:
+        if not is_pydantics(unknown.kind):
+            raise TypeError(f"decode cannot make a {unknown.kind.__name__}: give {KINDS}") from None
+        return _pydantics_of(kind)(data)
+    except msgspec.ValidationError as error:
+        raise PayloadNotDecodable(f"the payload is not {_named(kind)}: {_without_values(str(error))}") from None
 
 
 class _Unknown(Exception):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import hashlib
 import math
+import uuid
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,6 +16,9 @@ from postroom.errors import PayloadNotEncodable
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 BINARY = "application/octet-stream"
+
+
+_KEPT = (bytes, dt.datetime, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID)
 
 
 class Encoded(NamedTuple):
@@ -45,6 +51,20 @@ def encode(payload: object, content_type: str | None = None) -> Encoded:
 def encode_json(value: object) -> bytes:
     """The canonical JSON of any value, text and ``None`` included. Raises `PayloadNotEncodable`, like `encode`."""
     return _json(value)[1]
+
+
+def plain(value: object) -> Any:
+    """Any object as dicts, lists and values, with times, decimals, UUIDs and bytes as they are.
+
+    Raises `PayloadNotEncodable`, like `encode`.
+    """
+    try:
+        return msgspec.to_builtins(value, builtin_types=_KEPT, order="deterministic", enc_hook=_plain)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise PayloadNotEncodable(
+            f"the payload of type {type(value).__name__} is not made of fields and values ({_reason(error)}): pass a "
+            "dataclass, msgspec Struct or pydantic model, or a dict"
+        ) from None
 
 
 def digest(*parts: str | bytes | None) -> str:
@@ -98,6 +118,16 @@ def _jsonable(value: Any) -> object:
     if type(value).__name__ == "UUID":
         return str(value)
     raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
+
+
+def _plain(value: Any) -> object:
+    """Convert what msgspec does not know, as `_jsonable` does, without making text of times and numbers."""
+    if hasattr(value, "model_dump"):
+        try:
+            return value.model_dump()
+        except Exception:  # noqa: BLE001 - as in `_jsonable`
+            raise ValueError from None
+    return _jsonable(value)
 
 
 def _reason(error: Exception) -> str:

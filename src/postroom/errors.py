@@ -5,9 +5,10 @@
     PostroomError
     ├── InvalidMessage          (ValueError)  a field of a message is wrong; nothing was written
     │   ├── PayloadTooLarge                   the payload exceeds the size limit
-    │   └── PayloadNotEncodable               the payload cannot become JSON
-    ├── PayloadNotDecodable     (ValueError)  a payload is not JSON, or not what the handler expects
+    │   └── PayloadNotEncodable               the payload cannot become JSON, or what its schema says
+    ├── PayloadNotDecodable     (ValueError)  a payload is not what its content type says, or the handler expects
     │   ├── UnknownVersion                    a message holds a version of its event that the program cannot read
+    │   ├── UnknownSchema                     a message names a schema that the schema registry does not have
     │   └── SagaNotDecodable                  a saga's data, result or event is not what the code expects
     ├── Refused                               raised by a user's function: the effect will never happen
     ├── SagaNotFound            (LookupError) there is no saga with this id
@@ -39,6 +40,7 @@
     ├── DatabaseUnreachable                   the database does not answer
     ├── PrivilegeMissing                      the database user lacks a privilege
     ├── BrokerUnavailable                     the broker cannot be reached; no message counts as tried
+    ├── RegistryUnavailable                   the schema registry cannot be asked; no message counts as tried
     └── SchemaError                           the tables are not what this version needs
         ├── SchemaMissing                     `postroom init` has not been run
         ├── SchemaOutdated                    `postroom init` must be run again
@@ -66,15 +68,19 @@ class PayloadTooLarge(InvalidMessage):
 
 
 class PayloadNotEncodable(InvalidMessage):
-    """The payload cannot become JSON. Nothing was written."""
+    """The payload cannot become JSON, or does not fit its schema. Nothing was written."""
 
 
 class PayloadNotDecodable(PostroomError, ValueError):
-    """A message's payload is not JSON, or does not fit the expected class. No retry can help."""
+    """A message's payload cannot be decoded, or does not fit the expected class. No retry can help."""
 
 
 class UnknownVersion(PayloadNotDecodable):
     """A message holds a version of its event that this program cannot read. The message is a dead letter."""
+
+
+class UnknownSchema(PayloadNotDecodable):
+    """A message names a schema that the schema registry does not have. The message is a dead letter."""
 
 
 class SagaNotDecodable(PayloadNotDecodable):
@@ -261,6 +267,10 @@ class PrivilegeMissing(PostroomError):
 
 class BrokerUnavailable(PostroomError):
     """The broker cannot be reached, or refuses all messages: none counts as tried."""
+
+
+class RegistryUnavailable(PostroomError):
+    """The schema registry cannot be reached, or refuses to answer. Nothing was written; no message counts as tried."""
 
 
 class SchemaError(PostroomError):

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from postroom.decoding import decode
 from postroom.encoding import encode_json
 from postroom.errors import InvalidMessage, InvalidSetting, PayloadNotDecodable, PayloadNotEncodable, UnknownVersion
+from postroom.rules.wire_format import is_json
+from postroom.serializing import Serializer
 
 if TYPE_CHECKING:
     from postroom.incoming import Incoming
@@ -52,6 +54,7 @@ class Event:
     key: str | Callable[[Any], Any] | None = None
     upcasters: dict[int, Upcaster] = field(default_factory=dict)
     """By the version that each begins with."""
+    serializer: Serializer | None = None
 
     def key_of(self, value: object) -> Any:
         """The key of a message that holds this value."""
@@ -61,25 +64,34 @@ class Event:
 
 
 def event(
-    topic: str, *, key: str | Callable[[Any], Any] | None = None, type: str | None = None, version: int = 1
+    topic: str,
+    *,
+    key: str | Callable[[Any], Any] | None = None,
+    type: str | None = None,
+    version: int = 1,
+    serializer: Serializer | None = None,
 ) -> Callable[[Class[T]], Class[T]]:
     """Declare that messages of this topic hold objects of the class: a dataclass, msgspec Struct or pydantic model.
 
     ``key`` is the name of the attribute by which messages keep their order, or a function of the object. ``type`` is
     the type of the messages; the default is the class's name. Raise ``version`` with every change that older code
-    cannot read, and add an `upcaster` for messages that are still on their way. Raises `InvalidSetting`.
+    cannot read, and add an `upcaster` for messages that are still on their way. ``serializer`` encodes the payloads, as
+    `postroom.formats.AvroSerializer` does; the default is that of the outbox or consumer, and JSON if it has none.
+    Raises `InvalidSetting`.
     """
     if not _is_text(topic):
         raise InvalidSetting(f"the event's topic is {topic!r}: write @event(topic) with a text such as orders.created")
     if not _is_version(version):
         raise InvalidSetting(f"the version of the event of {topic!r} is {version!r}: give 1 or a higher number")
 
+    check_serializer(serializer)
+
     def declare(kind: Class[T]) -> Class[T]:
         if not inspect.isclass(kind):
             raise InvalidSetting(f"@event({topic!r}) is for classes, and {kind!r} is none")
         if isinstance(key, str) and not _has(kind, key):
             raise InvalidSetting(f"the key of {kind.__name__} is {key!r}, and it has no such attribute")
-        setattr(kind, _DECLARED, Event(topic, type or kind.__name__, version, key))
+        setattr(kind, _DECLARED, Event(topic, type or kind.__name__, version, key, serializer=serializer))
         _CLASSES.append(kind)
         return kind
 
@@ -130,29 +142,55 @@ def event_of(value: object) -> Event:
     return declared
 
 
-def read(message: Incoming, kind: Class[T]) -> T:
+def read(message: Incoming, kind: Class[T], serializer: Serializer | None = None) -> T:
     """The event that a message holds, brought to the version of its class.
 
-    Raises `PayloadNotDecodable` if the payload does not fit, and `UnknownVersion` if there is no way from its version.
+    ``serializer`` is for events that declare none. Raises `PayloadNotDecodable` if the payload does not fit,
+    `UnknownVersion` if there is no way from its version, and what the serializer raises.
     """
     declared = declared_event(kind)
     version = _version_of(message)
+    chosen = serializer_of(kind, serializer)
+    its = None if is_json(message.content_type) else chosen
     if declared is None or version == declared.version:
-        return message.decode(kind)
+        found: T
+        if its is not None:
+            found = its.decode(message.payload, kind)
+        else:
+            found = message.decode(kind) if chosen is None else chosen.decode_json(message.payload, kind)
+        return found
     if version > declared.version:
         raise UnknownVersion(
             f"the message holds version {version} of {kind.__name__}, and this program knows versions up to "
             f"{declared.version}: upgrade it, then requeue the message"
         )
-    data = message.json()
+    data = message.json() if its is None else its.decode_plain(message.payload, kind)
     for step in range(version, declared.version):
         data = _upcast(declared, kind, step, data)
+    upcasted: T = _json_of(data, kind) if chosen is None else chosen.from_plain(data, kind)
+    return upcasted
+
+
+def serializer_of(kind: object, default: Serializer | None = None) -> Serializer | None:
+    """The serializer that a class declares, or the default; None for JSON."""
+    declared = declared_event(kind)
+    return default if declared is None or declared.serializer is None else declared.serializer
+
+
+def check_serializer(serializer: object) -> None:
+    """Raise `InvalidSetting` if it is none."""
+    if serializer is not None and not isinstance(serializer, Serializer):
+        raise InvalidSetting(
+            f"the serializer is {serializer!r}: give an object of a class derived from postroom.formats.Serializer"
+        )
+
+
+def _json_of(data: Any, kind: Class[Any]) -> Any:
     try:
         encoded = encode_json(data)
     except PayloadNotEncodable as error:
         raise PayloadNotDecodable(f"an upcaster of {kind.__name__} returned what is no JSON: {error}") from None
-    found: T = decode(encoded, kind)
-    return found
+    return decode(encoded, kind)
 
 
 def _upcast(declared: Event, kind: Class[Any], step: int, data: Any) -> Any:
@@ -185,7 +223,8 @@ def _is_version(value: object) -> bool:
 
 
 def _has(kind: Class[Any], name: str) -> bool:
-    fields = (*getattr(kind, "__struct_fields__", ()), *getattr(kind, "model_fields", ()))
+    protobufs = getattr(getattr(kind, "DESCRIPTOR", None), "fields_by_name", ())
+    fields = (*getattr(kind, "__struct_fields__", ()), *getattr(kind, "model_fields", ()), *protobufs)
     return (
         name in fields or hasattr(kind, name) or any(name in vars(one).get("__annotations__", ()) for one in kind.mro())
     )

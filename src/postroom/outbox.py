@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Unpack
 
 from postroom.errors import InvalidMessage, InvalidSetting, LeaseLost, PayloadTooLarge
-from postroom.events import VERSION, event_of
+from postroom.events import VERSION, check_serializer, declared_classes, event_of, serializer_of
 from postroom.message import Fields, Message
 from postroom.rules.routing import Routing, best_pattern
 from postroom.rules.topics import rule_of
@@ -24,12 +24,19 @@ from postroom.tasks.calls import OPTIONS, call_of, options_text
 from postroom.telemetry.events import Added, all_of
 
 if TYPE_CHECKING:
+    from postroom.serializing import Serializer
     from postroom.store.outbox.writer import Writer
     from postroom.telemetry.events import Hook
 
 MOST_TOPICS = 4096
 """Topics whose check is cached."""
 Mask = Callable[[str, Any], Any]
+
+
+class Serialized(bytes):
+    """What a serializer made of an event: masked already, and no payload of the user's."""
+
+    __slots__ = ()
 
 
 class Outbox:
@@ -58,6 +65,8 @@ class Outbox:
     ``hook`` receives `postroom.telemetry.events.Added` for what was written, as metrics want it. It is called before
     the transaction ends, so what is rolled back is reported too.
 
+    ``serializer`` encodes the events of `publish` whose classes declare none; without it, they are JSON.
+
     If the settings name the broker, a topic that it does not accept, or reserves, raises `InvalidMessage`.
     """
 
@@ -74,7 +83,10 @@ class Outbox:
         brokers: Collection[str] | None = None,
         hook: Hook | None = None,
         cdc: bool | None = None,
+        serializer: Serializer | None = None,
     ) -> None:
+        check_serializer(serializer)
+        self._serializer = serializer
         self._settings = Settings.load(
             schema=schema,
             table_prefix=table_prefix,
@@ -144,6 +156,7 @@ class Outbox:
 
     async def apublish(self, connection: object, event: object, **fields: Unpack[Fields]) -> Message:
         """`publish` for an async connection."""
+        await self.aprepare(event.__class__)
         [recorded] = await self._aadd(connection, [self.message_of(event, **fields)], "outbox.apublish")
         return recorded
 
@@ -152,7 +165,32 @@ class Outbox:
         declared = event_of(event)
         given: Fields = {"key": declared.key_of(event), **fields, "type": declared.type}
         given["headers"] = {**(fields.get("headers") or {}), VERSION: str(declared.version)}
-        return self.message(declared.topic, event, **given)
+        serializer = serializer_of(event.__class__, self._serializer)
+        if serializer is None:
+            return self.message(declared.topic, event, **given)
+        given.setdefault("content_type", serializer.content_type)
+        payload = serializer.encode(self._masked(declared.topic, event), event.__class__)
+        return self.message(declared.topic, Serialized(payload), **given)
+
+    def prepare(self, *events: type[Any]) -> None:
+        """Register the schemas of event classes, all that were declared if none is given.
+
+        Call it when the program starts: what was not prepared calls the schema registry when the first event of its
+        class is published, inside your transaction. Raises `RegistryUnavailable`, and `InvalidSetting` if the registry
+        refuses a schema.
+        """
+        for kind in events or declared_classes():
+            serializer = serializer_of(kind, self._serializer)
+            if serializer is not None and not serializer.is_prepared(kind):
+                serializer.prepare(kind)
+
+    async def aprepare(self, *events: type[Any]) -> None:
+        """`prepare` without holding up the event loop."""
+        wanting = [(serializer_of(kind, self._serializer), kind) for kind in events or declared_classes()]
+        if any(serializer is not None and not serializer.is_prepared(kind) for serializer, kind in wanting):
+            import asyncio  # loaded by whoever awaits; other producers do without
+
+            await asyncio.to_thread(self.prepare, *events)
 
     def task(
         self,
@@ -203,7 +241,10 @@ class Outbox:
         """Make a message for `add_many`, applying mask and routes like `add`; `Message.new` applies neither."""
         if topic is None:
             topic = self._route(fields.get("type"))
-        return Message.new(topic, self._mask(topic, payload) if self._mask else payload, **fields)
+        return Message.new(topic, self._masked(topic, payload), **fields)
+
+    def _masked(self, topic: str, payload: object) -> object:
+        return payload if self._mask is None or isinstance(payload, Serialized) else self._mask(topic, payload)
 
     def _route(self, type: str | None) -> str:
         if type is None:

@@ -1,14 +1,25 @@
-"""`pip install .` in an empty environment is enough for the demo, and for every command on SQLite."""
+"""What is built is complete, and installing it is enough for the demo, and for every command on SQLite."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+import tarfile
+import tomllib
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from scripts import sbom
+from scripts.other_pythons import SUPPORTED, find_interpreter
 
 from tests.services.certificates import environment_to_download
 
@@ -32,30 +43,150 @@ with closing(sqlite3.connect("shop.db")) as connection, connection:
     postroom.Outbox().add(connection, "orders.created", {"order_id": 7}, key=7)
 """
 
+EVERYTHING = """
+import importlib, pkgutil
+import postroom
+
+needed = set()
+for module in pkgutil.walk_packages(postroom.__path__, "postroom.", onerror=lambda _: None):
+    if module.name == "postroom.__main__":
+        continue
+    try:
+        importlib.import_module(module.name)
+    except ImportError as error:
+        cause = error if error.name else error.__cause__
+        needed.add(cause.name.partition(".")[0])
+print(*sorted(needed))
+"""
+"""Import all modules, and print which packages they need that are not there."""
+OPTIONAL = {
+    *("alembic", "aio_pika", "aiormq", "pamqp", "confluent_kafka", "nats", "redis", "httpx", "fastavro", "google"),
+    *("prometheus_client", "opentelemetry", "starlette", "jinja2", "uvicorn", "markupsafe"),
+    *(
+        "flask",
+        "django",
+        "asgiref",
+        "fastapi",
+        "litestar",
+        "quart",
+        "pytest",
+        "psycopg",
+        "psycopg2",
+        "asyncpg",
+        "greenlet",
+    ),
+}
+ROUND = """
+import asyncio, sqlite3
+from contextlib import closing
+from postroom import Outbox, Relay, schema
+from postroom.brokers.memory import MemoryBroker
+from sqlalchemy import create_engine
+
+schema.create(create_engine("sqlite:///shop.db"))
+with closing(sqlite3.connect("shop.db")) as connection, connection:
+    Outbox().add(connection, "orders.created", {"order_id": 7})
+broker = MemoryBroker()
+asyncio.run(Relay("sqlite:///shop.db", broker).run_until_empty())
+[sent] = broker.messages
+assert sent.json() == {"order_id": 7}
+"""
+UV = Path(sys.executable).parent / "uv"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel and the source distribution."""
+    folder = tmp_path_factory.mktemp("built")
+    _run([UV, "build", "--no-build-isolation", "--python", sys.executable, "--out-dir", folder, ROOT])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def programs(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment that holds Postroom and what it depends on, in the versions of the lock."""
-    folder = tmp_path_factory.mktemp("clean")
-    uv = str(Path(sys.executable).parent / "uv")
-    _run([uv, "build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", folder, ROOT])
-    [wheel] = folder.glob("postroom-*.whl")
-    _run([uv, "venv", "--python", sys.executable, folder / "venv"])
+    return _environment(built, tmp_path_factory.mktemp("clean"), Path(sys.executable))
+
+
+def _environment(built: Path, folder: Path, interpreter: Path) -> Path:
+    [wheel] = built.glob("postroom-*.whl")
+    _run([UV, "venv", "--python", interpreter, folder / "venv"])
     programs = folder / "venv" / "bin"
-    _run(
-        [
-            uv,
-            "pip",
-            "install",
-            "--python",
-            programs / "python",
-            "--constraint",
-            ROOT / "requirements.lock",
-            "--compile-bytecode",
-            wheel,
-        ]
-    )
+    _run([UV, "pip", "install", "--python", programs / "python", "--constraint", ROOT / "requirements.lock", wheel])
     return programs
+
+
+def test_wheel_and_source_distribution_hold_what_they_should_and_no_more(built: Path) -> None:
+    [wheel], [source] = built.glob("*.whl"), built.glob("*.tar.gz")
+    assert wheel.name == f"postroom-{PROJECT['version']}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        in_wheel = set(archive.namelist())
+    with tarfile.open(source) as files:
+        in_source = {name.partition("/")[2] for name in files.getnames()}
+    package = {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src" / "postroom").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {"postroom/py.typed", "postroom/web/dashboard/static/vendor/htmx-LICENSE.txt"} <= package
+    about = f"postroom-{PROJECT['version']}.dist-info"
+    assert in_wheel - package == {
+        *(f"{about}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"))
+    }
+    assert package <= in_wheel
+    assert in_source == {
+        *(f"src/{name}" for name in package),
+        *("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"),
+    }
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_wheel_and_source_distribution_work_on_every_python(version: str, built: Path, tmp_path: Path) -> None:
+    interpreter = find_interpreter(version)
+    if interpreter is None:
+        pytest.skip(f"this machine has no Python {version}")
+    programs = _environment(built, tmp_path, interpreter)
+    [source] = built.glob("*.tar.gz")
+    python = programs / "python"
+    assert _run([programs / "postroom", "--version"], tmp_path) == f"postroom {PROJECT['version']}\n"
+    missing = set(_run([python, "-W", "error", "-c", ROUND + EVERYTHING], tmp_path).split())
+    assert missing <= OPTIONAL
+    assert {"fastavro", "google", "confluent_kafka"} <= missing, "the environment is not clean"
+    _run([UV, "pip", "install", "--python", python, "--no-deps", "--reinstall", source])
+    (tmp_path / "shop.db").unlink()
+    _run([python, "-W", "error", "-c", ROUND], tmp_path)
+
+
+def test_the_version_and_the_extras_are_the_same_everywhere() -> None:
+    deploy = ROOT / "deploy"
+    chart = yaml.safe_load((deploy / "helm" / "postroom" / "Chart.yaml").read_text())
+    [image] = yaml.safe_load((deploy / "kubernetes" / "kustomization.yaml").read_text())["images"]
+    assert {chart["version"], chart["appVersion"], image["newTag"]} == {PROJECT["version"]}
+    assert re.search(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] in {  # type: ignore[index]  # it has a section
+        PROJECT["version"],
+        "Unreleased",
+    }
+    page = (ROOT / "docs" / "guide" / "installing.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(PROJECT["optional-dependencies"])
+    in_readme = {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    assert set(PROJECT["optional-dependencies"]) - in_readme <= {"asyncio", "alembic"}
+
+
+def test_the_bill_of_materials_is_valid_and_lists_what_users_install() -> None:
+    lock = sbom.packages((ROOT / "requirements.lock").read_text())
+    bill = sbom.bill(PROJECT, lock)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill)) is None
+    names = {one["name"] for one in bill["components"]}
+    wanted = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
+    direct = {re.match(r"[\w-]+", one)[0].lower() for one in wanted}  # type: ignore[index]  # each begins with a name
+    assert direct - {"postroom"} <= names
+    assert not names & {"pytest", "mypy", "django", "fastapi", "hypothesis"}
+    assert all(one["properties"] for one in bill["components"])
 
 
 def test_a_fresh_install_needs_no_further_package_for_commands_on_sqlite(programs: Path, tmp_path: Path) -> None:

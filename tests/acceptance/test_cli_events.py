@@ -53,6 +53,27 @@ def with_note(data):
 """
 
 
+FORMATS = """
+from dataclasses import dataclass
+from google.protobuf.api_pb2 import Mixin
+from postroom import event
+from postroom.formats import AvroSerializer, ProtobufSerializer, SchemaRegistry
+
+registry = SchemaRegistry("http://registry.invalid")  # which needs not be there
+
+@event("orders.placed", key="order_id", serializer=AvroSerializer(registry))
+@dataclass
+class OrderPlaced:
+    order_id: int
+    {field}
+
+@event("orders.noted", serializer=ProtobufSerializer(registry, Mixin))
+@dataclass
+class OrderNoted:
+    name: str
+"""
+
+
 def run(directory: Path, *arguments: str) -> tuple[int, str]:
     ended = subprocess.run(
         [sys.executable, "-m", "postroom", "events", *arguments],
@@ -94,6 +115,44 @@ def test_events_become_asyncapi_and_a_breaking_change_fails(tmp_path: Path) -> N
     assert run(tmp_path, *against) == (1, "orders.created OrderCreated: no upcaster leads from version 1 to 2")
     write(tmp_path, 2, "note: str", UPCASTER)
     assert run(tmp_path, *against)[0] == 0
+
+
+def test_avro_and_protobuf_are_exported_and_compared_as_such(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(FORMATS.replace("{field}", ""))
+    code, printed = run(tmp_path, "export", "--app", "shop")
+    assert code == 0
+    messages = json.loads(printed)["components"]["messages"]
+    placed, noted = messages["orders.placed.OrderPlaced"], messages["orders.noted.OrderNoted"]
+    assert (placed["contentType"], placed["payload"]) == (
+        "application/vnd.confluent.avro",
+        {
+            "schemaFormat": "application/vnd.apache.avro+json;version=1.9.0",
+            "schema": {
+                "type": "record",
+                "name": "OrderPlaced",
+                "fields": [{"name": "order_id", "type": "long"}],
+            },
+        },
+    )
+    assert noted["payload"]["schemaFormat"] == "application/vnd.google.protobuf;version=3"
+    assert "message Mixin {\n  string name = 1;" in noted["payload"]["schema"]
+    # The parser reads no Avro and no Protobuf without plugins: it checks the document around them.
+    assert parsed(printed) == {"errors": [], "messages": ["OrderNoted", "OrderPlaced"]}
+
+    assert run(tmp_path, "export", "--app", "shop", "-o", "main.json")[0] == 0
+    against = ("check", "--app", "shop", "--against", "main.json")
+    for field, ended in (
+        ("note: str = ''", (0, "no event breaks what was exported")),
+        (
+            "note: str",
+            (
+                1,
+                "orders.placed OrderPlaced: note is missing and has no default, for older messages (raise the version)",
+            ),
+        ),
+    ):
+        (tmp_path / "shop.py").write_text(FORMATS.replace("{field}", field))
+        assert run(tmp_path, *against) == ended
 
 
 def test_bad_input_is_refused_with_the_remedy(tmp_path: Path) -> None:

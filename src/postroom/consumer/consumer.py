@@ -21,6 +21,7 @@ from postroom.consumer.worker import SequentialWorker
 from postroom.delivery.engine import Engine
 from postroom.delivery.queue import EngineOptions, Queue
 from postroom.errors import InvalidSetting
+from postroom.events import check_serializer
 from postroom.inbox import Inbox
 from postroom.relay.cleaning import TIME_LIMIT, Cleaning
 from postroom.rules.backoff import RetryPolicy
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from postroom.consumer.outcomes import Fate
     from postroom.consumer.worker import Done
     from postroom.incoming import Incoming
+    from postroom.serializing import Serializer
     from postroom.sources.port import Source
 
 F = TypeVar("F", bound="Function")
@@ -72,10 +74,11 @@ class Consumer(Runnable[ConsumerRun]):
     returns a context manager, whose end commits. By default, handlers get an SQLAlchemy connection to ``database``.
     At most ``batch`` messages are received at a time; ``concurrency`` of them are handled at the same time, those of
     one key one after another. ``classifier`` decides which failures are permanent, ``hook`` receives every event
-    (`postroom.telemetry.events`), ``worker`` names this process among the others. Raises `InvalidSetting`.
+    (`postroom.telemetry.events`), ``worker`` names this process among the others. ``serializer`` decodes the
+    events whose classes declare none; without it, they are JSON. Raises `InvalidSetting`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
         name: str,
         broker: str | Source | object | None = None,
@@ -86,6 +89,7 @@ class Consumer(Runnable[ConsumerRun]):
         classifier: Classifier | None = None,
         hook: Hook | None = None,
         worker: str | None = None,
+        serializer: Serializer | None = None,
         **settings: Unpack[SettingsOverrides],
     ) -> None:
         super().__init__()
@@ -102,6 +106,8 @@ class Consumer(Runnable[ConsumerRun]):
         self._classifier = classifier or DEFAULT_CLASSIFIER
         self._user_hook = hook
         self.worker = worker or worker_name(self)
+        check_serializer(serializer)
+        self._serializer = serializer
         self._handlers: list[Handler] = []
         self.report = Report()
         self._flow = FlowCounts()
@@ -140,7 +146,7 @@ class Consumer(Runnable[ConsumerRun]):
             raise InvalidSetting(f"the handler of {topic!r}: {error}") from None
 
         def register(function: F) -> F:
-            self._handlers.append(handler_of(function, topic, type, tries, timeout))
+            self._handlers.append(handler_of(function, topic, type, tries, timeout, self._serializer))
             return function
 
         return register

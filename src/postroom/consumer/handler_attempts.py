@@ -15,6 +15,7 @@ from postroom.consumer.handlers import handler_for
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.settlement import LeaseNotHeld, NotSettledHere
 from postroom.rules import failures
+from postroom.rules.failures import Reason
 from postroom.runtime.calls import CallFailed, StillRunning
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.sql.db_errors import reason
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from postroom.rules.failures import Classifier
     from postroom.telemetry.events import Hook
 
+REGISTRY_DELAY = 5.0
+"""Seconds until a message is tried again that needs a schema registry which is away; up to twice as many."""
 REPORT_EVERY = 0.02
 """Seconds between two reports of what is finished of a series."""
 
@@ -86,6 +89,7 @@ class HandlerAttempts:
         """
         started = time.monotonic()
         try:
+            await handler.fetch(messages)
             is_first = await self._runner.run(HandlerCall(handler, messages, settlement))
         except (Outage, LeaseNotHeld, NotSettledHere):
             raise
@@ -116,6 +120,7 @@ class HandlerAttempts:
         series = HandlerSeries(handler, messages, may_go_on)
         with self._reporting(series, messages, committed) as last_report:
             try:
+                await handler.fetch(messages)
                 await self._runner.run_each(series)
             except Outage:
                 raise
@@ -175,7 +180,13 @@ class HandlerAttempts:
 
     def retry_delay(self, code: str, handler: Handler) -> float | None:
         """Seconds until a message is retried whose first attempt failed with this code; None if it is dead."""
+        if code == Reason.REGISTRY_UNAVAILABLE:
+            return self.registry_delay()
         return retry_delay(1, code, handler, self._classifier, random.random())  # noqa: S311 - jitter
+
+    def registry_delay(self) -> float:
+        """Seconds until a message is tried again that needs a schema registry which is away: no attempt counts."""
+        return REGISTRY_DELAY * (1 + random.random())  # noqa: S311 - jitter
 
     def report(
         self,

@@ -11,11 +11,12 @@ from postroom.consumer.handler_attempts import AttemptFailed, Committed, NotCall
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.parked import as_received
 from postroom.consumer.settlement import DeliverySettlement, LeaseNotHeld, NotSettledHere
-from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST
+from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST, Decided
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import Failure, Reason
 from postroom.rules.lifecycle import OutcomeCode
 from postroom.store.connections.reconnecting import Outage
+from postroom.store.outbox.leases import Postponed
 from postroom.telemetry.events import DATABASE, Beat, Handled, Phase, Published, Reachability, Settled
 
 if TYPE_CHECKING:
@@ -105,7 +106,9 @@ class HandlerDestination:
             return Refused(NO_HANDLER, problem, Failure.PERMANENT)
         return await self._attempt(one, handler, received)
 
-    async def _attempt(self, one: Claimed, handler: Handler, received: Incoming) -> Outcome:
+    async def _attempt(  # noqa: PLR0911 - one for each way it can end
+        self, one: Claimed, handler: Handler, received: Incoming
+    ) -> Outcome:
         settlement = None
         if self._settles_in_transactions and one.position not in self._left_to_engine:
             settlement = DeliverySettlement(one, self._settlements, self._parking)
@@ -125,6 +128,8 @@ class HandlerDestination:
         match attempted:
             case Committed():
                 return ACCEPTED if settlement is None else ALREADY_SETTLED
+            case AttemptFailed(Reason.REGISTRY_UNAVAILABLE, text):
+                return Decided(Postponed(one, self._attempts.registry_delay(), Reason.REGISTRY_UNAVAILABLE, text))
             case AttemptFailed():
                 return Refused(attempted.code, attempted.text)
             case NotCalled():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from postroom.errors import InvalidSetting
-from postroom.events import declared_event, read
+from postroom.events import declared_event, read, serializer_of
 from postroom.rules.routing import matches
+from postroom.rules.wire_format import is_json
 from postroom.runtime.functions import is_async
 
 if TYPE_CHECKING:
     from postroom.incoming import Incoming
     from postroom.rules.backoff import RetryPolicy
+    from postroom.serializing import Serializer
 
 Function = Callable[..., Any]
 T = TypeVar("T")
@@ -44,6 +47,8 @@ class Handler:
     """What it takes in place of messages."""
     takes_message: bool = True
     """Whether it takes the messages, beside the events or without them."""
+    serializer: Serializer | None = None
+    """What decodes its events; None for JSON."""
 
     @property
     def name(self) -> str:
@@ -51,14 +56,28 @@ class Handler:
         return getattr(self.function, "__qualname__", repr(self.function))
 
     def fits(self, message: Incoming) -> bool:
-        """Whether the message is for this handler."""
-        return (self.type is None or self.type == message.type) and matches(self.topic, message.topic)
+        """Whether the message is for this handler.
+
+        Producers with a schema registry that are not Postroom's name no type: their schema is what tells.
+        """
+        is_its_type = self.type is None or self.type == message.type
+        untyped = message.type is None and self.serializer is not None and not is_json(message.content_type)
+        return (is_its_type or untyped) and matches(self.topic, message.topic)
+
+    async def fetch(self, messages: Sequence[Incoming]) -> None:
+        """Get what decoding the messages needs of the network: outside of transactions, and of the event loop."""
+        serializer = self.serializer
+        if serializer is None:
+            return
+        lacking = [one.payload for one in messages if not is_json(one.content_type) and serializer.lacks(one.payload)]
+        if lacking:
+            await asyncio.to_thread(serializer.fetch, lacking)
 
     def call(self, connection: object, messages: Sequence[Incoming]) -> Any:
         """Call the function with one message, or, if it takes a batch, with all. Raises `PayloadNotDecodable`."""
         given: list[Any] = [connection] if self.takes_connection else []
         if self.event is not None:
-            events = [read(message, self.event) for message in messages]
+            events = [read(message, self.event, self.serializer) for message in messages]
             given.append(events if self.takes_batch else events[0])
         if self.takes_message:
             given.append(list(messages) if self.takes_batch else messages[0])
@@ -70,7 +89,14 @@ def handler_for(message: Incoming, handlers: Sequence[Handler]) -> Handler | Non
     return next((handler for handler in handlers if handler.fits(message)), None)
 
 
-def handler_of(function: Function, topic: str | None, type: str | None, policy: RetryPolicy, timeout: float) -> Handler:
+def handler_of(
+    function: Function,
+    topic: str | None,
+    type: str | None,
+    policy: RetryPolicy,
+    timeout: float,
+    serializer: Serializer | None = None,
+) -> Handler:
     """Make a function a handler; topic and type are those of its event, if they are None.
 
     Raises `InvalidSetting` if it cannot be called as one.
@@ -100,6 +126,7 @@ def handler_of(function: Function, topic: str | None, type: str | None, policy: 
         is_async=is_async(function),
         event=takes.event,
         takes_message=takes.message,
+        serializer=None if declared is None else serializer_of(takes.event, serializer),
     )
 
 

@@ -3,13 +3,21 @@
 Compares two AsyncAPI documents, as `postroom events export` writes them. Within one version of an event, old code reads
 new messages and new code reads old ones. So a field that is always there must stay so, no type may change, and only
 fields that may be missing can come and go. Anything else needs a higher version, with upcasters from the older ones.
+Payloads in Avro and Protobuf are compared by the rules of their formats.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from postroom.rules.avro_changes import avro_changes
+from postroom.rules.protobuf_changes import protobuf_changes
+
 _ABOUT = frozenset({"title", "description", "default", "examples", "deprecated", "$schema", "x-message"})
 """What a schema says for people alone."""
+
+
+AVRO = "Avro"
+PROTOBUF = "Protobuf"
 
 
 class Declared(NamedTuple):
@@ -19,6 +27,8 @@ class Declared(NamedTuple):
     upcasts: frozenset[int]
     """Versions from which it leads to the next."""
     payload: Mapping[str, Any]
+    schema: Mapping[str, Any] | None = None
+    """The payload's schema for comparisons, where its own is a text."""
 
 
 def breaking_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -41,7 +51,10 @@ def events_of(document: Mapping[str, Any]) -> dict[str, Declared]:
         messages = document["components"]["messages"]
         return {
             f"{given['x-postroom']['topic']} {given['name']}": Declared(
-                int(given["x-postroom"]["version"]), frozenset(given["x-postroom"]["upcasts"]), given["payload"]
+                int(given["x-postroom"]["version"]),
+                frozenset(given["x-postroom"]["upcasts"]),
+                given["payload"],
+                given["x-postroom"].get("schema"),
             )
             for given in messages.values()
         }
@@ -53,12 +66,28 @@ def _changes(old: Declared, new: Declared, before: Mapping[str, Any], now: Mappi
     if new.version < old.version:
         yield f"the version went back from {old.version} to {new.version}"
     elif new.version == old.version:
-        compared = _Compared(before, now)
-        yield from (f"{change} (raise the version)" for change in compared.differences("", old.payload, new.payload))
+        yield from (f"{change} (raise the version)" for change in _differences(old, new, before, now))
     else:
         for step in range(old.version, new.version):
             if step not in new.upcasts:
                 yield f"no upcaster leads from version {step} to {step + 1}"
+
+
+def _differences(old: Declared, new: Declared, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    was, is_now = _format(old.payload), _format(new.payload)
+    if was != is_now:
+        yield f"the format was {was}, and is {is_now}: older programs cannot read it"
+    elif was == AVRO:
+        yield from avro_changes(old.payload["schema"], new.payload["schema"])
+    elif was == PROTOBUF:
+        yield from protobuf_changes(old.schema or {}, new.schema or {})
+    else:
+        yield from _Compared(before, now).differences("", old.payload, new.payload)
+
+
+def _format(payload: Mapping[str, Any]) -> str:
+    given = str(payload.get("schemaFormat", "")).partition(";")[0]
+    return next((name for name in (AVRO, PROTOBUF) if name.lower() in given), given or "JSON")
 
 
 class _Compared:

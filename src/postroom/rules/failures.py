@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias, assert_never
 
-from postroom.errors import PayloadNotDecodable, UnknownVersion
+from postroom.errors import PayloadNotDecodable, RegistryUnavailable, UnknownSchema, UnknownVersion
 from postroom.rules.backoff import RetryPolicy
 
 CODE_LENGTH = 64
@@ -34,6 +34,10 @@ class Reason(StrEnum):
     UNDECODABLE_PAYLOAD = "UNDECODABLE_PAYLOAD"
     UNKNOWN_VERSION = "UNKNOWN_VERSION"
     """The message holds a version of its event that the consumer's code cannot read."""
+    UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"
+    """The message names a schema that the schema registry does not have."""
+    REGISTRY_UNAVAILABLE = "REGISTRY_UNAVAILABLE"
+    """The schema registry that the message's payload needs cannot be asked: it waits, and no attempt counts."""
     INVALID_TARGET = "INVALID_TARGET"
     INVALID_HEADER = "INVALID_HEADER"
     UNROUTABLE = "UNROUTABLE"
@@ -55,6 +59,8 @@ _CODES: Mapping[str, Failure] = MappingProxyType(
         Reason.UNDECODABLE: Failure.PERMANENT,
         Reason.UNDECODABLE_PAYLOAD: Failure.PERMANENT,
         Reason.UNKNOWN_VERSION: Failure.PERMANENT,
+        Reason.UNKNOWN_SCHEMA: Failure.PERMANENT,
+        Reason.REGISTRY_UNAVAILABLE: Failure.TRANSIENT,
         Reason.INVALID_TARGET: Failure.PERMANENT,
         Reason.INVALID_HEADER: Failure.PERMANENT,
         Reason.UNROUTABLE: Failure.PERMANENT,
@@ -75,6 +81,8 @@ _EXCEPTIONS: Mapping[type[Exception], str] = MappingProxyType(
         ConnectionError: Reason.CONNECTION,
         PayloadNotDecodable: Reason.UNDECODABLE_PAYLOAD,
         UnknownVersion: Reason.UNKNOWN_VERSION,
+        UnknownSchema: Reason.UNKNOWN_SCHEMA,
+        RegistryUnavailable: Reason.REGISTRY_UNAVAILABLE,
     }
 )
 

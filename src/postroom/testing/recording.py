@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from postroom.message import Fields, Key, Message
+    from postroom.serializing import Serializer
 
 _SHOWN = 120
 """Characters of a payload that a failing assertion shows."""
@@ -45,8 +46,9 @@ class RecordingOutbox(Outbox):
         mask: Mask | None = None,
         max_payload_bytes: int | None = None,
         routes: Mapping[str, str] | None = None,
+        serializer: Serializer | None = None,
     ) -> None:
-        super().__init__(mask=mask, max_payload_bytes=max_payload_bytes, routes=routes)
+        super().__init__(mask=mask, max_payload_bytes=max_payload_bytes, routes=routes, serializer=serializer)
         self._outbox = outbox
         self._recorded: list[Message] = []
 
@@ -62,6 +64,10 @@ class RecordingOutbox(Outbox):
     def message(self, topic: str | None, payload: object = None, **fields: Unpack[Fields]) -> Message:
         """Make a message for `add_many`, applying mask and routes like `add`."""
         return (self._outbox.message if self._outbox else super().message)(topic, payload, **fields)
+
+    def message_of(self, event: object, **fields: Unpack[Fields]) -> Message:
+        """Make a message of an object whose class is an `event`, for `add_many`."""
+        return (self._outbox.message_of if self._outbox else super().message_of)(event, **fields)
 
     def _add(self, connection: object, messages: list[Message], method: str, *, new: bool = False) -> list[Message]:
         if self._outbox:

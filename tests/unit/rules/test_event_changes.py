@@ -100,3 +100,35 @@ def test_a_reference_that_leads_nowhere_is_refused(there: dict[str, Any]) -> Non
 def test_what_is_no_such_document_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="it is no document of `postroom events export`"):
         breaking_changes(wrong, document(OLD))
+
+
+AVRO_FORMAT = "application/vnd.apache.avro+json;version=1.9.0"
+PROTOBUF_FORMAT = "application/vnd.google.protobuf;version=3"
+
+
+def avro(*fields: Any) -> Any:
+    return {"schemaFormat": AVRO_FORMAT, "schema": {"type": "record", "name": "Created", "fields": list(fields)}}
+
+
+def protobuf(type: str) -> Any:
+    given = document({"schemaFormat": PROTOBUF_FORMAT, "schema": 'syntax = "proto3";'})
+    schema = {"message": "Created", "messages": {"Created": {"1": {"name": "id", "type": type}}}, "enums": {}}
+    given["components"]["messages"]["orders.Created"]["x-postroom"]["schema"] = schema
+    return given
+
+
+def test_other_formats_are_compared_by_their_own_rules() -> None:
+    field = {"name": "id", "type": "long"}
+    assert breaking_changes(document(avro(field)), document(avro(field))) == []
+    assert breaking_changes(document(avro()), document(avro(field))) == [
+        "orders Created: id is missing and has no default, for older messages (raise the version)"
+    ]
+    assert breaking_changes(protobuf("int64"), protobuf("int64")) == []
+    assert breaking_changes(protobuf("int64"), protobuf("string")) == [
+        "orders Created: id (number 1) was int64, and is string (raise the version)"
+    ]
+    assert breaking_changes(document(OLD), document(avro(field))) == [
+        "orders Created: the format was JSON, and is Avro: older programs cannot read it (raise the version)"
+    ]
+    other = {"schemaFormat": "application/raml+yaml;version=1.0", "schema": ""}
+    assert "is application/raml+yaml" in breaking_changes(document(OLD), document(other))[0]

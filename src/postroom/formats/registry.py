@@ -1,0 +1,296 @@
+"""A client of Confluent's schema registry, and of those with the same interface."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+import httpx
+import msgspec
+
+from postroom.errors import InvalidSetting, RegistryUnavailable, UnknownSchema
+from postroom.rules.failures import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+TIMEOUT = 3.0
+PAUSE = 10.0
+"""Seconds in which a registry that did not answer is not asked again, nor one for a schema that it does not have."""
+MOST_BYTES = 16 * 1024 * 1024
+MOST_UNKNOWN = 1024
+"""Ids of which is remembered that the registry does not have them: anybody can send any number."""
+REFUSED = {
+    401: ": check the user and password, or the token",
+    403: ": check what the user may do",
+    404: ": check the URL",
+}
+
+
+class Reference(NamedTuple):
+    """A schema that another one uses."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema as the registry has it."""
+
+    id: int
+    type: str
+    text: str
+    references: tuple[Reference, ...] = ()
+
+
+class SchemaRegistry:
+    """Registers schemas, and looks them up by id. It asks once for each: schemas of an id never change.
+
+    ``url`` may hold a user and password; otherwise give ``auth=(user, password)`` or ``token``. ``ca`` names a file
+    with the certificate authorities to trust. With ``register=False``, schemas must be in the registry already, as
+    where a pipeline registers them and services may not.
+
+    A registry that does not answer within ``timeout`` seconds is not asked again for ``pause`` seconds: until then,
+    what needs it fails at once with `RegistryUnavailable`. Safe to use from several threads. Raises `InvalidSetting`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        auth: tuple[str, str] | None = None,
+        token: str | None = None,
+        ca: str | None = None,
+        register: bool = True,
+        timeout: float = TIMEOUT,
+        pause: float = PAUSE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name, self._auth = _parsed(url)
+        self._auth = auth or self._auth
+        if self._auth and token:
+            raise InvalidSetting(f"the schema registry {self.name} has a user and a token: give one of them")
+        self._headers = {"accept": MEDIA_TYPE, "content-type": MEDIA_TYPE}
+        if token:
+            self._headers["authorization"] = f"Bearer {token}"
+        if not 0 < timeout < float("inf"):
+            raise InvalidSetting(f"the timeout of the schema registry is {timeout!r}: give seconds above 0")
+        self._tls = _tls(self.name, ca)
+        self._register = register
+        self._timeout = timeout
+        self._pause = pause
+        self._clock = clock
+        # Held during a request: of all threads that need the same schema, one asks.
+        self._lock = threading.Lock()
+        self._ids: dict[tuple[str, str, str], int] = {}
+        self._schemas: dict[int, RegisteredSchema] = {}
+        self._versions: dict[Reference, RegisteredSchema] = {}
+        self._unknown: dict[int, float] = {}
+        self._refused: dict[tuple[str, str, str], tuple[float, InvalidSetting]] = {}
+        self._away_until = float("-inf")
+        self._why_away = ""
+
+    def __repr__(self) -> str:
+        """Leave out the credentials."""
+        return f"SchemaRegistry({self.name!r})"
+
+    def id_of(self, subject: str, type: str, text: str, references: Sequence[Reference] = ()) -> int:
+        """The id of a schema of a subject, which is registered if it is not there and that is allowed.
+
+        Raises `RegistryUnavailable`, and `InvalidSetting` if the registry refuses the schema.
+        """
+        place = (subject, type, text)
+        with self._lock:
+            if place not in self._ids:
+                schema = self._registered_as(place, references)
+                self._schemas.setdefault(schema.id, schema)
+                self._ids[place] = schema.id
+            return self._ids[place]
+
+    def version_of(self, subject: str, type: str, text: str, references: Sequence[Reference] = ()) -> int:
+        """The version that a registered schema has under its subject. Raises like `id_of`."""
+        with self._lock:
+            found = self._ask("POST", f"/subjects/{quote(subject, safe='')}", _body(type, text, references))
+        return _number(found, "version", self.name)
+
+    def schema(self, id: int) -> RegisteredSchema:
+        """The schema of an id. Raises `RegistryUnavailable`, and `UnknownSchema` if there is none."""
+        known = self._schemas.get(id)
+        if known is not None:
+            return known
+        with self._lock:
+            if id in self._schemas:
+                return self._schemas[id]
+            until = self._unknown.get(id)
+            if until is not None and self._clock() < until:
+                raise self._unknown_schema(f"no schema {id}")
+            try:
+                found = self._ask("GET", f"/schemas/ids/{id}")
+            except UnknownSchema:
+                if len(self._unknown) >= MOST_UNKNOWN:
+                    self._unknown.clear()
+                self._unknown[id] = self._clock() + self._pause
+                raise
+            self._schemas[id] = _registered(found, id, self.name)
+            return self._schemas[id]
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The newest schema of a subject, which is asked for anew each time. Raises like `schema`."""
+        with self._lock:
+            found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
+        return _registered(found, _number(found, "id", self.name), self.name)
+
+    def referenced(self, reference: Reference) -> RegisteredSchema:
+        """A schema that another one uses. Raises like `schema`."""
+        with self._lock:
+            if reference not in self._versions:
+                path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+                found = self._ask("GET", path)
+                self._versions[reference] = _registered(found, _number(found, "id", self.name), self.name)
+            return self._versions[reference]
+
+    def knows(self, id: int) -> bool:
+        """Whether `schema` answers, or refuses, without asking the registry."""
+        until = self._unknown.get(id)
+        now = self._clock()
+        return id in self._schemas or now < self._away_until or (until is not None and now < until)
+
+    def _registered_as(self, place: tuple[str, str, str], references: Sequence[Reference]) -> RegisteredSchema:
+        until, refusal = self._refused.get(place, (0.0, None))
+        if refusal is not None and self._clock() < until:
+            raise refusal
+        subject, kind, text = place
+        path = f"/subjects/{quote(subject, safe='')}" + ("/versions" if self._register else "")
+        try:
+            found = self._ask("POST", path, _body(kind, text, references))
+        except (InvalidSetting, UnknownSchema) as error:
+            missing = f"the schema of {subject} is not registered, and register=False: {error}"
+            why = error if isinstance(error, InvalidSetting) else InvalidSetting(missing)
+            self._refused[place] = (self._clock() + self._pause, why)
+            raise why from None
+        return RegisteredSchema(_number(found, "id", self.name), kind, text, tuple(references))
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        if self._clock() < self._away_until:
+            raise RegistryUnavailable(self._why_away)
+        try:
+            return self._answer(method, path, body)
+        except RegistryUnavailable as error:
+            self._away_until = self._clock() + self._pause
+            self._why_away = str(error)
+            raise
+
+    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        content = None if body is None else msgspec.json.encode(body)
+        limits = {"timeout": self._timeout, "follow_redirects": False, "trust_env": False}
+        try:
+            # A client for each request: there are few, and connections do not survive forks.
+            with (
+                httpx.Client(verify=self._tls, auth=self._auth, headers=self._headers, **limits) as client,  # type: ignore[arg-type]  # a dict has one type
+                client.stream(method, f"{self.name}{path}", content=content) as response,
+            ):
+                received = self._read(response)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise self._away(f"does not answer ({type(error).__name__})") from None
+        answer = _json(received)
+        if response.status_code == HTTPStatus.OK and answer is not None:
+            return answer
+        raise self._refusal(response.status_code, answer)
+
+    def _read(self, response: httpx.Response) -> bytes:
+        """The body, if it comes soon and is no monster."""
+        end = self._clock() + self._timeout
+        found = bytearray()
+        for part in response.iter_bytes():
+            found += part
+            if len(found) > MOST_BYTES or self._clock() > end:
+                raise self._away(f"answers more than {MOST_BYTES:,} bytes, or for more than {self._timeout:g} s")
+        return bytes(found)
+
+    def _refusal(self, status: int, answer: Mapping[str, Any] | None) -> Exception:
+        code, said = (answer or {}).get("error_code"), cut(str((answer or {}).get("message", "")), 200)
+        match status:
+            case HTTPStatus.NOT_FOUND if code is not None and code != HTTPStatus.NOT_FOUND:
+                return self._unknown_schema(said or "no such schema")
+            case HTTPStatus.CONFLICT | HTTPStatus.UNPROCESSABLE_ENTITY:
+                return InvalidSetting(f"the schema registry {self.name} refuses the schema: {said or status}")
+            case HTTPStatus.OK:
+                return self._away("answered what is no JSON: it is no schema registry")
+            case _:
+                return self._away(f"answered {status}{REFUSED.get(status, '')}")
+
+    def _unknown_schema(self, what: str) -> UnknownSchema:
+        return UnknownSchema(f"the schema registry {self.name} says: {what}")
+
+    def _away(self, how: str) -> RegistryUnavailable:
+        return RegistryUnavailable(f"the schema registry {self.name} {how}")
+
+
+def _parsed(url: str) -> tuple[str, tuple[str, str] | None]:
+    """The URL without credentials, and these."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if host is None or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
+        raise InvalidSetting("the URL of the schema registry is not valid: write it as https://host:port")
+    shown = f"[{host}]" if ":" in host else host
+    name = f"{parts.scheme}://{shown}" + (f":{port}" if port else "") + parts.path.rstrip("/")
+    user = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
+    return name, user
+
+
+def _tls(name: str, ca: str | None) -> ssl.SSLContext | bool:
+    if ca is None:
+        return name.startswith("https:")
+    if not name.startswith("https:"):
+        raise InvalidSetting(f"ca is given for {name}, which is not encrypted: use https")
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSetting(f"ca = {ca!r} of the schema registry cannot be loaded: {type(error).__name__}") from None
+
+
+def _json(received: bytes) -> Mapping[str, Any] | None:
+    try:
+        found = msgspec.json.decode(received)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def _body(type: str, text: str, references: Sequence[Reference]) -> dict[str, Any]:
+    body: dict[str, Any] = {"schema": text, "schemaType": type}
+    if references:
+        body["references"] = [one._asdict() for one in references]
+    return body
+
+
+def _registered(found: Mapping[str, Any], id: int, name: str) -> RegisteredSchema:
+    try:
+        references = tuple(
+            Reference(str(one["name"]), str(one["subject"]), int(one["version"]))
+            for one in found.get("references") or ()
+        )
+        return RegisteredSchema(id, str(found.get("schemaType") or "AVRO"), str(found["schema"]), references)
+    except (KeyError, TypeError, ValueError):
+        raise _no_registry(name) from None
+
+
+def _number(found: Mapping[str, Any], field: str, name: str) -> int:
+    number = found.get(field)
+    if not isinstance(number, int):
+        raise _no_registry(name)
+    return number
+
+
+def _no_registry(name: str) -> RegistryUnavailable:
+    return RegistryUnavailable(f"the schema registry {name} answered what a schema registry does not: check the URL")
