@@ -19,7 +19,6 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from scripts import sbom
 from scripts.other_pythons import SUPPORTED, find_interpreter
-
 from tests.services.certificates import environment_to_download
 
 if TYPE_CHECKING:

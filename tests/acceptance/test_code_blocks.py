@@ -51,7 +51,7 @@ TYPED = re.compile(r"(\w+=\S+ +)*(\S+/)?(postroom|pip|make|opentelemetry-instrum
 FENCE = re.compile(r"^ *```(.*)$")
 EXTRAS = re.compile(r"postroom\[([\w,]+)\]|\.\[([\w,]+)\]")
 PLACEHOLDER = re.compile(r"(?<!:):[a-z_]+")
-GROUP = typer.main.get_group(app)
+GROUP = typer.main.get_group(app())
 CHART = ROOT / "deploy" / "helm" / "postroom" / "values.schema.json"
 
 
