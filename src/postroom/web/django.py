@@ -11,12 +11,13 @@ given as ``using``. A migration creates its tables with `create_tables`.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import got_request_exception
@@ -64,22 +65,35 @@ TOO_LATE = (
 class IdempotencyMiddleware:
     """Runs a request with an `Idempotency-Key` once; a client that asks again gets the same response.
 
-    Its options are in the setting `POSTROOM_IDEMPOTENCY`. It uses Django's connections. Raises `InvalidSetting`.
+    Its options are in the setting `POSTROOM_IDEMPOTENCY`. It uses Django's connections. Under ASGI, async views stay in
+    the event loop, and a request that has begun ends even if its client disconnects. Raises `InvalidSetting`.
     """
 
     sync_capable = True
-    async_capable = False
+    async_capable = True
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self._get_response = get_response
         self._core, self._connections = core_of(getattr(settings, "POSTROOM_IDEMPOTENCY", {}))
         self._renewal = LeaseRenewal(self._core.lease, self._renew)
+        self._running: set[asyncio.Future[Any]] = set()
         got_request_exception.connect(_mark)
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
 
     def __call__(self, request: Any) -> Any:
-        """Answer a request."""
+        """Answer a request; in an async chain of middleware, return what does so."""
+        if self._is_async:
+            return self._acall(request)
         try:
             return self._handle(request)
+        except RequestRefused as refused:
+            return _as_django(refused.response)
+
+    async def _acall(self, request: Any) -> Any:
+        try:
+            return await self._ahandle(request)
         except RequestRefused as refused:
             return _as_django(refused.response)
 
@@ -94,23 +108,58 @@ class IdempotencyMiddleware:
 
     def _handle(self, request: Any) -> Any:
         candidate = self._core.policy.candidate(_request(request))
-        if candidate is None:
+        begun = None if candidate is None else self._begin(request, candidate)
+        if begun is None:
             return self._get_response(request)
+        if not isinstance(begun, SyncExchange):
+            return begun
+        with begun.released_on_error():
+            return self._end(request, begun, self._get_response(request))
+
+    async def _ahandle(self, request: Any) -> Any:
+        candidate = self._core.policy.candidate(_request(request))
+        begun = None if candidate is None else await sync_to_async(self._begin)(request, candidate)
+        if begun is None:
+            return await self._get_response(request)
+        if not isinstance(begun, SyncExchange):
+            return begun
+        # Django cancels this when the client disconnects. A sync view goes on even so, and its key must wait for it.
+        running = asyncio.ensure_future(self._arun(request, begun))
+        self._running.add(running)
+        running.add_done_callback(self._ended)
+        return await asyncio.shield(running)
+
+    async def _arun(self, request: Any, exchange: SyncExchange) -> Any:
+        try:
+            answer = await self._get_response(request)
+            return await sync_to_async(self._end)(request, exchange, answer)
+        except BaseException:
+            await sync_to_async(exchange.release)()
+            raise
+
+    def _ended(self, running: asyncio.Future[Any]) -> None:
+        self._running.discard(running)
+        if not running.cancelled():
+            running.exception()  # nobody else may look at it
+
+    def _begin(self, request: Any, candidate: Candidate) -> SyncExchange | HttpResponse | None:
+        """Admit a request. Returns the response, if there is one already, and None if it runs without a key."""
         entry = self._core.policy.entry(candidate, self._body(request, candidate))
         if entry is None:
-            return self._get_response(request)
+            return None
         admitted = self._connections.drive(self._core.flow.admit(entry))
         if isinstance(admitted, Response):
             return _as_django(admitted)
         keyed = request.META[ENVIRON_KEY] = self._core.keyed_request(admitted)
         renewal = None if self._connections.in_transaction else self._renewal
-        exchange = SyncExchange(self._core, self._connections, keyed, renewal)
-        with exchange.released_on_error():
-            answer = self._get_response(request)
-            if _was_refused(request):
-                exchange.release()
-                return answer
-            return _recorded(exchange, answer)
+        return SyncExchange(self._core, self._connections, keyed, renewal)
+
+    def _end(self, request: Any, exchange: SyncExchange, answer: Any) -> Any:
+        """Record the answer of a request, or release its key; returns what to send."""
+        if _was_refused(request):
+            exchange.release()
+            return answer
+        return _recorded(exchange, answer)
 
     def _body(self, request: Any, candidate: Candidate) -> bytes:
         """The body. Raises `RequestRefused` if it is not whole, `ImproperlyConfigured` if it was read already."""
