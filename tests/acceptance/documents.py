@@ -44,7 +44,7 @@ def databases_of(page: Path) -> dict[str, str]:
 
 def run(page: Path, directory: Path, databases: dict[str, str]) -> None:
     """Run the page in the directory, with warnings as errors, and its tests; fails with what it printed."""
-    program = directory / f"{page.stem}.py"
+    program = directory / f"page_{page.stem}.py"  # a page on Django is not to be taken for Django
     source = program_of(page)
     program.write_text(source, encoding="utf-8")
     # Where there are tests, pytest runs the program as it collects them.
