@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
 from orders.models import Bill, Order
+from postroom.admin import Filter
 from postroom.consumer.outcomes import Fate
 from postroom.django import Consumer, outbox, publishes
 from postroom.django.apps import check_settings
@@ -28,6 +30,7 @@ from postroom.django.operations import CreateTables, UpgradeTables
 from postroom.django.testing import empty
 from postroom.errors import NotInTransaction, SchemaError
 from postroom.events import event
+from postroom.incoming import Incoming
 from postroom.settings import Settings
 from postroom.store.schema.migrations import LATEST
 from postroom.testing import InMemoryConsumer
@@ -120,6 +123,9 @@ def check_outbox() -> None:
         outbox.add_many([outbox.message("orders.kept", {"n": n}) for n in range(3)])
     with DjangoAdmin() as admin:
         assert [one.topic for one in admin.messages()] == ["orders.kept"] * 3
+        cancelled = admin.cancel(Filter(topic="orders.kept"), actor="ada")
+        assert (cancelled.count, len(admin.messages())) == (3, 0)
+        assert {one.actor for one in admin.audit(action="cancel")} == {"ada"}
 
 
 @event("orders.deleted", key="order_id")
@@ -227,6 +233,27 @@ def check_handlers() -> None:
     assert [one.name for one in discover()] == ["billing"]
 
 
+def check_running_consumers() -> None:
+    """They use the database that is there when they run: tests have another than when modules are imported."""
+    name = connection.settings_dict["NAME"]
+    connection.settings_dict["NAME"] = "not_yet_there"
+    late = Consumer("late", "http:")
+    connection.settings_dict["NAME"] = name
+    handled: list[bool] = []
+
+    @late.handler("late")
+    def handle(connection: Any, message: Any) -> None:
+        handled.append(connection.in_atomic_block)
+
+    async def run() -> None:
+        async with late:
+            fate = await late.handle(Incoming(id=ID, topic="late", payload=b"", content_type="text/plain"))
+            assert fate is Fate.HANDLED
+
+    asyncio.run(run())
+    assert handled == [True]
+
+
 ID = "018f3e9c-0000-7000-8000-000000000002"
 
 
@@ -245,6 +272,7 @@ def check_all() -> None:
         check_outbox,
         check_publishing,
         check_handlers,
+        check_running_consumers,
         check_commands,
     ):
         print(check.__name__, flush=True)  # noqa: T201 - who reads a failure wants to know

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+import msgspec
 from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.utils.module_loading import module_has_submodule
@@ -14,11 +16,13 @@ from postroom.consumer.consumer import ATTEMPTS, BATCH, DELAYS, TIMEOUT
 from postroom.django.transactions import handler_transaction
 from postroom.errors import InvalidSetting
 from postroom.runtime.functions import is_async, load_module
+from postroom.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from postroom.consumer.handlers import Function
+    from postroom.consumer.run import ConsumerRun
     from postroom.rules.backoff import RetryPolicy
     from postroom.rules.failures import Classifier
     from postroom.settings import SettingsOverrides
@@ -79,6 +83,13 @@ class Consumer(PlainConsumer):
             return function
 
         return register_sync
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[ConsumerRun]:
+        # Modules are imported before a test's database is there: which one it is, is known when it runs.
+        self._settings = msgspec.structs.replace(self._settings, database=Settings.load().database)
+        async with super()._open() as run:
+            yield run
 
 
 def _in_thread(function: Any) -> Any:
