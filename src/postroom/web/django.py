@@ -27,13 +27,10 @@ from django.urls import Resolver404, resolve
 
 from postroom.errors import InvalidSetting
 from postroom.rules.replay import Response
-from postroom.settings import Settings
 from postroom.store.connections.kinds import sync_kind
-from postroom.store.schema.ddl import create_statements
-from postroom.store.sql.db_errors import is_missing_table
 from postroom.store.sql.dialect import DIALECTS
-from postroom.store.sql.names import Names
-from postroom.store.sql.steps import Query, run
+from postroom.store.sql.steps import run
+from postroom.web.django_tables import create_tables
 from postroom.web.idempotency.core import Core
 from postroom.web.idempotency.keyed_flow import Do
 from postroom.web.idempotency.keyed_request import ENVIRON_KEY
@@ -45,13 +42,15 @@ from postroom.web.requests import Request
 from postroom.web.wsgi import told_by
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 
     from postroom.rules.replay import Entry
     from postroom.web.idempotency.keyed_flow import Flow, Pause
     from postroom.web.idempotency.policy import Candidate
 
 T = TypeVar("T")
+
+__all__ = ["DjangoConnections", "IdempotencyMiddleware", "core_of", "create_tables"]
 
 _REACHED = f"{ENVIRON_KEY}.reached"
 _SINGLE = {"set-cookie", "content-type", "content-disposition", "location", "etag", "retry-after", "last-modified"}
@@ -124,10 +123,19 @@ class IdempotencyMiddleware:
         if not isinstance(begun, SyncExchange):
             return begun
         # Django cancels this when the client disconnects. A sync view goes on even so, and its key must wait for it.
-        running = asyncio.ensure_future(self._arun(request, begun))
+        running = self._kept(self._arun(request, begun))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._kept(_close_after(running))
+            raise
+
+    def _kept(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        """A task that nobody need wait for."""
+        running = asyncio.ensure_future(coroutine)
         self._running.add(running)
         running.add_done_callback(self._ended)
-        return await asyncio.shield(running)
+        return running
 
     async def _arun(self, request: Any, exchange: SyncExchange) -> Any:
         try:
@@ -233,21 +241,6 @@ def core_of(given: object) -> tuple[Core, DjangoConnections]:
     return Core(options, vendor), DjangoConnections(using)
 
 
-def create_tables(_apps: Any, schema_editor: Any, schema: str | None = None, table_prefix: str | None = None) -> None:
-    """Create Postroom's tables if there are none, in a migration: ``migrations.RunPython(create_tables, …noop)``.
-
-    That also creates them in test databases. Tables that exist are left as they are: `postroom init` upgrades them.
-    """
-    connection = schema_editor.connection
-    settings = Settings.load(schema=schema, table_prefix=table_prefix)
-    names = Names.of(connection.vendor, settings.schema, settings.table_prefix)
-    if _has_tables(connection, names):
-        return
-    with connection.cursor() as cursor:
-        for statement in create_statements(names.dialect, names):
-            cursor.execute(statement)
-
-
 def _recorded(exchange: SyncExchange, answer: Any) -> Any:
     """The answer, recorded; a stream, which is recorded at its end; or the response to send instead."""
     exchange.response.start(answer.status_code, tuple(answer.items()), streamed=answer.streaming)
@@ -281,6 +274,18 @@ async def _recorded_at_the_end(exchange: SyncExchange, parts: AsyncIterator[byte
     await sync_to_async(exchange.finish)()
     for part in late:
         yield part
+
+
+async def _close_after(running: asyncio.Future[Any]) -> None:
+    """Close the connections of a request that has gone on without its client: Django has already looked after them."""
+    await asyncio.wait([running])
+    await sync_to_async(_close_connections)()
+
+
+def _close_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 def _both(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
@@ -335,19 +340,3 @@ def _as_django(response: Response) -> HttpResponse:
     for name, value in response.headers:
         answer[name] = f"{answer[name]}, {value}" if name in answer and name not in _SINGLE else value
     return answer
-
-
-def _has_tables(connection: Any, names: Names) -> bool:
-    table = names.mapping()["schema_version"]
-    try:
-        with transaction.atomic(using=connection.alias):
-            run(_read_version(table), sync_kind(connection, "").execute)
-    except Exception as error:
-        if not is_missing_table(error):
-            raise
-        return False
-    return True
-
-
-def _read_version(table: str) -> Any:
-    return (yield Query(f"SELECT version FROM {table}"))  # noqa: S608 - a name of ours, quoted
