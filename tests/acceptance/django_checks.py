@@ -28,7 +28,7 @@ from postroom.django.consumers import discover
 from postroom.django.operating import DjangoAdmin
 from postroom.django.operations import CreateTables, UpgradeTables
 from postroom.django.testing import empty
-from postroom.errors import NotInTransaction, SchemaError
+from postroom.errors import InvalidSetting, NotInTransaction, SchemaError
 from postroom.events import event
 from postroom.incoming import Incoming
 from postroom.settings import Settings
@@ -159,6 +159,10 @@ def check_publishing() -> None:
     fixture = Path(os.environ["SHOP_FOLDER"]) / "orders.json"
     fixture.write_text(told("dumpdata", "--all", "orders.Order"))
     assert published(lambda: call_command("loaddata", str(fixture), verbosity=0)) == []
+    with raises(InvalidSetting, "on = 'never' is not valid"):
+        publishes(print, on="never")  # type: ignore[arg-type]  # as users may
+    with raises(InvalidSetting, "no model with a table"):
+        publishes(print)(int)
 
 
 def published(act: Callable[[], object]) -> list[str | None]:

@@ -89,9 +89,9 @@ def test_it_makes_exactly_the_tables_that_init_makes_and_keeps_its_promises(
         assert found == definitions(made, names_for(url))
 
 
-@every_database
-def test_the_tests_of_the_example_pass(kind: str, fresh_database: FreshDatabase) -> None:
-    assert "Ran 12 tests" in Project(fresh_database(kind)).manage("test", "--noinput")
+def test_the_tests_of_the_example_pass(fresh_database: FreshDatabase) -> None:
+    """On MariaDB. On the other databases they are run with other versions of Django, below."""
+    assert "Ran 12 tests" in Project(fresh_database("mariadb")).manage("test", "--noinput")
 
 
 @pytest.fixture(scope="module")
