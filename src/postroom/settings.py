@@ -1,10 +1,14 @@
-"""All settings, validated: flag > environment > postroom.toml > [tool.postroom] in pyproject.toml > default."""
+"""All settings, validated: flag > environment > postroom.toml > [tool.postroom] in pyproject.toml > default.
+
+What a framework has for settings comes before the environment (`provide`).
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
@@ -72,11 +76,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def load(cls, **overrides: Any) -> Settings:
         """The settings in force. None overrides nothing. Raises `InvalidSetting`, which names the source."""
         values: dict[str, Any] = {}
-        for source, found in (*_files(Path.cwd()), *_environment(os.environ), ("an argument", overrides)):
+        provided = [(source, given()) for source, given in _PROVIDED.items()]
+        for source, found in (*_files(Path.cwd()), *_environment(os.environ), *provided, ("an argument", overrides)):
             given = {name: _value(name, value) for name, value in found.items() if value is not None}
             _convert(source, given)
             values |= given
         return msgspec.convert(values, cls, strict=False)
+
+
+_PROVIDED: dict[str, Callable[[], Mapping[str, Any]]] = {}
+COMMAND_LINE = "the command line"
+
+
+def provide(source: str, given: Callable[[], Mapping[str, Any]]) -> None:
+    """Have `Settings.load` ask this function too: what it returns comes before the environment.
+
+    Of several sources, the one that was first named last comes first.
+    """
+    _PROVIDED[source] = given
+
+
+@contextmanager
+def provided(source: str, values: Mapping[str, Any]) -> Iterator[None]:
+    """`provide` these values inside the block."""
+    provide(source, lambda: values)
+    try:
+        yield
+    finally:
+        del _PROVIDED[source]
 
 
 class SettingsOverrides(TypedDict, total=False):

@@ -27,7 +27,8 @@ SECONDS = 120
 EXAMPLES = ROOT / "examples"
 PUBLIC = {
     "postroom",
-    *(f"postroom.{name}" for name in ("brokers.memory", "errors", "idempotency", "incoming", "saga", "web")),
+    *(f"postroom.{name}" for name in ("brokers.memory", "errors", "events", "idempotency", "incoming", "saga", "web")),
+    *("postroom.django", "postroom.django.testing", "postroom.testing"),
 }
 
 

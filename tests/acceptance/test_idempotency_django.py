@@ -24,6 +24,7 @@ from postroom import Outbox
 from postroom.idempotency import Response
 from tests.acceptance.keyed_shop import KEY, WHO
 from tests.acceptance.service import Service
+from tests.acceptance.waiting import wait_for
 from tests.contract.connection_kinds import django_connection
 
 if TYPE_CHECKING:
@@ -92,6 +93,13 @@ async def events(_request: Any) -> StreamingHttpResponse:
         await asyncio.Event().wait()
 
     return StreamingHttpResponse(parts(), content_type="text/event-stream")
+
+
+async def patient(_request: Any) -> HttpResponse:
+    effects.append(b"begun")
+    assert await asyncio.to_thread(may_go_on.wait, 30)
+    effects.append(b"ended")
+    return HttpResponse(status=204)
 
 
 def repeated(request: Any) -> HttpResponse:
@@ -175,6 +183,7 @@ urlpatterns = [
     path("long-stream", long_stream),
     path("file", file),
     path("async-stream", async_stream),
+    path("patient", patient),
     path("events", events),
     path("repeated", repeated),
     path("guarded", guarded),
@@ -313,33 +322,45 @@ def test_K_2_an_async_stream_that_fails_runs_again_and_is_done_at_its_end(client
     assert effects == [b"async"] * 2
 
 
-def test_an_async_stream_of_events_gives_each_at_once_and_is_done_when_its_client_goes(client: Client) -> None:
-    handler = ASGIHandler()
-    sent: list[bytes] = []
+async def ask_and_leave(url: str, may_leave: Callable[[], bool], sent: list[bytes]) -> None:
+    """Ask over ASGI, and disconnect as soon as one may."""
+    received = False
 
+    async def receive() -> dict[str, Any]:
+        nonlocal received
+        if received:
+            await wait_for(may_leave)
+        first, received = not received, True
+        return {"type": "http.request", "body": b""} if first else {"type": "http.disconnect"}
+
+    async def send(event: dict[str, Any]) -> None:
+        if event["type"] == "http.response.body":
+            sent.append(event["body"])
+
+    headers = [(b"idempotency-key", b"7f9c"), (b"authorization", b"Bearer a")]
+    scope = {"type": "http", "method": "POST", "path": url, "query_string": b"", "headers": headers}
+    async with asyncio.timeout(30):
+        await ASGIHandler()(scope, receive, send)
+
+
+def test_K_2_an_async_view_whose_client_goes_comes_to_its_end(client: Client) -> None:
     async def ask() -> None:
-        received = False
-        gone = asyncio.Event()
-
-        async def receive() -> dict[str, Any]:
-            nonlocal received
-            if received:
-                await gone.wait()
-                return {"type": "http.disconnect"}
-            received = True
-            return {"type": "http.request", "body": b""}
-
-        async def send(event: dict[str, Any]) -> None:
-            if event["type"] == "http.response.body":
-                sent.append(event["body"])
-                gone.set()
-
-        headers = [(b"idempotency-key", b"7f9c"), (b"authorization", b"Bearer a")]
-        scope = {"type": "http", "method": "POST", "path": "/events", "query_string": b"", "headers": headers}
-        async with asyncio.timeout(30):
-            await handler(scope, receive, send)
+        sent: list[bytes] = []
+        await ask_and_leave("/patient", lambda: effects == [b"begun"], sent)
+        assert sent == []
+        assert told(await AsyncClient().post("/patient", b"", "text/plain", headers=KEY)) == (409, "in-progress")
+        may_go_on.set()
+        await wait_for(lambda: len(asyncio.all_tasks()) == 1)
 
     asyncio.run(ask())
+    for _ in range(2):
+        assert post(client, "/patient").status_code == 204
+    assert effects == [b"begun", b"ended"]
+
+
+def test_an_async_stream_of_events_gives_each_at_once_and_is_done_when_its_client_goes(client: Client) -> None:
+    sent: list[bytes] = []
+    asyncio.run(ask_and_leave("/events", lambda: bool(sent), sent))
     assert sent == [b"data: 1\n\n"]
     assert told(post(client, "/events")) == (409, "response-not-kept")
     assert effects == [b"events"]

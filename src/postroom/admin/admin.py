@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from postroom.store.admin.message_list import ListedMessage
     from postroom.store.admin.selection import Count, Progress
     from postroom.store.admin.status import Status, Worker
+    from postroom.store.connections.stores import BlockingStore
     from postroom.store.outbox.held_targets import HeldTarget
     from postroom.store.sql.steps import Steps
     from postroom.telemetry.events import Cleaned
@@ -58,7 +59,10 @@ class Admin(Observing, Coordinating, CdcActs, DebeziumSwitch, ImportActs):
 
     def __init__(self, database: str | None = None, **settings: Unpack[SettingsOverrides]) -> None:
         in_force = Settings.load(database=database, **settings)
-        self._store = open_store(in_force)
+        self._use(open_store(in_force), in_force)
+
+    def _use(self, store: BlockingStore, in_force: Settings) -> None:
+        self._store = store
         self._steps = AdminSteps(self._store.names, in_force)
         Observing.__init__(self, self._steps.observing)
         Coordinating.__init__(self, self._steps.sagas, self._steps.transactions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +24,7 @@ from postroom.cli.output import print_json
 from postroom.cli.signals import stop_on_signals
 from postroom.errors import InvalidSetting
 from postroom.runtime.functions import load_object
-from postroom.settings import ENVIRONMENT, Settings
+from postroom.settings import COMMAND_LINE, Settings, provided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,12 +68,12 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
     given = {"broker": broker, "database": database, "schema": schema, "table_prefix": table_prefix}
     told_how = {"log_level": log_level, "log_format": log_format, "tracebacks": tracebacks}
     settings = Settings.load(**given, **told_how, http_port=http_port, http_host=http_host)
-    os.environ |= {ENVIRONMENT[name][0]: value for name, value in given.items() if value is not None}
-    consumers = _load(app)
-    told = telemetry(settings)
-    for one in consumers:
-        one.add_hook(told.hook)
-    late = late_calls.run(_run(consumers, told, once=once))
+    with provided(COMMAND_LINE, given):
+        consumers = _load(app)
+        told = telemetry(settings)
+        for one in consumers:
+            one.add_hook(told.hook)
+        late = late_calls.run(_run(consumers, told, once=once))
     if as_json:
         print_json({one.name: asdict(one.report) for one in consumers})
     late_calls.leave(late)

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 POLL = 0.1
 PAUSE = 1.0
 """Seconds between two starts of a process, at least."""
+PROGRAM = [sys.executable, "-m", "postroom"]
+"""What is started. A framework's own command sets another, which loads the same application."""
 
 
 class Child:
     """One relay process. It ends when its standard input is closed, so that none outlives its parent."""
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
-        self._command = [sys.executable, "-m", "postroom", "relay", "--worker", name, *arguments]
+        self._command = [*PROGRAM, "relay", "--worker", name, *arguments]
         self.name = name
         self.start()
 

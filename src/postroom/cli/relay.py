@@ -55,7 +55,7 @@ from postroom.compose.brokers import check_default
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.naming import SAGA_QUEUE, is_saga_queue
 from postroom.runtime.functions import load_object
-from postroom.settings import ENVIRONMENT, MOST_PORT, Settings
+from postroom.settings import COMMAND_LINE, MOST_PORT, Settings, provided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,9 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
         raise typer.Exit(_supervise(settings, given, app or [], processes, worker, mode))
     else:
         reasons: dict[str, str] = {}
-        report, late = _deliver(settings, given, _apps(app or [], given), worker, mode, reasons)
+        # What the code of the application does not say, the options do.
+        with provided(COMMAND_LINE, {name: given[name] for name in ("database", "schema", "table_prefix")}):
+            report, late = _deliver(settings, given, _apps(app or []), worker, mode, reasons)
         if as_json:
             print_json(asdict(report))
         if mode is Mode.ONCE:
@@ -154,7 +156,7 @@ def _settings(given: dict[str, Any]) -> Settings:
     return settings
 
 
-def _apps(addresses: Sequence[str], given: dict[str, Any]) -> Apps:
+def _apps(addresses: Sequence[str]) -> Apps:
     """What is at each ``module:object``: sagas and two-phase commits. Raises `InvalidSetting`."""
     found = Apps([], [])
     if not addresses:
@@ -162,9 +164,6 @@ def _apps(addresses: Sequence[str], given: dict[str, Any]) -> Apps:
     from postroom.saga import Saga
     from postroom.twophase import TwoPhaseCommit
 
-    # What the code of the application does not say, the options do.
-    named = {name: given[name] for name in ("database", "schema", "table_prefix") if given[name] is not None}
-    os.environ |= {ENVIRONMENT[name][0]: value for name, value in named.items()}
     for address in addresses:
         loaded = load_object(address, f"--app {address}", "an object: write module:object")
         some = list(loaded) if isinstance(loaded, list | tuple) else [loaded]

@@ -11,12 +11,13 @@ given as ``using``. A migration creates its tables with `create_tables`.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import got_request_exception
@@ -26,13 +27,10 @@ from django.urls import Resolver404, resolve
 
 from postroom.errors import InvalidSetting
 from postroom.rules.replay import Response
-from postroom.settings import Settings
 from postroom.store.connections.kinds import sync_kind
-from postroom.store.schema.ddl import create_statements
-from postroom.store.sql.db_errors import is_missing_table
 from postroom.store.sql.dialect import DIALECTS
-from postroom.store.sql.names import Names
-from postroom.store.sql.steps import Query, run
+from postroom.store.sql.steps import run
+from postroom.web.django_tables import create_tables
 from postroom.web.idempotency.core import Core
 from postroom.web.idempotency.keyed_flow import Do
 from postroom.web.idempotency.keyed_request import ENVIRON_KEY
@@ -44,13 +42,15 @@ from postroom.web.requests import Request
 from postroom.web.wsgi import told_by
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 
     from postroom.rules.replay import Entry
     from postroom.web.idempotency.keyed_flow import Flow, Pause
     from postroom.web.idempotency.policy import Candidate
 
 T = TypeVar("T")
+
+__all__ = ["DjangoConnections", "IdempotencyMiddleware", "core_of", "create_tables"]
 
 _REACHED = f"{ENVIRON_KEY}.reached"
 _SINGLE = {"set-cookie", "content-type", "content-disposition", "location", "etag", "retry-after", "last-modified"}
@@ -64,22 +64,35 @@ TOO_LATE = (
 class IdempotencyMiddleware:
     """Runs a request with an `Idempotency-Key` once; a client that asks again gets the same response.
 
-    Its options are in the setting `POSTROOM_IDEMPOTENCY`. It uses Django's connections. Raises `InvalidSetting`.
+    Its options are in the setting `POSTROOM_IDEMPOTENCY`. It uses Django's connections. Under ASGI, async views stay in
+    the event loop, and a request that has begun ends even if its client disconnects. Raises `InvalidSetting`.
     """
 
     sync_capable = True
-    async_capable = False
+    async_capable = True
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self._get_response = get_response
         self._core, self._connections = core_of(getattr(settings, "POSTROOM_IDEMPOTENCY", {}))
         self._renewal = LeaseRenewal(self._core.lease, self._renew)
+        self._running: set[asyncio.Future[Any]] = set()
         got_request_exception.connect(_mark)
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
 
     def __call__(self, request: Any) -> Any:
-        """Answer a request."""
+        """Answer a request; in an async chain of middleware, return what does so."""
+        if self._is_async:
+            return self._acall(request)
         try:
             return self._handle(request)
+        except RequestRefused as refused:
+            return _as_django(refused.response)
+
+    async def _acall(self, request: Any) -> Any:
+        try:
+            return await self._ahandle(request)
         except RequestRefused as refused:
             return _as_django(refused.response)
 
@@ -94,23 +107,67 @@ class IdempotencyMiddleware:
 
     def _handle(self, request: Any) -> Any:
         candidate = self._core.policy.candidate(_request(request))
-        if candidate is None:
+        begun = None if candidate is None else self._begin(request, candidate)
+        if begun is None:
             return self._get_response(request)
+        if not isinstance(begun, SyncExchange):
+            return begun
+        with begun.released_on_error():
+            return self._end(request, begun, self._get_response(request))
+
+    async def _ahandle(self, request: Any) -> Any:
+        candidate = self._core.policy.candidate(_request(request))
+        begun = None if candidate is None else await sync_to_async(self._begin)(request, candidate)
+        if begun is None:
+            return await self._get_response(request)
+        if not isinstance(begun, SyncExchange):
+            return begun
+        # Django cancels this when the client disconnects. A sync view goes on even so, and its key must wait for it.
+        running = self._kept(self._arun(request, begun))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._kept(_close_after(running))
+            raise
+
+    def _kept(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        """A task that nobody need wait for."""
+        running = asyncio.ensure_future(coroutine)
+        self._running.add(running)
+        running.add_done_callback(self._ended)
+        return running
+
+    async def _arun(self, request: Any, exchange: SyncExchange) -> Any:
+        try:
+            answer = await self._get_response(request)
+            return await sync_to_async(self._end)(request, exchange, answer)
+        except BaseException:
+            await sync_to_async(exchange.release)()
+            raise
+
+    def _ended(self, running: asyncio.Future[Any]) -> None:
+        self._running.discard(running)
+        if not running.cancelled():
+            running.exception()  # nobody else may look at it
+
+    def _begin(self, request: Any, candidate: Candidate) -> SyncExchange | HttpResponse | None:
+        """Admit a request. Returns the response, if there is one already, and None if it runs without a key."""
         entry = self._core.policy.entry(candidate, self._body(request, candidate))
         if entry is None:
-            return self._get_response(request)
+            return None
         admitted = self._connections.drive(self._core.flow.admit(entry))
         if isinstance(admitted, Response):
             return _as_django(admitted)
         keyed = request.META[ENVIRON_KEY] = self._core.keyed_request(admitted)
         renewal = None if self._connections.in_transaction else self._renewal
-        exchange = SyncExchange(self._core, self._connections, keyed, renewal)
-        with exchange.released_on_error():
-            answer = self._get_response(request)
-            if _was_refused(request):
-                exchange.release()
-                return answer
-            return _recorded(exchange, answer)
+        return SyncExchange(self._core, self._connections, keyed, renewal)
+
+    def _end(self, request: Any, exchange: SyncExchange, answer: Any) -> Any:
+        """Record the answer of a request, or release its key; returns what to send."""
+        if _was_refused(request):
+            exchange.release()
+            return answer
+        return _recorded(exchange, answer)
 
     def _body(self, request: Any, candidate: Candidate) -> bytes:
         """The body. Raises `RequestRefused` if it is not whole, `ImproperlyConfigured` if it was read already."""
@@ -184,21 +241,6 @@ def core_of(given: object) -> tuple[Core, DjangoConnections]:
     return Core(options, vendor), DjangoConnections(using)
 
 
-def create_tables(_apps: Any, schema_editor: Any, schema: str | None = None, table_prefix: str | None = None) -> None:
-    """Create Postroom's tables if there are none, in a migration: ``migrations.RunPython(create_tables, …noop)``.
-
-    That also creates them in test databases. Tables that exist are left as they are: `postroom init` upgrades them.
-    """
-    connection = schema_editor.connection
-    settings = Settings.load(schema=schema, table_prefix=table_prefix)
-    names = Names.of(connection.vendor, settings.schema, settings.table_prefix)
-    if _has_tables(connection, names):
-        return
-    with connection.cursor() as cursor:
-        for statement in create_statements(names.dialect, names):
-            cursor.execute(statement)
-
-
 def _recorded(exchange: SyncExchange, answer: Any) -> Any:
     """The answer, recorded; a stream, which is recorded at its end; or the response to send instead."""
     exchange.response.start(answer.status_code, tuple(answer.items()), streamed=answer.streaming)
@@ -232,6 +274,18 @@ async def _recorded_at_the_end(exchange: SyncExchange, parts: AsyncIterator[byte
     await sync_to_async(exchange.finish)()
     for part in late:
         yield part
+
+
+async def _close_after(running: asyncio.Future[Any]) -> None:
+    """Close the connections of a request that has gone on without its client: Django has already looked after them."""
+    await asyncio.wait([running])
+    await sync_to_async(_close_connections)()
+
+
+def _close_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 def _both(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
@@ -286,19 +340,3 @@ def _as_django(response: Response) -> HttpResponse:
     for name, value in response.headers:
         answer[name] = f"{answer[name]}, {value}" if name in answer and name not in _SINGLE else value
     return answer
-
-
-def _has_tables(connection: Any, names: Names) -> bool:
-    table = names.mapping()["schema_version"]
-    try:
-        with transaction.atomic(using=connection.alias):
-            run(_read_version(table), sync_kind(connection, "").execute)
-    except Exception as error:
-        if not is_missing_table(error):
-            raise
-        return False
-    return True
-
-
-def _read_version(table: str) -> Any:
-    return (yield Query(f"SELECT version FROM {table}"))  # noqa: S608 - a name of ours, quoted

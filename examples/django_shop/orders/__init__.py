@@ -1,0 +1,1 @@
+"""Takes orders, announces them, and bills them."""
