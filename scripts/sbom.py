@@ -29,6 +29,11 @@ class Package(NamedTuple):
     via: list[str]
     """What needs it."""
 
+    @property
+    def purl(self) -> str:
+        """Its address in the world of package indexes."""
+        return f"pkg:pypi/{self.name}@{self.version}"
+
 
 def packages(lock: str) -> list[Package]:
     """The packages of a lock that uv wrote."""
@@ -57,9 +62,9 @@ def bill(project: dict[str, Any], lock: list[Package]) -> dict[str, Any]:
     """The bill of materials of the project, in CycloneDX 1.6."""
     parts = installed(lock)
     itself = f"pkg:pypi/{project['name']}@{project['version']}"
-    purls = {one.name: f"pkg:pypi/{one.name}@{one.version}" for one in parts}
-    needs = {purl: [purls[one.name] for one in parts if name in one.via] for name, purl in purls.items()}
-    needs[itself] = [purls[one.name] for one in parts if ITSELF in one.via]
+    # A package may be there in several versions, each for some versions of Python.
+    needs = {one.purl: [other.purl for other in parts if one.name in other.via] for one in parts}
+    needs[itself] = [one.purl for one in parts if ITSELF in one.via]
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -79,10 +84,10 @@ def bill(project: dict[str, Any], lock: list[Package]) -> dict[str, Any]:
         "components": [
             {
                 "type": "library",
-                "bom-ref": purls[one.name],
+                "bom-ref": one.purl,
                 "name": one.name,
                 "version": one.version,
-                "purl": purls[one.name],
+                "purl": one.purl,
                 # One for each wheel and source distribution, any of which an installer may take.
                 "properties": [{"name": "postroom:distribution:sha256", "value": one_hash} for one_hash in one.hashes],
             }

@@ -139,6 +139,8 @@ def parse(words: list[str], what: str) -> None:
         words = words[: words.index(sign)] if sign in words else words
     command: Any = GROUP
     name = "postroom"
+    if words == ["--version"]:
+        return
     while hasattr(command, "commands") and words:
         name = words[0]
         assert name in command.commands, f"{what}: no command {name!r}"

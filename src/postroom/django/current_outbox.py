@@ -64,6 +64,7 @@ REPLACED: list[Outbox] = []
 """What tests have put in the outbox's place, the last one first."""
 
 outbox = CurrentOutbox()
+"""The outbox of the current `atomic()` block."""
 
 
 def new_outbox() -> Outbox:
