@@ -19,7 +19,7 @@ from postroom.rules.ordering import places_by_key
 from postroom.runtime.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from postroom.message import Message
 
@@ -64,6 +64,10 @@ class BlockingBroker:
         """Close a line, in a thread."""
         raise NotImplementedError
 
+    def drop(self, line: Any) -> None:
+        """Close a line that has probably broken, in a thread."""
+        self.disconnect(line)
+
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
         """Send the messages, those of one key in order. Raises `BrokerUnavailable`."""
         loop = asyncio.get_running_loop()
@@ -94,7 +98,7 @@ class BlockingBroker:
         self._closed = True
         with suppress(Exception):  # a server that does not answer: nobody needs it any more
             async with asyncio.timeout(CLOSE_TIMEOUT):
-                await self._threads.call(self._disconnect_idle)
+                await self._threads.call(self._close_idle, self.disconnect)
         self._threads.close()
 
     def take(self, seconds: float) -> Any:
@@ -107,14 +111,18 @@ class BlockingBroker:
     def give_back(self, line: Any) -> None:
         """Keep a line for the next publish if it can be used, or close it; in a thread."""
         with suppress(Exception):  # nobody needs it any more
-            if self.is_usable(line) and not self._closed:
-                self._idle.append(line)
-            else:
+            if not self.is_usable(line):
                 self.disconnect(line)
+                self._close_idle(self.drop)  # they broke with it, or know as little of what has changed over there
+            elif self._closed:
+                self.disconnect(line)
+            else:
+                self._idle.append(line)
 
-    def _disconnect_idle(self) -> None:
+    def _close_idle(self, close: Callable[[Any], None]) -> None:
         while self._idle:
-            self.give_back(self._idle.pop())
+            with suppress(Exception):  # nobody needs it any more; or another thread took the last one
+                close(self._idle.pop())
 
 
 class _Sending:

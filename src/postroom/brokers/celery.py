@@ -87,6 +87,10 @@ class CeleryBroker(BlockingBroker):
         """Close the connection."""
         line.connection.release()
 
+    def drop(self, line: Any) -> None:
+        """Close the connection, whether or not the server answers."""
+        _drop(line.connection)
+
     def _publish(
         self, producer: Any, name: str, args: Any, kwargs: Any, options: dict[str, Any], seconds: float
     ) -> Outcome:

@@ -96,8 +96,10 @@ async def test_a_large_batch_is_spread_over_lines_and_keys_stay_in_order() -> No
     for key in {message.key for message in batch if message.key}:
         assert [one for _, one in client.sent if one.key == key] == [one for one in batch if one.key == key]
         assert len({line for line, one in client.sent if one.key == key}) == 1
+    assert await client.publish(messages("no place", "a"), 5) == [TargetUnavailable("no place"), ACCEPTED]
+    assert sorted(client.closed) == [*range(1, LINES + 1)]  # those that idle know as little of what has changed
     await client.close()
-    assert sorted(client.closed) == [*range(1, LINES + 1)]
+    assert client.closed[LINES:] == [LINES + 1]
 
 
 async def test_after_one_line_is_lost_no_more_are_started_and_what_others_said_counts() -> None:
