@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from postroom.compose.transactions import Transactions
@@ -12,7 +14,10 @@ from postroom.inbox import Inbox
 from postroom.runtime.functions import check_function, is_async, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+_running: ContextVar[str | None] = ContextVar("postroom_once", default=None)
+"""The task whose function is being run, with its mark in a transaction that is still open."""
 
 
 def once_decorator(
@@ -35,8 +40,7 @@ def once_decorator(
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            task = current_id()
-            with opener.blocking() as connection:
+            with _started(current_id()) as task, opener.blocking() as connection:
                 if task is not None and not inbox.first_time(connection, task):
                     return repeated()
                 result = function(*args[:place], connection, *args[place:], **kwargs)
@@ -46,14 +50,14 @@ def once_decorator(
 
         @functools.wraps(function)
         async def arun(*args: Any, **kwargs: Any) -> Any:
-            task = current_id()
-            async with opener.waiting() as connection:
-                if task is not None and not await inbox.afirst_time(connection, task):
-                    return repeated()
-                result = await function(*args[:place], connection, *args[place:], **kwargs)
-                if task is not None:
-                    require_mark(is_there=await inbox.ais_marked(connection, task))
-                return result
+            with _started(current_id()) as task:
+                async with opener.waiting() as connection:
+                    if task is not None and not await inbox.afirst_time(connection, task):
+                        return repeated()
+                    result = await function(*args[:place], connection, *args[place:], **kwargs)
+                    if task is not None:
+                        require_mark(is_there=await inbox.ais_marked(connection, task))
+                    return result
 
         wrapper: Any = arun if is_async(function) else run
         wrapper.__signature__ = signature
@@ -72,6 +76,22 @@ def require_mark(*, is_there: bool) -> None:
         raise UnusableConnection(
             "the function has rolled back its transaction, and the mark with it: leave its end to who has opened it"
         )
+
+
+@contextmanager
+def _started(task: str | None) -> Iterator[str | None]:
+    """The task to mark; None if a function that runs for this task calls another with `once`, as any other function.
+
+    Else the second would wait for the end of the first one's transaction, which waits for the second.
+    """
+    if task is None or task == _running.get():
+        yield None
+        return
+    token = _running.set(task)
+    try:
+        yield task
+    finally:
+        _running.reset(token)
 
 
 def _without_connection(function: Callable[..., Any]) -> tuple[int, inspect.Signature]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,16 +176,54 @@ async def test_a_queue_that_was_deleted_is_declared_again(shop: Shop) -> None:
     broker = CeleryBroker(shop.app)
     task = shop.task("shop.audit")
     messages = [Outbox().task_message(task, [what], queue="spare") for what in ("one", "two", "three")]
-    assert isinstance((await broker.publish(messages[:1], 5))[0], Accepted)
+    before = await broker.publish([messages[0]] * 64, 5)  # over several lines, each of which has declared the queue
+    assert {type(one) for one in before} == {Accepted}
     with shop.app.connection_for_write() as connection:
         connection.default_channel.queue_delete("spare")
-    outcomes = [*await broker.publish(messages[1:], 5)]
-    if isinstance(outcomes[0], TargetUnavailable):  # RabbitMQ returned it
-        outcomes[:1] = await broker.publish(messages[1:2], 5)
-    else:
-        pytest.fail("RabbitMQ has nowhere to put it")
-    assert all(isinstance(one, Accepted) for one in outcomes)
+    returned, accepted = await broker.publish(messages[1:], 5)
+    assert isinstance(returned, TargetUnavailable)
+    assert isinstance(accepted, Accepted)
+    assert isinstance((await broker.publish(messages[1:2], 5))[0], Accepted)
     with shop.app.connection_for_write() as connection:
         assert connection.default_channel.queue_declare("spare", passive=True).message_count == 2
         connection.default_channel.queue_delete("spare")
     await broker.close()
+
+
+@pytest.mark.parametrize("running", ["rabbitmq"], indirect=True)
+async def test_no_task_is_lost_while_rabbitmq_crashes_and_the_command_sends(shop: Shop, tmp_path: Path) -> None:
+    maker = f"make_app({shop.app.conf.broker_write_url!r}, {shop.service.url!r})"
+    (tmp_path / "shop_app.py").write_text(f"from tests.acceptance.celery_program import make_app\napp = {maker}\n")
+    command = [sys.executable, "-m", "postroom", "relay", "--database", shop.service.url, "--broker-timeout-ms", "5000"]
+    command += ["--broker-for", "celery.*=celery://shop_app:app"]
+    places = os.pathsep.join([str(tmp_path), str(Path.cwd())])
+    recorded: list[str] = []
+
+    def record() -> None:
+        with shop.service.engine.begin() as connection:
+            for _ in range(20):
+                message = Outbox().task(connection, shop.task("shop.charge"), [len(recorded)], {"price": Decimal(1)})
+                recorded.append(str(message.id))
+
+    with ExitStack() as stack:
+        relay = await asyncio.to_thread(
+            subprocess.Popen, command, env=os.environ | {"PYTHONPATH": places}, stderr=subprocess.PIPE
+        )
+        stack.enter_context(relay)
+        stack.callback(relay.kill)
+        record()
+        await wait_for(shop.done)
+        crash = asyncio.create_task(asyncio.to_thread(shop.server.stop, kill=True))
+        while not crash.done():  # so that some are on their way whenever it comes
+            before = len(recorded) - 20
+            record()
+            await wait_for(lambda: shop.service.status().sent > before or crash.done())  # noqa: B023 - called at once
+        await crash
+        await asyncio.to_thread(shop.server.start)
+        await wait_for(lambda: {str(task_id) for task_id, _ in shop.done()} >= {*recorded})
+        await wait_for(lambda: shop.service.status().pending == 0)
+        relay.terminate()
+        _, said = await asyncio.to_thread(relay.communicate)
+    assert relay.returncode == 0, said.decode()
+    assert len(shop.done()) == len(recorded)
+    assert not shop.service.dead()

@@ -11,7 +11,7 @@ from celery import Celery, chain, chord, group
 from sqlalchemy import create_engine
 
 from postroom import Inbox, Message, Outbox
-from postroom.brokers.port import Refused
+from postroom.brokers.port import Refused, Unreached
 from postroom.brokers.schemes import BRIDGES
 from postroom.celery import CeleryBroker, once
 from postroom.doctor.surroundings import _seat
@@ -142,6 +142,13 @@ async def test_other_messages_and_what_the_app_does_not_accept_are_dead_letters(
     found = [(one.code, one.failure) for one in outcomes if isinstance(one, Refused)]
     invalid, undecodable = Reason.INVALID_TARGET, Reason.UNDECODABLE_PAYLOAD
     assert found == [(code, Failure.PERMANENT) for code in (invalid, invalid, undecodable, undecodable)]
+    await broker.close()
+
+
+async def test_a_password_that_breaks_the_url_is_not_quoted() -> None:
+    broker = CeleryBroker(Celery("shop", broker="amqp://guest:s3cr3t/x@localhost", set_as_current=False))
+    problem = "celery:shop: broker_url cannot be read: percent-encode special characters of user and password"
+    assert await broker.publish([Outbox().task_message(charge, [1])], 5) == [Unreached(problem)]
     await broker.close()
 
 

@@ -1,10 +1,12 @@
-"""Publish through a client that blocks: in threads, one message after another, and never longer than the time limit."""
+"""Publish through a client that blocks: in threads, with a line each, and never longer than the time limit."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +15,19 @@ from postroom.brokers.port import NOT_SENT, Capabilities, Outcome, Refused, Unre
 from postroom.brokers.refusals import timed_out
 from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Reason
+from postroom.rules.ordering import places_by_key
 from postroom.runtime.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from postroom.message import Message
 
-THREADS = 4
+THREADS = 8
+LINES = 4
+"""The most for one batch. Each message's answer is awaited before the next is sent, so that more lines send faster."""
+WORTH_A_LINE = 16
+"""So many messages of a batch."""
 START_SHARE = 0.5
 """The share of the timeout in which messages may be started; the rest is for the last one's answer."""
 
@@ -28,8 +35,8 @@ START_SHARE = 0.5
 class BlockingBroker:
     """A broker whose client blocks. Subclasses connect, send one message, and close.
 
-    A publish has a thread, and a line of its own to the other side, for as long as it lasts. If the client hangs, the
-    thread stays with it; once all of them do, nothing counts as tried until one comes back.
+    A publish has one or more threads, each with a line of its own to the other side, for as long as it lasts. If the
+    client hangs, the thread stays with it; once all of them do, nothing counts as tried until one comes back.
     """
 
     capabilities = Capabilities(ordered=True)
@@ -57,8 +64,12 @@ class BlockingBroker:
         """Close a line, in a thread."""
         raise NotImplementedError
 
+    def drop(self, line: Any) -> None:
+        """Close a line that has probably broken, in a thread."""
+        self.disconnect(line)
+
     async def publish(self, messages: Sequence[Message], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
-        """Send the messages in order, in one thread. Raises `BrokerUnavailable`."""
+        """Send the messages, those of one key in order. Raises `BrokerUnavailable`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
@@ -68,10 +79,18 @@ class BlockingBroker:
             if self._threads.abandoned < self._threads.number:
                 return [NOT_SENT] * len(messages)
             raise BrokerUnavailable(f"{self.name}: all {self._threads.number} threads wait for it in vain") from None
+        lines = 1
+        while lines < min(LINES, math.ceil(len(messages) / WORTH_A_LINE)) and not self._places.locked():
+            await self._places.acquire()  # at once: it is free
+            lines += 1
         sending = _Sending(self, messages, deadline - loop.time())
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                await self._threads.call(sending.run, ended=self._places.release)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    runs = (self._threads.call(sending.run, ended=self._places.release) for _ in range(lines))
+                    await asyncio.gather(*runs)
+        finally:
+            sending.give_up()
         return sending.outcomes(timeout)
 
     async def close(self) -> None:
@@ -79,7 +98,7 @@ class BlockingBroker:
         self._closed = True
         with suppress(Exception):  # a server that does not answer: nobody needs it any more
             async with asyncio.timeout(CLOSE_TIMEOUT):
-                await self._threads.call(self._disconnect_idle)
+                await self._threads.call(self._close_idle, self.disconnect)
         self._threads.close()
 
     def take(self, seconds: float) -> Any:
@@ -92,18 +111,22 @@ class BlockingBroker:
     def give_back(self, line: Any) -> None:
         """Keep a line for the next publish if it can be used, or close it; in a thread."""
         with suppress(Exception):  # nobody needs it any more
-            if self.is_usable(line) and not self._closed:
-                self._idle.append(line)
-            else:
+            if not self.is_usable(line):
                 self.disconnect(line)
+                self._close_idle(self.drop)  # they broke with it, or know as little of what has changed over there
+            elif self._closed:
+                self.disconnect(line)
+            else:
+                self._idle.append(line)
 
-    def _disconnect_idle(self) -> None:
+    def _close_idle(self, close: Callable[[Any], None]) -> None:
         while self._idle:
-            self.give_back(self._idle.pop())
+            with suppress(Exception):  # nobody needs it any more; or another thread took the last one
+                close(self._idle.pop())
 
 
 class _Sending:
-    """The messages of one publish, on their way through a thread."""
+    """The messages of one publish, on their way through one or more threads."""
 
     def __init__(self, broker: BlockingBroker, messages: Sequence[Message], seconds: float) -> None:
         self._broker = broker
@@ -112,61 +135,77 @@ class _Sending:
         self._deadline = now + seconds
         self._start_before = now + seconds * START_SHARE
         self._lock = threading.Lock()
-        self._outcomes: list[Outcome] = []
+        self._waiting = deque(places_by_key([message.key for message in messages]))
+        self._being_sent: set[int] = set()
+        self._outcomes: dict[int, Outcome] = {}
         self._is_connected = False
-        self._is_sending = False
         self._unavailable: str | None = None
         self._given_up = False
 
     def run(self) -> None:
-        """Send as many as there is time for."""
+        """Send over one line, as many as there is time for."""
         line: Any = None
         try:
-            for message in self._messages:
-                if line is not None and not self._broker.is_usable(line):
-                    self._broker.give_back(line)
-                    line = None
-                if line is None:
-                    line = self._broker.take(self._left())
-                    self._is_connected = True
-                if not self._starts():
-                    return
-                outcome = self._broker.send(line, message, self._left())
-                self._ended(outcome)
-                if isinstance(outcome, Unreached):
-                    self._unavailable = outcome.reason
-                    return
-                if isinstance(outcome, Refused) and outcome.code == Reason.TIMEOUT:
-                    return
+            while indexes := self._next():
+                for index in indexes:
+                    line = self._usable(line)
+                    if not self._starts(index):
+                        return
+                    self._ended(index, self._broker.send(line, self._messages[index], self._left()))
         except BrokerUnavailable as error:
             self._unavailable = str(error)
+            self.give_up()
         finally:
             if line is not None:
                 self._broker.give_back(line)
 
-    def _starts(self) -> bool:
-        """Whether there is time for one more."""
-        with self._lock:
-            self._is_sending = not self._given_up and time.monotonic() < self._start_before
-            return self._is_sending
-
-    def _ended(self, outcome: Outcome) -> None:
-        with self._lock:
-            self._is_sending = False
-            if not self._given_up:
-                self._outcomes.append(outcome)
-
-    def outcomes(self, timeout: float) -> list[Outcome]:
-        """One for each message. No more are sent from now on."""
+    def give_up(self) -> None:
+        """Start no more."""
         with self._lock:
             self._given_up = True
-            found = [*self._outcomes]
+
+    def outcomes(self, timeout: float) -> list[Outcome]:
+        """One for each message, after `give_up`."""
+        with self._lock:
             rest: Outcome = NOT_SENT if self._unavailable is None else Unreached(self._unavailable)
             if not self._is_connected and self._unavailable is None:
                 rest = Unreached(f"{self._broker.name} could not be connected to within {timeout:g} s")
-            if self._is_sending:
-                found.append(timed_out(timeout))
-            return found + [rest] * (len(self._messages) - len(found))
+            unheard = dict.fromkeys(self._being_sent, timed_out(timeout))
+            found = unheard | self._outcomes
+            return [found.get(index, rest) for index in range(len(self._messages))]
+
+    def _next(self) -> list[int]:
+        """The places of messages that must follow one another; none if no more are to be sent."""
+        with self._lock:
+            return [] if self._given_up or not self._waiting else self._waiting.popleft()
+
+    def _usable(self, line: Any) -> Any:
+        """The line, or another if it has broken."""
+        if line is not None and self._broker.is_usable(line):
+            return line
+        if line is not None:
+            self._broker.give_back(line)
+        taken = self._broker.take(self._left())
+        self._is_connected = True
+        return taken
+
+    def _starts(self, index: int) -> bool:
+        """Whether there is time for one more."""
+        with self._lock:
+            if self._given_up or time.monotonic() >= self._start_before:
+                return False
+            self._being_sent.add(index)
+            return True
+
+    def _ended(self, index: int, outcome: Outcome) -> None:
+        with self._lock:
+            self._being_sent.discard(index)
+            self._outcomes[index] = outcome
+        if isinstance(outcome, Unreached):
+            self._unavailable = outcome.reason
+            self.give_up()
+        elif isinstance(outcome, Refused) and outcome.code == Reason.TIMEOUT:
+            self.give_up()
 
     def _left(self) -> float:
         return max(self._deadline - time.monotonic(), 0.05)

@@ -57,6 +57,9 @@ class CeleryBroker(BlockingBroker):
         except Exception as error:
             if connection is not None:
                 connection.release()
+            if isinstance(error, ValueError):  # its text may quote a password that has a / or a # in it
+                problem = "broker_url cannot be read: percent-encode special characters of user and password"
+                raise BrokerUnavailable(f"{self.name}: {problem}") from None
             raise BrokerUnavailable(f"{self.name}: {_why(error)}") from error
         return producer
 
@@ -83,6 +86,10 @@ class CeleryBroker(BlockingBroker):
     def disconnect(self, line: Any) -> None:
         """Close the connection."""
         line.connection.release()
+
+    def drop(self, line: Any) -> None:
+        """Close the connection, whether or not the server answers."""
+        _drop(line.connection)
 
     def _publish(
         self, producer: Any, name: str, args: Any, kwargs: Any, options: dict[str, Any], seconds: float

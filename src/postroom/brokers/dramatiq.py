@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from postroom.brokers.blocking import BlockingBroker
@@ -43,6 +44,7 @@ class DramatiqBroker(BlockingBroker):
             )
         super().__init__(f"dramatiq:{type(broker).__name__}")
         self._broker = broker
+        self._declaring = threading.Lock()
 
     def connect(self, seconds: float) -> Any:
         """Nothing to do: Dramatiq's brokers connect by themselves."""
@@ -76,7 +78,8 @@ class DramatiqBroker(BlockingBroker):
         except Exception as error:  # noqa: BLE001 - whatever it is, only this message is at fault; no text: it may quote it
             return Refused(Reason.UNDECODABLE_PAYLOAD, type(error).__name__, Failure.PERMANENT)
         try:
-            line.declare_queue(call.queue_name)  # which needs no actor: the relay has none
+            with self._declaring:  # which Dramatiq does not expect from two threads
+                line.declare_queue(call.queue_name)  # which needs no actor: the relay has none
             line.enqueue(call)
         except Exception as error:  # noqa: BLE001 - of the client, or of middleware
             names = {kind.__name__ for kind in type(error).__mro__}

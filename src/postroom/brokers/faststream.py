@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from postroom.brokers.cloudevents import AMQP, CONTENT_TYPE, KAFKA, NATS, REDIS, Envelope, HeaderFormat
@@ -15,6 +14,7 @@ from postroom.brokers.urls import client_missing
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import Reason
 from postroom.rules.naming import OURS
+from postroom.rules.ordering import places_by_key
 
 try:
     import faststream as _  # noqa: F401 - only to say what is missing
@@ -94,7 +94,7 @@ class FastStreamBroker:
         outcomes: list[Outcome] = [NOT_SENT] * len(messages)
         places = asyncio.Semaphore(IN_FLIGHT)
         async with asyncio.TaskGroup() as group:
-            for indexes in _by_key(messages):
+            for indexes in places_by_key([message.key for message in messages]):
                 group.create_task(self._publish_in_order(messages, indexes, outcomes, places, deadline, timeout))
         if any(isinstance(one, Unreached) for one in outcomes):
             await self._disconnect()
@@ -194,13 +194,6 @@ def kind_of(value: object) -> str | None:
         if package == "faststream" and name in FORMATS:
             return name
     return None
-
-
-def _by_key(messages: Sequence[Message]) -> list[list[int]]:
-    """The places of messages that must follow one another; one without a key stands alone."""
-    alone = [[index] for index, message in enumerate(messages) if message.key is None]
-    keyed = sorted((message.key, index) for index, message in enumerate(messages) if message.key is not None)
-    return alone + [[index for _, index in group] for _, group in groupby(keyed, key=lambda one: one[0])]
 
 
 def _outcome(error: Exception) -> Outcome:

@@ -1,7 +1,7 @@
 """Order by key: which lane a key belongs to, and in which waves a batch may be sent."""
 
 import hashlib
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -71,3 +71,14 @@ def waves(items: Iterable[Item], key_of: Callable[[Item], Hashable | None]) -> l
             result.append([])
         result[number].append(item)
     return result
+
+
+def places_by_key(keys: Sequence[Hashable | None]) -> list[list[int]]:
+    """Return the places of each key's items in a batch, which must follow one another. One without a key stands alone.
+
+    The groups are in the order of their first items.
+    """
+    groups: dict[tuple[Hashable | None, int | None], list[int]] = {}
+    for place, key in enumerate(keys):
+        groups.setdefault((key, place if key is None else None), []).append(place)
+    return list(groups.values())

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from postroom import Message
-from postroom.brokers.blocking import THREADS, BlockingBroker
-from postroom.brokers.port import ACCEPTED, NOT_SENT, Outcome, Refused, TargetUnavailable, Unreached
+from postroom.brokers.blocking import LINES, THREADS, BlockingBroker
+from postroom.brokers.port import ACCEPTED, NOT_SENT, Accepted, Outcome, Refused, TargetUnavailable, Unreached
 from postroom.errors import BrokerUnavailable
 from postroom.rules.failures import Reason
+from tests.acceptance.waiting import wait_for
 
 
 class Client(BlockingBroker):
@@ -21,9 +22,11 @@ class Client(BlockingBroker):
     def __init__(self) -> None:
         super().__init__("client:test")
         self.free = threading.Event()
+        self.meeting = threading.Barrier(LINES)
         self.opened = 0
         self.closed: list[int] = []
         self.broken: set[int] = set()
+        self.sent: list[tuple[int, Message]] = []
         self.refuses = self.connects_slowly = False
 
     def connect(self, seconds: float) -> Any:
@@ -43,6 +46,7 @@ class Client(BlockingBroker):
 
     def send(self, line: Any, message: Message, seconds: float) -> Outcome:
         del seconds
+        self.sent.append((line, message))
         match message.json():
             case "hang":
                 self.free.wait()
@@ -52,6 +56,8 @@ class Client(BlockingBroker):
             case "no place":
                 self.broken.add(line)
                 return TargetUnavailable("no place")
+            case "meet":
+                self.meeting.wait(10)
             case "late":
                 self.broken.add(line)
                 return Refused(Reason.TIMEOUT)
@@ -79,6 +85,46 @@ async def test_lines_are_kept_and_broken_ones_replaced() -> None:
     refusing.refuses = True
     assert await refusing.publish(messages("a", "b"), 5) == [Unreached("nobody is there")] * 2
     await refusing.close()
+
+
+async def test_a_large_batch_is_spread_over_lines_and_keys_stay_in_order() -> None:
+    client = Client()
+    batch = [Message.new("topic", '"meet"') for _ in range(LINES)]  # each on a line of its own, or they never meet
+    batch += [Message.new("topic", f'"{number}"', key=f"key-{number % 7}") for number in range(100)]
+    assert await client.publish(batch, 20) == [ACCEPTED] * len(batch)
+    assert client.opened == LINES
+    for key in {message.key for message in batch if message.key}:
+        assert [one for _, one in client.sent if one.key == key] == [one for one in batch if one.key == key]
+        assert len({line for line, one in client.sent if one.key == key}) == 1
+    assert await client.publish(messages("no place", "a"), 5) == [TargetUnavailable("no place"), ACCEPTED]
+    assert sorted(client.closed) == [*range(1, LINES + 1)]  # those that idle know as little of what has changed
+    await client.close()
+    assert client.closed[LINES:] == [LINES + 1]
+
+
+async def test_after_one_line_is_lost_no_more_are_started_and_what_others_said_counts() -> None:
+    client = Client()
+    batch = messages(*["meet"] * (LINES - 1), "lost", *["a"] * 60)
+    client.meeting = threading.Barrier(LINES - 1)
+    outcomes = await client.publish(batch, 10)
+    assert outcomes[: LINES - 1] == [ACCEPTED] * (LINES - 1)
+    assert Unreached("lost") == outcomes[LINES - 1]
+    assert {type(one) for one in outcomes} == {Accepted, Unreached}
+    assert outcomes.count(ACCEPTED) + 1 == len(client.sent)
+    await client.close()
+
+
+async def test_a_publish_that_is_cancelled_sends_no_more() -> None:
+    client = Client()
+    publishing = asyncio.create_task(client.publish(messages("hang", "b", "c"), 10))
+    await wait_for(lambda: client.sent)
+    publishing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await publishing
+    client.free.set()
+    await wait_for(lambda: client._idle)
+    assert len(client.sent) == 1
+    await client.close()
 
 
 async def test_a_client_that_hangs_keeps_its_threads_and_nothing_else() -> None:

@@ -15,6 +15,7 @@ from postroom.rules.ordering import (
     lane_of,
     lanes_to_release,
     least_share,
+    places_by_key,
     waves,
 )
 
@@ -70,6 +71,11 @@ class TestKeys:
     def test_no_lane_is_none_of_the_lanes(self) -> None:
         assert NO_LANE == -1
         assert NO_LANE not in range(LANES)
+
+
+def test_places_of_one_key_stay_together_in_order() -> None:
+    assert places_by_key(["a", "b", None, "a", None, "b"]) == [[0, 3], [1, 5], [2], [4]]
+    assert places_by_key([]) == []
 
 
 class TestWaves:
