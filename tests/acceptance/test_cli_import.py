@@ -143,6 +143,28 @@ def test_from_txoutbox_keys_keep_their_order_beside_its_relay(
     assert (first.headers["tenant"], recent(first.headers[RECORDED_AT])) == ("7", True)
 
 
+def test_a_row_that_is_leased_meanwhile_holds_back_those_behind_it(ready_database: FreshDatabase) -> None:
+    """Also on one key with thousands of rows, none of which is compared with all others."""
+    url = ready_database("postgresql")
+    other_outboxes.txoutbox(url, [])
+    run(
+        url,
+        "INSERT INTO outbox (topic, key, payload) SELECT 'orders', 'k', '{}' FROM generate_series(1, 20000)",
+    )
+    run(url, f"ALTER DATABASE \"{resolve(url).database}\" SET statement_timeout = '3s'")
+    batches: list[int] = []
+
+    def lease_the_next(count: int) -> None:
+        batches.append(count)
+        run(url, "UPDATE outbox SET leased_by = 'w', lease_until = now() + interval '1 minute' WHERE id = 5")
+
+    with Admin(url) as admin:
+        done = admin.import_messages(
+            "txoutbox", actor="ada", batch=3, progress=lease_the_next, stop=lambda: len(batches) > 1
+        )
+        assert (done.added, done.held, done.unsent, batches) == (4, 19_996, 19_996, [3, 1])
+
+
 async def test_beside_the_relay_of_txoutbox_each_row_is_sent_once(ready_database: FreshDatabase) -> None:
     url = ready_database("postgresql")
     await asyncio.to_thread(other_outboxes.txoutbox, url, [("orders", {"n": n}, f"k{n % 50}") for n in range(400)])

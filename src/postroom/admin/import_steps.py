@@ -14,7 +14,8 @@ from postroom.outbox import check_acceptable
 from postroom.rules.importing.layouts import LAYOUTS, TOPIC, Format, Left, Wanted, shown_id
 from postroom.rules.routing import Routing
 from postroom.runtime import wakeup
-from postroom.store.importing.foreign_table import ForeignNames, ForeignTable, Place, Taken
+from postroom.store.importing.foreign_table import ForeignTable
+from postroom.store.importing.rows import ForeignNames, Place, Taken
 from postroom.store.outbox.writers import WRITERS
 from postroom.store.sql.db_errors import is_denied, is_lock_timeout, is_lost_connection, is_refused_value, reason
 from postroom.store.sql.names import MAX_IDENTIFIER

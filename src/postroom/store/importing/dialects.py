@@ -79,22 +79,40 @@ class Rows:
                 return "1 = 1"
 
     def free(self, *, take_leased: bool) -> str:
-        """Those of them that are neither expired nor the other outbox's to send."""
+        """Those of them that are neither expired nor leased by the other outbox."""
         match self._format:
             case Format.DJANGO_OUTBOX_PATTERN:
                 return f"{self.column('expires_at')} >= {self._dialect.now}"
             case Format.TXOUTBOX if not take_leased:
-                key, before = self.column("key"), self.column("key", "p")
-                # Not with EXISTS, which PostgreSQL turns into a join that reads the whole table for each batch.
-                ahead = (
-                    f"SELECT 1 FROM {self._table} p WHERE {before} = {key} AND {self.column('id', 'p')} < "
-                    f"{self.column('id')} AND {self.unsent('p')} AND {self._leased('p')} LIMIT 1"
-                )
-                return f"NOT ({self._leased('t')}) AND coalesce(({ahead}), 0) = 0"
+                return f"NOT ({self._leased('t')})"
             case Format.FASTSTREAM_OUTBOX if not take_leased:
                 return f"{self.column('acquired_token')} IS NULL"
             case _:
                 return "1 = 1"
+
+    def key_and_leased(self, *, take_leased: bool) -> list[str]:
+        """Where a leased row holds back those behind it on its key: two columns for a SELECT that say so."""
+        if self._format is not Format.TXOUTBOX or take_leased:
+            return []
+        return [
+            read(self._dialect, self.column("key"), "text", Kind.TEXT),
+            f"CASE WHEN {self._leased('t')} THEN 1 ELSE 0 END",
+        ]
+
+    def counted(self, *, take_leased: bool) -> tuple[str, str]:
+        """What to count in, and a condition: rows that could be taken now."""
+        free = self.free(take_leased=take_leased)
+        if self._format is not Format.TXOUTBOX or take_leased:
+            return f"{self._table} t", free
+        # Each key's first leased row, found once: asked for each row, it would cost the square of a key's rows.
+        first = (
+            f"SELECT {self.column('key', 'p')} AS held_key, min({self.column('id', 'p')}) AS first_held "
+            f"FROM {self._table} p WHERE {self.unsent('p')} AND {self._leased('p')} GROUP BY {self.column('key', 'p')}"
+        )
+        return (
+            f"{self._table} t LEFT JOIN ({first}) h ON h.held_key = {self.column('key')}",
+            f"{free} AND (h.first_held IS NULL OR h.first_held > {self.column('id')})",
+        )
 
     def _leased(self, alias: str) -> str:
         until = self.column("lease_until", alias)
