@@ -10,11 +10,22 @@ if TYPE_CHECKING:
     from postroom.store.sql.dialect import Dialect
 
 _WHOLE = ("smallint", "integer", "bigint", "int", "mediumint", "tinyint")
+_FRACTIONS = ("numeric", "decimal", "real", "float", "double")
+_TEXTS = ("text", "character", "varchar", "char", "uuid", "tinytext", "mediumtext", "longtext", "binary", "varbinary")
 
 
 def is_whole(type: str) -> bool:
     """Whether a column of this type holds whole numbers."""
-    return type.lower().partition("(")[0].split(" ")[0] in _WHOLE
+    return _first_word(type) in _WHOLE
+
+
+def _first_word(type: str) -> str:
+    return type.lower().partition("(")[0].split(" ")[0]
+
+
+def has_order(type: str) -> bool:
+    """Whether rows can be put into the order of an optional column of this type, with NULLs first."""
+    return is_whole(type) or is_moment(type) or _first_word(type) in ("date", *_FRACTIONS, *_TEXTS)
 
 
 def is_moment(type: str) -> bool:
@@ -27,7 +38,8 @@ def read(dialect: Dialect, column: str, type: str, kind: Kind) -> str:
     if dialect.name == "postgresql":
         if is_moment(type):
             return dialect.readable(column)
-        return column if type == "bytea" or is_whole(type) else f"{column}::text"
+        is_number = is_whole(type) or (kind is Kind.MOMENT and _first_word(type) in _FRACTIONS)
+        return column if type == "bytea" or is_number else f"{column}::text"
     if dialect.name == "sqlite" and kind in (Kind.TEXT, Kind.BYTES):
         return f"CAST({column} AS BLOB)"  # a text that is not UTF-8 could not be read
     return column
@@ -37,16 +49,14 @@ def parameter(dialect: Dialect, name: str, type: str) -> str:
     """A parameter to compare with a column of this type."""
     if dialect.name != "postgresql":
         return f":{name}"
-    if is_whole(type):
-        return f":{name}::bigint"
-    return f":{name}::{type}" if is_moment(type) else f":{name}::text::{type}"
+    return f":{name}::bigint" if is_whole(type) else f":{name}::text::{type}"
 
 
 def earliest(dialect: Dialect, type: str) -> str:
     """What stands for NULL in a column by which rows are ordered."""
-    if is_whole(type):
+    if is_whole(type) or _first_word(type) in _FRACTIONS:
         return "0"
-    return "'1000-01-01'" if is_moment(type) or dialect.name == "sqlite" else "''"
+    return "'1000-01-01'" if is_moment(type) or _first_word(type) == "date" or dialect.name == "sqlite" else "''"
 
 
 def size(dialect: Dialect, column: str, type: str) -> str:

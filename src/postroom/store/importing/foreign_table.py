@@ -9,7 +9,7 @@ from uuid import UUID
 from postroom.errors import InvalidSetting, PostroomError
 from postroom.rules.importing.layouts import LAYOUTS, Column, Format, Kind, Layout, Left
 from postroom.store.admin.audit import IMPORTED, Note, audit
-from postroom.store.importing.dialects import Rows, earliest, is_whole, parameter, read, size
+from postroom.store.importing.dialects import Rows, earliest, has_order, is_whole, parameter, read, size
 from postroom.store.importing.rows import ForeignNames, Found, Place, Taken
 from postroom.store.sql.dialect import listed, text, whole_numbers
 from postroom.store.sql.operations import Operations, fitting_in
@@ -83,6 +83,12 @@ class ForeignTable(Operations):
         quoted = {role: self.names.quoted(self._name(role)) for role in self._types}
         self._rows = Rows(self._format, self.dialect, quoted, self._table)
         self._order = [role for role in self._layout.order if role in self._types]
+        for role in self._order:
+            if self._layout.columns[role].optional and not has_order(self._types[role]):
+                raise InvalidSetting(
+                    f"column {self._name(role)!r} of {self._where.shown!r} is of type {self._types[role]!r}, which "
+                    f"gives rows no order: give another column for {role!r}, with a moment or a number"
+                )
 
     def _columns(self) -> Query:
         where = self._where
@@ -210,7 +216,9 @@ class ForeignTable(Operations):
     def _look_ahead(self, limit: int, after: Place | None, *, take_leased: bool) -> Steps[list[Found]]:
         rows, ordered = self._rows, [self._ordered(role) for role in self._order]
         keyed = rows.key_and_leased(take_leased=take_leased)
-        conditions = [rows.unsent(), *([] if keyed else [rows.free(take_leased=take_leased)])]
+        conditions = [rows.unsent(), f"{rows.column('id')} IS NOT NULL"]  # without an id, it could not be marked
+        if not keyed:
+            conditions.append(rows.free(take_leased=take_leased))
         params = self._addresses() | {"most": limit}
         if after is not None:
             conditions.append(self._after())
@@ -232,8 +240,9 @@ class ForeignTable(Operations):
         return f"coalesce({column}, {earliest(self.dialect, self._types[role])})"
 
     def _as_read(self, role: str, column: str) -> str:
-        is_id = role == "id" and self.dialect.name == "postgresql" and not is_whole(self._types[role])
-        return f"{column}::text" if is_id else column
+        """As text where the driver could not read every value, or not give it back unchanged."""
+        as_text = self.dialect.name == "postgresql" and not is_whole(self._types[role])
+        return f"{column}::text" if as_text else column
 
     def _after(self) -> str:
         """A condition: behind a place, by all columns of the order."""
