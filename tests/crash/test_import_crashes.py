@@ -126,12 +126,13 @@ def test_killed_in_the_middle_and_run_again_each_row_is_there_once(
     done = table.count("done")
     assert 0 < done < ROWS
     assert sum(map(len, table.messages().values())) == done
-    process = started(table, "--batch", "5")
-    wait_until(lambda: table.count("done") > done, "another part is imported")
-    process.send_signal(signal.SIGTERM)
-    code, told, err = ended(process)
-    assert (code, told["stopped"], told["unsent"] > 0) == (1, True, True)
-    assert "stopped before the end: run it again for the rest" in err
+    if kind == "postgresql":  # what a signal does is the same on all
+        process = started(table, "--batch", "5")
+        wait_until(lambda: table.count("done") > done, "another part is imported")
+        process.send_signal(signal.SIGTERM)
+        code, told, err = ended(process)
+        assert (code, told["stopped"], told["unsent"] > 0) == (1, True, True)
+        assert "stopped before the end: run it again for the rest" in err
     code, told, err = ended(started(table))
     assert (code, told["unsent"], told["duplicates"], err) == (0, 0, 0, "")
     assert table.messages() == in_order(ROWS)

@@ -14,7 +14,8 @@ from postroom.outbox import check_acceptable
 from postroom.rules.importing.layouts import LAYOUTS, TOPIC, Format, Left, Wanted, shown_id
 from postroom.rules.routing import Routing
 from postroom.runtime import wakeup
-from postroom.store.importing.foreign_table import ForeignNames, ForeignTable, Place, Taken
+from postroom.store.importing.foreign_table import ForeignTable
+from postroom.store.importing.rows import ForeignNames, Place, Taken
 from postroom.store.outbox.writers import WRITERS
 from postroom.store.sql.db_errors import is_denied, is_lock_timeout, is_lost_connection, is_refused_value, reason
 from postroom.store.sql.names import MAX_IDENTIFIER
@@ -149,7 +150,6 @@ class Importing:
         self._after: Place | None = None
         self._singly = 0
         """So many of the next rows are taken one by one: the database refused one of them."""
-        self._seen: Place | None = None
         self._begun: float | None = None
         self._added = self._duplicates = self._left = 0
         self._problems: list[Left] = []
@@ -237,30 +237,29 @@ class Importing:
         leased = self._options.take_leased
         if self._options.dry_run:
             return (yield from self._table.preview(self._make, self._options.batch, self._after, take_leased=leased))
-        for tries_left in reversed(range(TRIES)):
+        tries_left = TRIES
+        while True:
             limit = 1 if self._singly else self._options.batch
+            seen: list[Place] = []
             try:
                 taken = yield from self._table.take(
-                    self._make, limit, self._after, self._note, take_leased=leased, seen=self._saw
+                    self._make, limit, self._after, self._note, take_leased=leased, seen=seen.append
                 )
-            except DuplicateMessage:
-                if not tries_left:  # a producer has added a message with the id of a row meanwhile: look again
+            except DuplicateMessage:  # a producer has added a message with the id of a row meanwhile: look again
+                tries_left -= 1
+                if not tries_left:
                     raise
             except Exception as error:
-                if not is_refused_value(error):
+                if not seen or not is_refused_value(error):
                     raise
-                if self._singly and self._seen is not None:
+                if self._singly:
                     self._singly -= 1
-                    identifier = shown_id(self._seen.values[-1])
-                    return Taken(left=[Left(identifier, "the database refuses it")], reached=self._seen)
+                    identifier = shown_id(seen[-1].values[-1])
+                    return Taken(left=[Left(identifier, "the database refuses it")], reached=seen[-1])
                 self._singly = limit
             else:
                 self._singly = max(0, self._singly - 1)
                 return taken
-        raise AssertionError("unreachable")
-
-    def _saw(self, place: Place) -> None:
-        self._seen = place
 
     def _make(self, row: Mapping[str, Any]) -> Message | Left:
         found = self._layout.mapped(row, self._wanted)

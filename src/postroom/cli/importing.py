@@ -145,6 +145,6 @@ def _complain(imported: Imported) -> None:
         raise PostroomError("stopped before the end: run it again for the rest; nothing is lost, nor imported twice")
     if imported.left:
         raise PostroomError(
-            f"{counted(imported.left, 'row')} cannot become messages, and stay in {imported.table}: the first is "
+            f"{counted(imported.left, 'row')} could not be imported, and stayed in {imported.table}. The first: "
             f"{shown(imported.problems[0].id)}: {shown(imported.problems[0].reason)}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -85,10 +86,11 @@ def moment(name: str, value: object) -> datetime | None:
 
 
 def _moment(value: object) -> datetime:
-    if isinstance(value, int | float):
-        size = abs(value)
+    if isinstance(value, int | float | Decimal):
+        number = float(value)
+        size = abs(number)
         divisor = 1 if size < _MILLISECONDS else 1000 if size < _MICROSECONDS else 1_000_000
-        return datetime.fromtimestamp(value / divisor, UTC)
+        return datetime.fromtimestamp(number / divisor, UTC)
     given = value if isinstance(value, datetime) else datetime.fromisoformat(text("", value))
     return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from postroom.errors import InvalidSetting, PostroomError
 from postroom.rules.importing.layouts import LAYOUTS, Column, Format, Kind, Layout, Left
 from postroom.store.admin.audit import IMPORTED, Note, audit
-from postroom.store.importing.dialects import Rows, earliest, is_whole, parameter, read, size
+from postroom.store.importing.dialects import Rows, earliest, has_order, is_whole, parameter, read, size
+from postroom.store.importing.rows import ForeignNames, Found, Place, Taken
 from postroom.store.sql.dialect import listed, text, whole_numbers
 from postroom.store.sql.operations import Operations, fitting_in
 from postroom.store.sql.steps import Query, Steps
@@ -27,43 +27,10 @@ if TYPE_CHECKING:
 MOST_BYTES = 16 * 1024 * 1024
 """Payload bytes of one transaction, and so of what is in memory at once; a single row may exceed it."""
 HEADER = "header:"
+AHEAD = 10_000
+"""Rows whose places are read at once: finding the next ones may mean to sort all that are unsent."""
 PATIENCE = 60
 """Seconds to wait for another import's transaction, on MySQL and MariaDB."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignNames:
-    """Where the table is. Its parts are validated identifiers."""
-
-    schema: str | None
-    table: str
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Names of columns that differ from those by default."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers that come from columns of their own: the header's name → the column."""
-
-    @property
-    def shown(self) -> str:
-        """As the user wrote it."""
-        return self.table if self.schema is None else f"{self.schema}.{self.table}"
-
-
-@dataclass(slots=True)
-class Taken:
-    """What one transaction did, or would do."""
-
-    added: list[Message] = field(default_factory=list)
-    duplicates: int = 0
-    """Rows that are in our outbox already, as the same message."""
-    left: list[Left] = field(default_factory=list)
-    reached: Place | None = None
-    """The last row that it looked at; None if there was none."""
-
-
-class Place(NamedTuple):
-    """Where a row stands in the order, as the driver returned it; the last is its id."""
-
-    values: tuple[Any, ...]
 
 
 class ForeignTable(Operations):
@@ -80,6 +47,10 @@ class ForeignTable(Operations):
         self._table = own if where.schema is None else f"{names.quoted(where.schema)}.{own}"
         self._types: dict[str, str] = {}
         """Of the columns that are there, by the names that they have by default."""
+        self._ahead: list[Found] = []
+        """Places that were read at once, the last time."""
+        self._held: set[str | bytes] = set()
+        """Keys of rows that could not be taken, this time through the table: those behind them wait."""
 
     @property
     def there(self) -> dict[str, str]:
@@ -112,6 +83,12 @@ class ForeignTable(Operations):
         quoted = {role: self.names.quoted(self._name(role)) for role in self._types}
         self._rows = Rows(self._format, self.dialect, quoted, self._table)
         self._order = [role for role in self._layout.order if role in self._types]
+        for role in self._order:
+            if self._layout.columns[role].optional and not has_order(self._types[role]):
+                raise InvalidSetting(
+                    f"column {self._name(role)!r} of {self._where.shown!r} is of type {self._types[role]!r}, which "
+                    f"gives rows no order: give another column for {role!r}, with a moment or a number"
+                )
 
     def _columns(self) -> Query:
         where = self._where
@@ -156,16 +133,17 @@ class ForeignTable(Operations):
 
     def preview(self, make: Make, limit: int, after: Place | None, *, take_leased: bool) -> Steps[Taken]:
         """What `take` would do, without a lock and without a write."""
-        found = yield from self._next(limit, after, take_leased=take_leased, lock="")
-        taken = Taken(reached=found[-1] if found else None)
-        yield from self._sort((yield from self._read(found)), make, taken)
+        found = yield from self._next(limit, after, take_leased=take_leased)
+        taken = Taken(reached=found[-1].place if found else None)
+        rows = yield from self._read(found, take_leased=take_leased, lock="")
+        yield from self._sort(rows, make, taken)
         return taken
 
     def counts(self, *, take_leased: bool) -> Steps[tuple[int, int]]:
         """How many rows the other outbox has not sent, and how many of these are expired or its own to send."""
-        free = self._rows.free(take_leased=take_leased)
+        rows, free = self._rows.counted(take_leased=take_leased)
         found = yield Query(
-            f"SELECT count(*), coalesce(sum(CASE WHEN {free} THEN 0 ELSE 1 END), 0) FROM {self._table} t "
+            f"SELECT count(*), coalesce(sum(CASE WHEN {free} THEN 0 ELSE 1 END), 0) FROM {rows} "
             f"WHERE {self._rows.unsent()}{self._addressed()}",
             self._addresses(),
         )
@@ -200,16 +178,15 @@ class ForeignTable(Operations):
         seen: Callable[[Place], None],
     ) -> Steps[Taken]:
         if self.dialect.name == "postgresql":
-            # That of txoutbox keeps its relays from leasing rows meanwhile, so that none is passed over on its key.
-            ours = f"postroom:import:{self._where.shown}"
-            name = f"txoutbox:{self._where.shown}" if self._format is Format.TXOUTBOX else ours
-            yield Query("SELECT pg_advisory_xact_lock(hashtext(:name::text))", {"name": name})
-        places = yield from self._next(limit, after, take_leased=take_leased, lock=self.dialect.skip_locked)
-        taken = Taken(reached=places[-1] if places else None)
-        if not places:
+            for name in self._locks():
+                yield Query("SELECT pg_advisory_xact_lock(hashtext(:name::text))", {"name": name})
+        found = yield from self._next(limit, after, take_leased=take_leased)
+        taken = Taken(reached=found[-1].place if found else None)
+        if not found:
             return taken
-        seen(places[-1])
-        done = yield from self._sort((yield from self._read(places)), make, taken)
+        seen(found[-1].place)
+        rows = yield from self._read(found, take_leased=take_leased, lock=self.dialect.skip_locked)
+        done = yield from self._sort(rows, make, taken)
         if taken.added:
             yield from self._writer.add(taken.added)
         if done:
@@ -218,10 +195,30 @@ class ForeignTable(Operations):
             yield from audit(self.names, IMPORTED, note, [(None, None, details)])
         return taken
 
-    def _next(self, limit: int, after: Place | None, *, take_leased: bool, lock: str) -> Steps[list[Place]]:
-        """Where the next rows stand, as many as fit into memory."""
+    def _locks(self) -> list[str]:
+        """Names of advisory locks, in the order in which to take them."""
+        if self._format is not Format.TXOUTBOX:
+            return [f"postroom:import:{self._where.shown}"]
+        # Those of its relays, so that they lease no rows meanwhile. They name the table with or without the schema.
+        return [f"txoutbox:{name}" for name in sorted({self._where.table, self._where.shown})]
+
+    def _next(self, limit: int, after: Place | None, *, take_leased: bool) -> Steps[list[Found]]:
+        """The next rows, as many as fit into memory. They are not locked yet."""
+        if after is None:
+            self._held.clear()
+        places = [found.place for found in self._ahead]
+        ahead = self._ahead[places.index(after) + 1 :] if after in places else []
+        if not ahead:
+            ahead = self._ahead = yield from self._look_ahead(max(limit, AHEAD), after, take_leased=take_leased)
+        fitting = sum(1 for _ in fitting_in(((one.size,) for one in ahead[:limit]), 0, MOST_BYTES))
+        return ahead[:fitting]
+
+    def _look_ahead(self, limit: int, after: Place | None, *, take_leased: bool) -> Steps[list[Found]]:
         rows, ordered = self._rows, [self._ordered(role) for role in self._order]
-        conditions = [rows.unsent(), rows.free(take_leased=take_leased)]
+        keyed = rows.key_and_leased(take_leased=take_leased)
+        conditions = [rows.unsent(), f"{rows.column('id')} IS NOT NULL"]  # without an id, it could not be marked
+        if not keyed:
+            conditions.append(rows.free(take_leased=take_leased))
         params = self._addresses() | {"most": limit}
         if after is not None:
             conditions.append(self._after())
@@ -229,11 +226,12 @@ class ForeignTable(Operations):
         read_as = [self._as_read(role, one) for role, one in zip(self._order, ordered, strict=True)]
         sized = size(self.dialect, rows.column(self._layout.sized), self._types[self._layout.sized])
         found = yield Query(
-            f"SELECT {listed(read_as)}, {sized} FROM {self._table} t WHERE {' AND '.join(conditions)}"
-            f"{self._addressed()} ORDER BY {listed(ordered)} LIMIT :most{lock}",
+            f"SELECT {listed([*read_as, sized, *keyed])} FROM {self._table} t WHERE {' AND '.join(conditions)}"
+            f"{self._addressed()} ORDER BY {listed(ordered)} LIMIT :most",
             params,
         )
-        return [Place(tuple(row[:-1])) for row in fitting_in(found.rows, len(read_as), MOST_BYTES)]
+        width = len(read_as)
+        return [Found(Place(tuple(row[:width])), row[width], *row[width + 1 :]) for row in found.rows]
 
     def _ordered(self, role: str) -> str:
         column = self._rows.column(role)
@@ -242,8 +240,9 @@ class ForeignTable(Operations):
         return f"coalesce({column}, {earliest(self.dialect, self._types[role])})"
 
     def _as_read(self, role: str, column: str) -> str:
-        is_id = role == "id" and self.dialect.name == "postgresql" and not is_whole(self._types[role])
-        return f"{column}::text" if is_id else column
+        """As text where the driver could not read every value, or not give it back unchanged."""
+        as_text = self.dialect.name == "postgresql" and not is_whole(self._types[role])
+        return f"{column}::text" if as_text else column
 
     def _after(self) -> str:
         """A condition: behind a place, by all columns of the order."""
@@ -265,11 +264,20 @@ class ForeignTable(Operations):
     def _addresses(self) -> dict[str, Any]:
         return {f"only_{n}": value for n, value in enumerate(self._only)}
 
-    def _read(self, places: Sequence[Place]) -> Steps[list[dict[str, Any]]]:
-        """The rows at these places, in order."""
-        if not places:
-            return []
-        ids = [place.values[-1] for place in places]
+    def _read(self, found: Sequence[Found], *, take_leased: bool, lock: str) -> Steps[list[dict[str, Any]]]:
+        """Those of these rows that are still free, in order, without the ones that wait behind another on their key."""
+        candidates = [one.place.values[-1] for one in found if not one.leased and one.key not in self._held]
+        rows = (yield from self._read_ids(candidates, take_leased=take_leased, lock=lock)) if candidates else {}
+        free: list[dict[str, Any]] = []
+        for one in found:
+            row = rows.get(one.place.values[-1])
+            if row is not None and one.key not in self._held:
+                free.append(row)
+            elif one.key is not None:
+                self._held.add(one.key)
+        return free
+
+    def _read_ids(self, ids: Sequence[Any], *, take_leased: bool, lock: str) -> Steps[dict[Any, dict[str, Any]]]:
         kinds = {role: column.kind for role, column in self._layout.columns.items()}
         roles = [role for role in self._types if role != "id"]
         columns = [
@@ -277,9 +285,12 @@ class ForeignTable(Operations):
         ]
         these, params = self._these(ids)
         identifier = self._as_read("id", self._rows.column("id"))
-        found = yield Query(f"SELECT {listed([identifier, *columns])} FROM {self._table} t WHERE t.{these}", params)
-        rows = {row[0]: dict(zip(("id", *roles), row, strict=True)) for row in found.rows}
-        return [rows[one] for one in ids if one in rows]
+        found = yield Query(
+            f"SELECT {listed([identifier, *columns])} FROM {self._table} t WHERE t.{these} AND {self._rows.unsent()} "
+            f"AND {self._rows.free(take_leased=take_leased)}{lock}",
+            params,
+        )
+        return {row[0]: dict(zip(("id", *roles), row, strict=True)) for row in found.rows}
 
     def _these(self, ids: Sequence[Any]) -> tuple[str, dict[str, Any]]:
         column = self.names.quoted(self._name("id"))
