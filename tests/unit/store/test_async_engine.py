@@ -3,10 +3,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from sqlalchemy import create_engine
 from sqlalchemy.util import await_only
 
-from postroom.store.connections import async_engine
+from postroom.store.connections import async_engine, stores
 from postroom.store.connections.async_engine import _to_the_end
+from postroom.store.connections.stores import _Sessions
 
 PATIENCE = 10
 
@@ -37,3 +39,28 @@ async def test_a_cancelled_task_waits_for_its_connection_to_close_unless_the_ser
     await asyncio.sleep(0)
     await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
     assert closed == [True]
+
+
+class OneConnection:
+    """A driver whose connection says whether it was closed."""
+
+    closed = False
+
+    def connect(self, *_: object, **__: object) -> OneConnection:
+        return self
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_connection_is_closed_if_the_task_that_opens_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cancelled(_: object) -> bool:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(stores, "is_direct", cancelled)
+    monkeypatch.setattr(stores, "break_off", lambda _: None)
+    engine = create_engine("sqlite://")
+    driver = OneConnection()
+    with pytest.raises(asyncio.CancelledError):
+        _Sessions(engine, engine.url, "postgresql", None)._connect(driver, None, (), {})
+    assert driver.closed
