@@ -24,11 +24,16 @@ ROOT = Path(__file__).parents[2]
 PLACES = "SHOP_PLACES"
 PACE = "SHOP_PACE"
 """Seconds that a message takes."""
+LITTER = "SHOP_LITTER"
+"""Set if only the garbage collector can free a message: as after an exception that its own frame still refers to."""
 
 
 def publish(message: Message) -> None:
     """The broker: `python:tests.crash.program:publish`."""
     time.sleep(float(os.environ.get(PACE, "0")))
+    if LITTER in os.environ:
+        cycle: list[object] = [message, *([] for _ in range(20))]  # about as many objects as a traceback refers to
+        cycle.append(cycle)
     FileBroker(str(os.getpid()), Places(Path(os.environ[PLACES])), None)(message)
 
 

@@ -59,7 +59,8 @@ def test_large_messages_do_not_fill_the_memory(shop: Shop, places: Places, kind:
     del kind
     fill(shop, 300, 1_000_000)
     # Leases that outlast a busy machine: each that ends brings its messages once more.
-    with Program(places, shop.url, "--lock-lease-sec", "60", "--lane-lease-sec", "60", SHOP_PACE="0.01") as program:
+    leases = "--lock-lease-sec", "60", "--lane-lease-sec", "60"
+    with Program(places, shop.url, *leases, SHOP_PACE="0.01", SHOP_LITTER="yes") as program:
         assert largest(program, lambda: not shop.unsent()) < MOST
         program.signal(signal.SIGTERM)
         assert program.ended() == 0

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 NEW_OBJECTS = 100_000
 """So many before the collector looks for garbage. At Python's 700, that would take a sixth of the time to start."""
+_USUAL = gc.get_threshold()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,8 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A failure is one line on standard error: no traceback, no password. Without arguments it takes the program's.
     """
-    usual = gc.get_threshold()
-    gc.set_threshold(NEW_OBJECTS, *usual[1:])
+    gc.set_threshold(NEW_OBJECTS, *_USUAL[1:])
     try:
         from postroom.cli.running import run  # inside, because Ctrl-C may also come while this loads
 
@@ -27,4 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        gc.set_threshold(*usual)
+        collect_as_usual()
+
+
+def collect_as_usual() -> None:
+    """Look for garbage as often as Python does. Call it before a command runs for long.
+
+    Otherwise thousands of large messages would stay in memory, each in the traceback of its own exception.
+    """
+    gc.set_threshold(*_USUAL)

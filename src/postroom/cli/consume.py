@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroom.cli import late_calls
+from postroom.cli import collect_as_usual, late_calls
 from postroom.cli.options import (
     Database,
     HttpHost,
@@ -73,6 +73,7 @@ def consume(  # noqa: PLR0913, PLR0917 - each is an option
         told = telemetry(settings)
         for one in consumers:
             one.add_hook(told.hook)
+        collect_as_usual()
         late = late_calls.run(_run(consumers, told, once=once))
     if as_json:
         print_json({one.name: asdict(one.report) for one in consumers})

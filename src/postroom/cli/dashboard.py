@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from postroom.cli import collect_as_usual
 from postroom.cli.options import Database, Json, LogFormat, LogLevel, Schema, TablePrefix
 from postroom.cli.output import print_json, print_text
 from postroom.errors import DriverMissing, InvalidSetting
@@ -86,6 +87,7 @@ def dashboard(  # noqa: PLR0913, PLR0917 - each is an option
         server_header=False,
         timeout_graceful_shutdown=STOPPING_SECONDS,
     )
+    collect_as_usual()
     uvicorn.Server(config).run(sockets=[listening])
     asyncio.run(app.close())
 

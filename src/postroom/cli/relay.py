@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import typer
 
-from postroom.cli import late_calls
+from postroom.cli import collect_as_usual, late_calls
 from postroom.cli.options import (
     Database,
     HttpHost,
@@ -266,6 +266,7 @@ def _deliver(
     hook = all_of(note, told.hook)
     relay = Relay(database, broker, sagas=apps.sagas, transactions=apps.transactions, worker=worker, hook=hook, **given)
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
+    collect_as_usual()
     late = late_calls.run(_run(relay, told, mode))
     return relay.report, late
 

@@ -18,6 +18,8 @@ LONGEST_BEAT = 20.0
 """Seconds, including the wait for the connection, which all queues share: each reports in time that it cannot beat."""
 HANDING_OVER = 0.2
 """Seconds between two looks at lanes that change hands: until the next beat, nobody would send what is in them."""
+LOOKS = 50
+"""How often in a second all queues together look at most: they share a connection, which beats must not wait for."""
 
 
 class Heartbeat:
@@ -26,6 +28,7 @@ class Heartbeat:
     def __init__(self, keepers: Sequence[LeaseKeeper], interval: float) -> None:
         self._keepers = [(keeper, asyncio.Lock()) for keeper in keepers]
         self._interval = interval
+        self._pause = max(HANDING_OVER, len(keepers) / LOOKS)
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -42,14 +45,14 @@ class Heartbeat:
             keeper.report(alive)
             next_beat = time.monotonic() + self._interval
             if alive is not None:
-                await self._hand_over(keeper, beating, next_beat - HANDING_OVER)
+                await self._hand_over(keeper, beating, next_beat - self._pause)
             await asyncio.sleep(max(0.0, next_beat - time.monotonic()))
 
     async def _hand_over(self, keeper: LeaseKeeper, beating: asyncio.Lock, until: float) -> None:
         """Release and take lanes that change hands, between two beats."""
         with suppress(Outage, TimeoutError):
             while time.monotonic() < until and keeper.lanes_change_hands:
-                await asyncio.sleep(HANDING_OVER)
+                await asyncio.sleep(self._pause)
                 async with beating, asyncio.timeout(LONGEST_BEAT):
                     await keeper.share_lanes()
 

@@ -102,6 +102,16 @@ async def test_lanes_that_change_hands_do_not_wait_for_the_next_beat(
     await asyncio.wait({beating})
 
 
+async def test_many_queues_do_not_crowd_the_connection_that_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "LOOKS", 0.001)
+    keeper, *others = keepers = [HandingOver() for _ in range(10)]
+    beating = asyncio.create_task(Heartbeat(cast("Any", keepers), interval=0.01).run())
+    await asyncio.wait_for(keeper.beat_often.wait(), PATIENCE)
+    assert [one.looks for one in (keeper, *others)] == [0] * 10
+    beating.cancel()
+    await asyncio.wait({beating})
+
+
 LANE = 5
 
 

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _ASYNC_NAMES = {"psycopg": "psycopg_async"}
 """SQLAlchemy's names for drivers that are both sync and async."""
+CLOSING = 3.0
+"""Seconds that a cancelled task waits for its connection to close: a server that hangs would keep it for ever."""
 
 
 class AsyncEngine:
@@ -64,10 +66,10 @@ async def waiting_for(function: Callable[..., T], *arguments: Any) -> T:
 
 
 async def _to_the_end(function: Callable[[], None]) -> None:
-    """Call a function that waits for the server, also if this task is cancelled meanwhile."""
+    """Call a function that waits for the server. If this task is cancelled meanwhile, the function goes on."""
     task = asyncio.create_task(waiting_for(function))
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        await asyncio.wait([task], timeout=CLOSING)
         raise

@@ -265,7 +265,7 @@ class _Sessions:
     def _is_direct(self, connection: Any) -> bool:
         try:
             return is_direct(connection)
-        except Exception:
+        except BaseException:  # also if cancelled: nobody else has it yet
             break_off(connection)
             connection.close()
             raise
