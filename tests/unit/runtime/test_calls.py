@@ -195,9 +195,8 @@ async def test_a_call_that_cannot_be_made_lets_others_go_on(account: Account) ->
     alone, goes_on = asyncio.Lock(), threading.Event()
     for subject in "ab":
         with pytest.raises(TimeoutError):
-            await account.run(
-                lambda _: goes_on.wait(LONG), subject=subject, timeout=25 * SHORT
-            )  # which is enough for a thread to begin
+            # Long enough for a thread to begin.
+            await account.run(lambda _: goes_on.wait(LONG), subject=subject, timeout=25 * SHORT)
     with pytest.raises(CannotCall):
         await account.run(lambda _: None, subject="c", alone=alone)
     assert not alone.locked()
