@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CHECKS = f"""
 import os, sys
-sys.path.append({str(ROOT)!r})
+sys.path.insert(0, {str(ROOT)!r})  # before packages that install their tests
 os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
 import django
 from django.conf import settings
