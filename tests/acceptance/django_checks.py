@@ -98,6 +98,7 @@ def check_settings_of_django() -> None:
         ({"BROKERR": "x"}, "did you mean 'broker'?"),
         ({"broker": "x"}, "in capitals"),
         ({"DATABASE": "lost"}, "there are default, other"),
+        ({"DATABASE": "postgresql://u:secret@host/shop"}, "an alias in DATABASES, not a URL"),
         ({"MASK": "no.such.function"}, "cannot be loaded"),
         ({"MASK": 7}, "is no function"),
         ({"LOCK_KEYS": "yes"}, "use True or False"),
@@ -107,6 +108,7 @@ def check_settings_of_django() -> None:
         with override_settings(POSTROOM=wrong):
             [found] = check_settings()
             assert text in found.msg, found
+            assert "secret" not in found.msg
     with override_settings(POSTROOM={"MASK": lambda topic, payload: {**payload, "card": "…"}}), transaction.atomic():
         assert b"4111" not in (outbox.add("cards", {"card": "4111"}).payload or b"")
         transaction.set_rollback(True)
