@@ -215,6 +215,11 @@ def check_handlers() -> None:
         with connection.cursor() as cursor:
             cursor.execute("/* so */ commit")
 
+    @shop.handler("closes")
+    def closes(message: Any) -> None:
+        Bill.objects.create(order_id=6, cents=6)
+        connection.close()
+
     @shop.handler("savepoint")
     def with_savepoint(message: Any) -> None:
         with suppress(IntegrityError), transaction.atomic():
@@ -227,13 +232,14 @@ def check_handlers() -> None:
     assert received == [Fate.HANDLED, Fate.DUPLICATE]
     assert [testing.receive(topic, {}) for topic in ("async", "savepoint")] == [Fate.HANDLED] * 2
     assert billed() == sorted([*before, 1, 2, 5])
-    wrong = ["raises", "swallows", "ends", *(["swallows-sql"] if connection.vendor == "postgresql" else [])]
+    wrong = ["raises", "swallows", "ends", "closes", *(["swallows-sql"] if connection.vendor == "postgresql" else [])]
     assert {testing.receive(topic, {}) for topic in wrong} == {Fate.PARKED}
     assert billed() == sorted([*before, 1, 2, 5])
     said = " ".join(one.said for one in testing.parked)
     assert "late" in said
     assert "Django undoes such a transaction" in said
     assert "the handler executed COMMIT" in said
+    assert "the handler closed the connection" in said
     with DjangoAdmin() as admin:
         assert sum(one.topic == "bills.made" for one in admin.messages()) == 2
     assert [one.name for one in discover()] == ["billing"]
