@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, connections, models, transaction
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
-from django.test import override_settings
+from django.db.transaction import TransactionManagementError
+from django.test import Client, override_settings
 
 from orders.models import Bill, Order
 from postroom.admin import Filter
@@ -84,6 +86,15 @@ def check_migrations() -> None:
     with raises(CommandError, "postroom status has failed"):
         call_command("postroom", "status", stderr=(said := io.StringIO()))
     assert "run `postroom init`" in said.getvalue()
+    operator = Client()
+    operator.force_login(User.objects.create_superuser("root"))
+    for page in ("message/", "deadletter/", f"message/{ID}/change/"):
+        assert (
+            "tables are not in this database" in operator.get(f"/admin/postroom/{page}", follow=True).content.decode()
+        )
+    with override_settings(MIGRATION_MODULES={"postroom": None}):  # as tests do with TEST = {"MIGRATE": False}
+        call_command("migrate", run_syncdb=True, verbosity=0)
+    assert '"pending"' in told("postroom", "status", "--json")
     call_command("migrate", verbosity=0)
     call_command("migrate", database="other", verbosity=0)
     assert not any("outbox" in table for table in connections["other"].introspection.table_names())
