@@ -130,6 +130,10 @@ def check_outbox() -> None:
     with raises(NotInTransaction, "put both into `with transaction.atomic():`"):
         outbox.add("orders.lost", {})
     with transaction.atomic():
+        transaction.set_rollback(True)  # as an error does that somebody swallows
+        with raises(TransactionManagementError, "until the end of the 'atomic' block"):
+            outbox.add("orders.lost", {})
+    with transaction.atomic():
         with suppress(ZeroDivisionError), transaction.atomic():
             outbox.add("orders.undone", {})
             raise ZeroDivisionError
