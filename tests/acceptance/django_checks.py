@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, connections, models, transaction
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
-from django.test import override_settings
+from django.db.transaction import TransactionManagementError
+from django.test import Client, override_settings
 
 from orders.models import Bill, Order
 from postroom.admin import Filter
@@ -84,6 +86,15 @@ def check_migrations() -> None:
     with raises(CommandError, "postroom status has failed"):
         call_command("postroom", "status", stderr=(said := io.StringIO()))
     assert "run `postroom init`" in said.getvalue()
+    operator = Client()
+    operator.force_login(User.objects.create_superuser("root"))
+    for page in ("message/", "deadletter/", f"message/{ID}/change/"):
+        assert (
+            "tables are not in this database" in operator.get(f"/admin/postroom/{page}", follow=True).content.decode()
+        )
+    with override_settings(MIGRATION_MODULES={"postroom": None}):  # as tests do with TEST = {"MIGRATE": False}
+        call_command("migrate", run_syncdb=True, verbosity=0)
+    assert '"pending"' in told("postroom", "status", "--json")
     call_command("migrate", verbosity=0)
     call_command("migrate", database="other", verbosity=0)
     assert not any("outbox" in table for table in connections["other"].introspection.table_names())
@@ -98,6 +109,7 @@ def check_settings_of_django() -> None:
         ({"BROKERR": "x"}, "did you mean 'broker'?"),
         ({"broker": "x"}, "in capitals"),
         ({"DATABASE": "lost"}, "there are default, other"),
+        ({"DATABASE": "postgresql://u:secret@host/shop"}, "an alias in DATABASES, not a URL"),
         ({"MASK": "no.such.function"}, "cannot be loaded"),
         ({"MASK": 7}, "is no function"),
         ({"LOCK_KEYS": "yes"}, "use True or False"),
@@ -107,6 +119,7 @@ def check_settings_of_django() -> None:
         with override_settings(POSTROOM=wrong):
             [found] = check_settings()
             assert text in found.msg, found
+            assert "secret" not in found.msg
     with override_settings(POSTROOM={"MASK": lambda topic, payload: {**payload, "card": "…"}}), transaction.atomic():
         assert b"4111" not in (outbox.add("cards", {"card": "4111"}).payload or b"")
         transaction.set_rollback(True)
@@ -116,6 +129,10 @@ def check_outbox() -> None:
     """It writes in the current block, and nowhere else."""
     with raises(NotInTransaction, "put both into `with transaction.atomic():`"):
         outbox.add("orders.lost", {})
+    with transaction.atomic():
+        transaction.set_rollback(True)  # as an error does that somebody swallows
+        with raises(TransactionManagementError, "until the end of the 'atomic' block"):
+            outbox.add("orders.lost", {})
     with transaction.atomic():
         with suppress(ZeroDivisionError), transaction.atomic():
             outbox.add("orders.undone", {})
@@ -213,6 +230,11 @@ def check_handlers() -> None:
         with connection.cursor() as cursor:
             cursor.execute("/* so */ commit")
 
+    @shop.handler("closes")
+    def closes(message: Any) -> None:
+        Bill.objects.create(order_id=6, cents=6)
+        connection.close()
+
     @shop.handler("savepoint")
     def with_savepoint(message: Any) -> None:
         with suppress(IntegrityError), transaction.atomic():
@@ -225,13 +247,14 @@ def check_handlers() -> None:
     assert received == [Fate.HANDLED, Fate.DUPLICATE]
     assert [testing.receive(topic, {}) for topic in ("async", "savepoint")] == [Fate.HANDLED] * 2
     assert billed() == sorted([*before, 1, 2, 5])
-    wrong = ["raises", "swallows", "ends", *(["swallows-sql"] if connection.vendor == "postgresql" else [])]
+    wrong = ["raises", "swallows", "ends", "closes", *(["swallows-sql"] if connection.vendor == "postgresql" else [])]
     assert {testing.receive(topic, {}) for topic in wrong} == {Fate.PARKED}
     assert billed() == sorted([*before, 1, 2, 5])
     said = " ".join(one.said for one in testing.parked)
     assert "late" in said
     assert "Django undoes such a transaction" in said
     assert "the handler executed COMMIT" in said
+    assert "the handler closed the connection" in said
     with DjangoAdmin() as admin:
         assert sum(one.topic == "bills.made" for one in admin.messages()) == 2
     assert [one.name for one in discover()] == ["billing"]

@@ -98,6 +98,7 @@ class Operators(TestCase):
         assert self.client.post(f"/admin/postroom/{page}", {"payload": "yes"}).status_code == 403
         assert self.get("deadletter/").status_code == 403
         assert self.get(f"message/{ID}/change/").status_code == 404
+        assert str(message.id) in self.get("message/?topic=orders.sec%00ret&error=%00").content.decode()
 
     def test_who_may_sees_a_payload_which_is_on_record(self) -> None:
         with transaction.atomic():

@@ -54,7 +54,8 @@ class _Pages(admin.ModelAdmin):
             raise PermissionDenied
         if request.method == "POST":
             return self._act(request)
-        given = {name: request.GET[name] for name in self.filters if request.GET.get(name)}
+        asked = {name: request.GET.get(name, "").replace("\0", "") for name in self.filters}  # no text has a NUL
+        given = {name: value for name, value in asked.items() if value}
         try:
             page = self._page(given, _position(request.GET.get("before")))
         except PostroomError as error:
@@ -87,6 +88,9 @@ class _Pages(admin.ModelAdmin):
                     operator.record_view(details.id, actor=_actor(request), what="payload and headers")
         except (MessageNotFound, InvalidSetting) as error:
             raise Http404(str(error)) from error
+        except PostroomError as error:
+            messages.error(request, str(error))
+            return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
         context = {
             "title": f"Message {details.id}",
             "details": details,

@@ -24,11 +24,13 @@ class PostroomConfig(AppConfig):
         """Give Django's settings to Postroom, and have `manage.py check` look at them."""
         from postroom.django.configuration import use_in_this_process
         from postroom.django.current_outbox import forget_settings
+        from postroom.django.operations import create_without_migrations
         from postroom.django.test_databases import empty_after_flush
 
         use_in_this_process()
         register(check_settings)
         setting_changed.connect(forget_settings, dispatch_uid="postroom")
+        post_migrate.connect(create_without_migrations, sender=self, dispatch_uid="postroom tables")
         post_migrate.connect(empty_after_flush, sender=self, dispatch_uid="postroom")
 
 

@@ -22,6 +22,11 @@ _OWN = {"DATABASE", "MASK", "LOCK_KEYS"}
 def alias() -> str:
     """The alias of the database that has the tables. Raises `InvalidSetting`."""
     found = _given().get("DATABASE", "default")
+    if "://" in str(found):  # which may hold a password
+        raise InvalidSetting(
+            f"{SOURCE}: DATABASE is an alias in DATABASES, not a URL: describe the database there, and give its alias "
+            f"(there are {', '.join(connections)})"
+        )
     if found not in list(connections):
         raise InvalidSetting(f"{SOURCE}: DATABASE = {found!r} is none of DATABASES: there are {', '.join(connections)}")
     return str(found)

@@ -57,6 +57,7 @@ class CurrentOutbox(BoundOutbox):
     def _connection(self) -> object:  # type: ignore[override]  # each thread has its own
         connection = connections[configuration.alias()]
         require_atomic(connection)
+        connection.validate_no_broken_transaction()  # as Django's cursors do: the message would be lost without a word
         return connection
 
 

@@ -18,6 +18,10 @@ BROKEN = (
     "the handler went on after a database error, or called set_rollback(True), and Django undoes such a transaction: "
     "let the error out, or have `with transaction.atomic():` around the statement that may fail"
 )
+CLOSED = (
+    "the handler closed the connection, which undoes its transaction: leave that to the consumer, which closes "
+    "connections by CONN_MAX_AGE"
+)
 _IN_ERROR = 3  # libpq: a statement has failed, and the server will roll back
 
 
@@ -46,6 +50,8 @@ def _close_old_connections() -> None:
 
 
 def _require_intact(connection: Any) -> None:
+    if connection.closed_in_transaction:
+        raise CallFailed(CLOSED)
     status = getattr(getattr(connection.connection, "info", None), "transaction_status", None)
     if connection.needs_rollback or status == _IN_ERROR:
         raise CallFailed(BROKEN)

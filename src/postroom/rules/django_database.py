@@ -31,8 +31,9 @@ def database_url(alias: str, vendor: str, described: Mapping[str, Any]) -> str:
         case "sqlite":
             return _sqlite(str(described["NAME"]))
         case _:
+            found = "has no ENGINE" if vendor == "unknown" else f"is a database of {vendor}"  # Django's dummy backend
             raise InvalidSetting(
-                f"DATABASES[{alias!r}] is a database of {vendor}: use PostgreSQL, MySQL/MariaDB or SQLite for "
+                f"DATABASES[{alias!r}] {found}: use PostgreSQL, MySQL/MariaDB or SQLite for "
                 'Postroom, in an alias of its own, and name that in POSTROOM = {"DATABASE": …}'
             )
 

@@ -61,6 +61,7 @@ def test_what_becomes_of_an_entry(vendor: str, described: dict[str, Any], url: s
     ("vendor", "options", "said"),
     [
         ("oracle", {}, "is a database of oracle: use PostgreSQL"),
+        ("unknown", {}, "has no ENGINE: use PostgreSQL"),
         ("postgresql", {"context": object()}, r"OPTIONS\['context'\] of DATABASES\['bank'\] has no place in a URL"),
         ("mysql", {"ssl_mode": "REQUIRED"}, r"OPTIONS\['ssl_mode'\]"),
         ("mysql", {"ssl": {"check_hostname": True}}, r"OPTIONS\['ssl'\]"),
