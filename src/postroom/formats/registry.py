@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -17,13 +18,15 @@ from postroom.errors import InvalidSetting, RegistryUnavailable, UnknownSchema
 from postroom.rules.failures import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
 T = TypeVar("T")
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 TIMEOUT = 3.0
 PAUSE = 10.0
 """Seconds in which a registry that did not answer is not asked again, nor one for a schema that it refused."""
+GRACE = 1.0
+"""Seconds beyond the timeout in which all of a request must be over, if its parts are each in time."""
 MOST_BYTES = 16 * 1024 * 1024
 MOST_REFUSED = 1024
 """Refusals that are remembered, as of ids that the registry does not have: anybody can send any number."""
@@ -218,10 +221,11 @@ class SchemaRegistry:
             # A client for each request: there are few, and connections do not survive forks.
             with (
                 httpx.Client(verify=self._tls, auth=self._auth, headers=self._headers, **limits) as client,  # type: ignore[arg-type]  # a dict has one type
+                _closed_after(client, self._timeout + GRACE),
                 client.stream(method, f"{self.name}{path}", content=content) as response,
             ):
                 received = self._read(response)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RuntimeError) as error:  # the last two: closed
             raise self._away(f"does not answer ({type(error).__name__})") from None
         return response.status_code, _json(received)
 
@@ -252,6 +256,18 @@ class SchemaRegistry:
 
     def _away(self, how: str) -> RegistryUnavailable:
         return RegistryUnavailable(f"the schema registry {self.name} {how}")
+
+
+@contextmanager
+def _closed_after(client: httpx.Client, seconds: float) -> Iterator[None]:
+    """End what the client does after so many seconds: its own limits are for each part of an answer."""
+    timer = threading.Timer(seconds, client.close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _parsed(url: str) -> tuple[str, tuple[str, str] | None]:

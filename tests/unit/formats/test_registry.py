@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import socket
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -161,6 +164,28 @@ def test_a_monster_and_a_server_that_is_not_there_are_unavailable(
         SchemaRegistry(server.url).id_of("s", "AVRO", "no schema")
     with pytest.raises(RegistryUnavailable, match=r"does not answer \(ConnectError\)"):
         SchemaRegistry("http://127.0.0.1:1").schema(1)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def trickle() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while not is_over.wait(0.02):
+                    connection.sendall(b"x")
+
+        is_over = threading.Event()
+        server = threading.Thread(target=trickle)
+        server.start()
+        try:
+            with pytest.raises(RegistryUnavailable, match="does not answer"):
+                SchemaRegistry(f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=0.2).schema(1)
+        finally:
+            is_over.set()
+            server.join()
 
 
 @pytest.mark.parametrize(
