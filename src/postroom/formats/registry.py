@@ -132,10 +132,7 @@ class SchemaRegistry:
             return known
         with self._lock:
             if id not in self._schemas:
-                path = f"/schemas/ids/{id}"
-                self._schemas[id] = self._unless_refused(
-                    id, lambda: self._ask("GET", path, lambda found: _registered(found, id, self.name))
-                )
+                self._schemas[id] = self._unless_refused(id, lambda: self._looked_up(id))
             return self._schemas[id]
 
     def latest(self, subject: str) -> RegisteredSchema:
@@ -167,6 +164,12 @@ class SchemaRegistry:
                 return self._clock() < self._away_until
             waiting += schema.references
         return True
+
+    def _looked_up(self, id: int) -> RegisteredSchema:
+        try:
+            return self._ask("GET", f"/schemas/ids/{id}", lambda found: _registered(found, id, self.name))
+        except UnknownSchema:
+            raise self._unknown_schema(f"no schema {id}") from None
 
     def _registered_as(self, place: tuple[str, str, str], references: Sequence[Reference]) -> int:
         subject, kind, text = place
