@@ -29,7 +29,7 @@ Names = Mapping[str, Any]
 
 def needs_check(schema: Any, names: Names) -> bool:
     """Whether payloads of the schema can be without bounds: it is recursive, or has arrays of what takes no bytes."""
-    return _is_unbounded(schema, names, frozenset())
+    return _Shapes(names).is_unbounded(schema)
 
 
 def check_payload(data: bytes, schema: Any, names: Names) -> None:
@@ -37,29 +37,44 @@ def check_payload(data: bytes, schema: Any, names: Names) -> None:
     _Walk(data, names).skip(schema, 0)
 
 
-def _is_unbounded(schema: Any, names: Names, around: frozenset[str]) -> bool:
-    kind, schema = _resolved(schema, names)
-    if kind == "union":
-        return any(_is_unbounded(one, names, around) for one in schema)
-    if kind == "array":
-        return _is_empty(schema["items"], names, around) or _is_unbounded(schema["items"], names, around)
-    if kind == "map":
-        return _is_unbounded(schema["values"], names, around)
-    if kind in _RECORDS:
-        name = schema["name"]
-        inner = around | {name}
-        return name in around or any(_is_unbounded(one["type"], names, inner) for one in schema["fields"])
-    return False
+class _Shapes:
+    """What the types of a schema are like. Each is looked at once: types that use others twice are many paths."""
 
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._bounded: set[str] = set()
+        self._empty: dict[str, bool] = {}
 
-def _is_empty(schema: Any, names: Names, around: frozenset[str]) -> bool:
-    """Whether values of the schema take no bytes."""
-    kind, schema = _resolved(schema, names)
-    if kind in _RECORDS:
+    def is_unbounded(self, schema: Any, around: frozenset[str] = frozenset()) -> bool:
+        kind, schema = _resolved(schema, self._names)
+        if kind == "union":
+            return any(self.is_unbounded(one, around) for one in schema)
+        if kind == "array":
+            return self.is_empty(schema["items"]) or self.is_unbounded(schema["items"], around)
+        if kind == "map":
+            return self.is_unbounded(schema["values"], around)
+        return kind in _RECORDS and self._is_unbounded_record(schema, around)
+
+    def _is_unbounded_record(self, schema: Any, around: frozenset[str]) -> bool:
         name = schema["name"]
-        inner = around | {name}
-        return name not in around and all(_is_empty(one["type"], names, inner) for one in schema["fields"])
-    return kind == "null" or (kind == "fixed" and schema["size"] == 0)
+        if name in around:
+            return True
+        if name not in self._bounded:
+            if any(self.is_unbounded(one["type"], around | {name}) for one in schema["fields"]):
+                return True
+            self._bounded.add(name)
+        return False
+
+    def is_empty(self, schema: Any) -> bool:
+        """Whether values of the schema take no bytes."""
+        kind, schema = _resolved(schema, self._names)
+        if kind not in _RECORDS:
+            return kind == "null" or (kind == "fixed" and schema["size"] == 0)
+        name = schema["name"]
+        if name not in self._empty:
+            self._empty[name] = False  # if it is inside itself
+            self._empty[name] = all(self.is_empty(one["type"]) for one in schema["fields"])
+        return self._empty[name]
 
 
 def _resolved(schema: Any, names: Names) -> tuple[str, Any]:
@@ -76,6 +91,7 @@ class _Walk:
     def __init__(self, data: bytes, names: Names) -> None:
         self._data = data
         self._names = names
+        self._shapes = _Shapes(names)
         self._at = 0
         self._empty = 0
 
@@ -102,7 +118,7 @@ class _Walk:
             self._blocks(["string", schema["values"]], deep + 1)
 
     def _blocks(self, parts: list[Any], deep: int) -> None:
-        empty = all(_is_empty(one, self._names, frozenset()) for one in parts)
+        empty = all(map(self._shapes.is_empty, parts))
         while count := self._long():
             if count < 0:
                 self._long()

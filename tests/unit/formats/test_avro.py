@@ -301,6 +301,8 @@ def test_what_does_not_fit_is_refused_without_its_values(server: Registry, regis
     good = Outbox().message_of(kind(7)).payload or b""
     server.schemas.append({"schema": "no schema", "schemaType": "AVRO", "references": []})
     server.schemas.append({"schema": "AA==", "schemaType": "PROTOBUF", "references": []})
+    nulls = '{"type": "array", "items": "null"}'
+    server.schemas.append({"schema": nulls, "schemaType": "AVRO", "references": []})
     for payload, error in (
         (good + b"\x00", PayloadNotDecodable),
         (good[:5], PayloadNotDecodable),
@@ -309,8 +311,9 @@ def test_what_does_not_fit_is_refused_without_its_values(server: Registry, regis
         (framed(2, b""), UnknownSchema),
         (framed(3, b""), PayloadNotDecodable),
         (framed(999, b""), UnknownSchema),
+        (framed(4, b"\x80" * 6 + b"\x01\x00"), PayloadNotDecodable),  # 2**41 nulls
     ):
-        assert serializer.lacks(payload) == (payload in {framed(2, b""), framed(3, b""), framed(999, b"")})
+        assert serializer.lacks(payload) == (payload not in {None, b"no frame"} and framed(2, b"") <= (payload or b""))
         with pytest.raises(error):
             serializer.decode(payload, kind)
     serializer.fetch([framed(998, b""), b"no frame"])

@@ -6,6 +6,7 @@ from io import BytesIO
 from typing import Any
 
 import fastavro
+import msgspec
 import pytest
 
 from postroom.errors import PayloadNotDecodable
@@ -57,6 +58,19 @@ def long(value: int) -> bytes:
 )
 def test_few_schemas_need_a_check(schema: Any, *, is_unbounded: bool) -> None:
     assert needs_check(*parsed(schema)) is is_unbounded
+
+
+def test_types_that_use_others_twice_are_looked_at_once() -> None:
+    schema: Any = {"type": "array", "items": EMPTY}
+    for number in range(40):
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"R{number - 1}" if number else "null"}]
+        schema = {"type": "record", "name": f"R{number}", "fields": fields}
+    assert needs_check(*parsed(schema))
+    assert not needs_check(
+        *parsed(
+            msgspec.json.decode(msgspec.json.encode(schema).replace(b'"array"', b'"map"').replace(b"items", b"values"))
+        )
+    )
 
 
 def test_a_valid_payload_passes() -> None:
