@@ -45,7 +45,7 @@ from postroom.telemetry.logs import with_tracebacks
 from postroom.telemetry.traces import tracer_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from postroom.consumer.handlers import Function, Handler
     from postroom.consumer.outcomes import Fate
@@ -60,6 +60,12 @@ ATTEMPTS = 3
 TIMEOUT = 30.0
 DELAYS = (1.0, 5.0, 10.0)
 BATCH = 100
+_RELAYS = {
+    "max_attempts": "how often a handler is tried is its own: write @consumer.handler(topic, attempts=…)",
+    "backoff_sec": "the pauses between tries are the handler's own: write @consumer.handler(topic, delays=…)",
+    "broker_timeout_ms": "a call's time limit is the handler's own: write @consumer.handler(topic, timeout=…)",
+}
+"""Settings of relays that one may take for a consumer's. In the environment, they are there for both."""
 
 
 class Consumer(Runnable[ConsumerRun]):
@@ -93,6 +99,7 @@ class Consumer(Runnable[ConsumerRun]):
         **settings: Unpack[SettingsOverrides],
     ) -> None:
         super().__init__()
+        _refuse_the_relays(settings)
         url = broker if isinstance(broker, str) else None
         self._settings = Settings.load(database=database, broker=url, **settings)
         self._inbox = Inbox(name, schema=self._settings.schema, table_prefix=self._settings.table_prefix)
@@ -304,3 +311,9 @@ class Consumer(Runnable[ConsumerRun]):
         if every is None:
             return []
         return [Cleaning(database.connect(TIME_LIMIT), database.store.names, self._settings, every, hook)]
+
+
+def _refuse_the_relays(settings: Mapping[str, object]) -> None:
+    for name, remedy in _RELAYS.items():
+        if settings.get(name) is not None:
+            raise InvalidSetting(f"{name} is a setting of relays: {remedy}")

@@ -14,6 +14,7 @@ from postroom.consumer.handler_transaction import HandlerCall
 from postroom.consumer.handlers import handler_for
 from postroom.consumer.outcomes import Fate
 from postroom.consumer.settlement import LeaseNotHeld, NotSettledHere
+from postroom.errors import RegistryUnavailable
 from postroom.rules import failures
 from postroom.rules.failures import Reason
 from postroom.runtime.calls import CallFailed, StillRunning
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 REGISTRY_DELAY = 5.0
 """Seconds until a message is tried again that needs a schema registry which is away; up to twice as many."""
+SAY_AWAY_EVERY = 60.0
+"""Seconds between two reports that a schema registry is away."""
 REPORT_EVERY = 0.02
 """Seconds between two reports of what is finished of a series."""
 
@@ -75,6 +78,8 @@ class HandlerAttempts:
         self._runner = runner
         self._classifier = classifier
         self._hook = hook
+        self._said_away = float("-inf")
+        """When it was last said that a schema registry is away."""
 
     def handler_for(self, message: Incoming) -> Handler | None:
         """The handler of the message, if there is one."""
@@ -96,7 +101,7 @@ class HandlerAttempts:
         except StillRunning:
             return NotCalled()
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed attempt
-            self._hook(Raised(handler.name, messages, error, self._consumer))
+            self._report_raised(handler, messages, error)
             seconds = time.monotonic() - started
             return AttemptFailed(*failure_of(error, handler, self._classifier), seconds)
         seconds = time.monotonic() - started
@@ -132,7 +137,7 @@ class HandlerAttempts:
                     return None  # its time was up just when a message was finished: the next is not at fault
                 if finished == len(messages):
                     raise
-                self._hook(Raised(handler.name, [messages[finished]], error, self._consumer))
+                self._report_raised(handler, [messages[finished]], error)
                 seconds = time.monotonic() - series.begun
                 return AttemptFailed(*failure_of(error, handler, self._classifier), seconds)
         return None
@@ -177,6 +182,15 @@ class HandlerAttempts:
             yield last_report
         finally:
             last_report()
+
+    def _report_raised(self, handler: Handler, messages: Sequence[Incoming], error: Exception) -> None:
+        """Tell the hook; that a schema registry is away, which concerns any number of messages, only now and then."""
+        if isinstance(error, RegistryUnavailable):
+            now = time.monotonic()
+            if now < self._said_away + SAY_AWAY_EVERY:
+                return
+            self._said_away = now
+        self._hook(Raised(handler.name, messages, error, self._consumer))
 
     def retry_delay(self, code: str, handler: Handler) -> float | None:
         """Seconds until a message is retried whose first attempt failed with this code; None if it is dead."""

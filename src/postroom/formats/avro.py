@@ -14,6 +14,7 @@ from postroom.encoding import plain
 from postroom.errors import InvalidSetting, PayloadNotDecodable, PayloadNotEncodable, RegistryUnavailable, UnknownSchema
 from postroom.events import declared_event
 from postroom.formats.avro_schemas import schema_of
+from postroom.rules.avro_limits import check_payload, needs_check
 from postroom.rules.wire_format import Subject, framed, subject_of, unframed
 from postroom.serializing import PayloadSchema, Serializer
 
@@ -39,6 +40,15 @@ class _Written(NamedTuple):
         return json.dumps(self.schema, separators=(",", ":"))
 
 
+class _Writer(NamedTuple):
+    """What a payload was written with."""
+
+    parsed: Any
+    names: dict[str, Any]
+    needs_check: bool
+    """Whether a payload may be one that the decoder does not survive."""
+
+
 class AvroSerializer(Serializer):
     """Encodes events as Avro, and registers their schemas.
 
@@ -55,7 +65,7 @@ class AvroSerializer(Serializer):
         self._strategy = Subject(subject)
         self._written: dict[type[Any], _Written] = {}
         self._ids: dict[type[Any], int] = {}
-        self._writers: dict[int, Any] = {}
+        self._writers: dict[int, _Writer] = {}
 
     def encode(self, value: Any, kind: type[Any]) -> bytes:
         """The event in Avro's binary form, behind the id of its schema. Raises `PayloadNotEncodable`."""
@@ -123,7 +133,7 @@ class AvroSerializer(Serializer):
             found = self._written[kind] = _Written(schema, _parsed(schema, f"the Avro schema of {kind.__name__}"))
         return found
 
-    def _writer(self, id: int) -> Any:
+    def _writer(self, id: int) -> _Writer:
         found = self._writers.get(id)
         if found is None:
             schema = self._registry.schema(id)
@@ -132,7 +142,8 @@ class AvroSerializer(Serializer):
             named: dict[str, Any] = {}
             self._read_references(schema, named, set())
             try:
-                found = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+                parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+                found = _Writer(parsed, named, needs_check(parsed, named))
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it
                 raise UnknownSchema(f"schema {id} cannot be read ({type(error).__name__})") from None
             self._writers[id] = found
@@ -153,9 +164,11 @@ class AvroSerializer(Serializer):
     def _read(self, payload: bytes | None, reader: Any) -> Any:
         schema_id, data = unframed(payload)
         writer = self._writer(schema_id)
+        if writer.needs_check:
+            check_payload(data, writer.parsed, writer.names)
         buffer = BytesIO(data)
         try:
-            found = fastavro.schemaless_reader(buffer, writer, reader)
+            found = fastavro.schemaless_reader(buffer, writer.parsed, reader)
         except Exception as error:  # noqa: BLE001 - whatever it is; its text may quote the payload
             raise PayloadNotDecodable(
                 f"the payload is not what schema {schema_id} says ({type(error).__name__})"

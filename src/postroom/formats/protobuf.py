@@ -56,12 +56,18 @@ class ProtobufSerializer(Serializer):
 
     def decode(self, payload: bytes | None, kind: type[Any]) -> Any:
         """The event that the payload holds."""
-        message = self._parsed(payload, kind)
-        return message if _is_generated(kind) else convert(to_plain(message), kind)
+        return self._parsed(payload, kind) if _is_generated(kind) else convert(self.decode_plain(payload, kind), kind)
 
     def decode_plain(self, payload: bytes | None, kind: type[Any]) -> Any:
         """What the payload holds, by the fields that the generated class has now."""
-        return to_plain(self._parsed(payload, kind))
+        message = self._parsed(payload, kind)
+        try:
+            return to_plain(message)
+        except Exception as error:  # noqa: BLE001 - as for a time in the year 10,000; its text may quote the payload
+            name = message.DESCRIPTOR.full_name
+            raise PayloadNotDecodable(
+                f"the {name} has values that Python cannot hold ({type(error).__name__})"
+            ) from None
 
     def decode_json(self, payload: bytes | None, kind: type[Any]) -> Any:
         """The event that a JSON payload holds."""

@@ -6,8 +6,9 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
@@ -17,15 +18,18 @@ from postroom.errors import InvalidSetting, RegistryUnavailable, UnknownSchema
 from postroom.rules.failures import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
+T = TypeVar("T")
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 TIMEOUT = 3.0
 PAUSE = 10.0
-"""Seconds in which a registry that did not answer is not asked again, nor one for a schema that it does not have."""
+"""Seconds in which a registry that did not answer is not asked again, nor one for a schema that it refused."""
+GRACE = 1.0
+"""Seconds beyond the timeout in which all of a request must be over, if its parts are each in time."""
 MOST_BYTES = 16 * 1024 * 1024
-MOST_UNKNOWN = 1024
-"""Ids of which is remembered that the registry does not have them: anybody can send any number."""
+MOST_REFUSED = 1024
+"""Refusals that are remembered, as of ids that the registry does not have: anybody can send any number."""
 REFUSED = {
     401: ": check the user and password, or the token",
     403: ": check what the user may do",
@@ -79,6 +83,8 @@ class SchemaRegistry:
             raise InvalidSetting(f"the schema registry {self.name} has a user and a token: give one of them")
         self._headers = {"accept": MEDIA_TYPE, "content-type": MEDIA_TYPE}
         if token:
+            if not (token.isascii() and token.isprintable()) or " " in token:
+                raise InvalidSetting("the token of the schema registry has a space, a line's end or no ASCII in it")
             self._headers["authorization"] = f"Bearer {token}"
         if not 0 < timeout < float("inf"):
             raise InvalidSetting(f"the timeout of the schema registry is {timeout!r}: give seconds above 0")
@@ -92,8 +98,7 @@ class SchemaRegistry:
         self._ids: dict[tuple[str, str, str], int] = {}
         self._schemas: dict[int, RegisteredSchema] = {}
         self._versions: dict[Reference, RegisteredSchema] = {}
-        self._unknown: dict[int, float] = {}
-        self._refused: dict[tuple[str, str, str], tuple[float, InvalidSetting]] = {}
+        self._refused: dict[Hashable, tuple[float, Exception]] = {}
         self._away_until = float("-inf")
         self._why_away = ""
 
@@ -109,16 +114,16 @@ class SchemaRegistry:
         place = (subject, type, text)
         with self._lock:
             if place not in self._ids:
-                schema = self._registered_as(place, references)
-                self._schemas.setdefault(schema.id, schema)
-                self._ids[place] = schema.id
+                number = self._unless_refused(place, lambda: self._registered_as(place, references))
+                self._schemas.setdefault(number, RegisteredSchema(number, type, text, tuple(references)))
+                self._ids[place] = number
             return self._ids[place]
 
     def version_of(self, subject: str, type: str, text: str, references: Sequence[Reference] = ()) -> int:
         """The version that a registered schema has under its subject. Raises like `id_of`."""
+        path, body = f"/subjects/{quote(subject, safe='')}", _body(type, text, references)
         with self._lock:
-            found = self._ask("POST", f"/subjects/{quote(subject, safe='')}", _body(type, text, references))
-        return _number(found, "version", self.name)
+            return self._ask("POST", path, lambda found: _number(found, "version", self.name), body)
 
     def schema(self, id: int) -> RegisteredSchema:
         """The schema of an id. Raises `RegistryUnavailable`, and `UnknownSchema` if there is none."""
@@ -126,83 +131,106 @@ class SchemaRegistry:
         if known is not None:
             return known
         with self._lock:
-            if id in self._schemas:
-                return self._schemas[id]
-            until = self._unknown.get(id)
-            if until is not None and self._clock() < until:
-                raise self._unknown_schema(f"no schema {id}")
-            try:
-                found = self._ask("GET", f"/schemas/ids/{id}")
-            except UnknownSchema:
-                if len(self._unknown) >= MOST_UNKNOWN:
-                    self._unknown.clear()
-                self._unknown[id] = self._clock() + self._pause
-                raise
-            self._schemas[id] = _registered(found, id, self.name)
+            if id not in self._schemas:
+                self._schemas[id] = self._unless_refused(id, lambda: self._looked_up(id))
             return self._schemas[id]
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The newest schema of a subject, which is asked for anew each time. Raises like `schema`."""
         with self._lock:
-            found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
-        return _registered(found, _number(found, "id", self.name), self.name)
+            return self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest", self._version)
 
     def referenced(self, reference: Reference) -> RegisteredSchema:
         """A schema that another one uses. Raises like `schema`."""
         with self._lock:
             if reference not in self._versions:
                 path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
-                found = self._ask("GET", path)
-                self._versions[reference] = _registered(found, _number(found, "id", self.name), self.name)
+                self._versions[reference] = self._unless_refused(
+                    reference, lambda: self._ask("GET", path, self._version)
+                )
             return self._versions[reference]
 
     def knows(self, id: int) -> bool:
-        """Whether `schema` answers, or refuses, without asking the registry."""
-        until = self._unknown.get(id)
-        now = self._clock()
-        return id in self._schemas or now < self._away_until or (until is not None and now < until)
+        """Whether the schema, and those that it uses, are had or refused without asking the registry."""
+        seen: set[int | Reference] = set()
+        waiting: list[int | Reference] = [id]
+        while waiting:
+            one = waiting.pop()
+            if one in seen or self._refusal_of(one) is not None:
+                continue
+            seen.add(one)
+            schema = self._versions.get(one) if isinstance(one, Reference) else self._schemas.get(one)
+            if schema is None:
+                return self._clock() < self._away_until
+            waiting += schema.references
+        return True
 
-    def _registered_as(self, place: tuple[str, str, str], references: Sequence[Reference]) -> RegisteredSchema:
-        until, refusal = self._refused.get(place, (0.0, None))
-        if refusal is not None and self._clock() < until:
-            raise refusal
+    def _looked_up(self, id: int) -> RegisteredSchema:
+        try:
+            return self._ask("GET", f"/schemas/ids/{id}", lambda found: _registered(found, id, self.name))
+        except UnknownSchema:
+            raise self._unknown_schema(f"no schema {id}") from None
+
+    def _registered_as(self, place: tuple[str, str, str], references: Sequence[Reference]) -> int:
         subject, kind, text = place
         path = f"/subjects/{quote(subject, safe='')}" + ("/versions" if self._register else "")
         try:
-            found = self._ask("POST", path, _body(kind, text, references))
-        except (InvalidSetting, UnknownSchema) as error:
+            return self._ask("POST", path, lambda found: _number(found, "id", self.name), _body(kind, text, references))
+        except UnknownSchema as error:
             missing = f"the schema of {subject} is not registered, and register=False: {error}"
-            why = error if isinstance(error, InvalidSetting) else InvalidSetting(missing)
-            self._refused[place] = (self._clock() + self._pause, why)
-            raise why from None
-        return RegisteredSchema(_number(found, "id", self.name), kind, text, tuple(references))
+            raise InvalidSetting(missing) from None
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        if self._clock() < self._away_until:
-            raise RegistryUnavailable(self._why_away)
+    def _version(self, found: Mapping[str, Any]) -> RegisteredSchema:
+        return _registered(found, _number(found, "id", self.name), self.name)
+
+    def _unless_refused(self, key: Hashable, ask: Callable[[], T]) -> T:
+        """Ask, unless the answer was a refusal a moment ago."""
+        refusal = self._refusal_of(key)
+        if refusal is not None:
+            raise type(refusal)(str(refusal))
         try:
-            return self._answer(method, path, body)
-        except RegistryUnavailable as error:
-            self._away_until = self._clock() + self._pause
-            self._why_away = str(error)
+            return ask()
+        except (InvalidSetting, UnknownSchema, RegistryUnavailable) as error:
+            if len(self._refused) >= MOST_REFUSED:
+                self._refused.clear()
+            self._refused[key] = (self._clock() + self._pause, error)
             raise
 
-    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _refusal_of(self, key: Hashable) -> Exception | None:
+        until, refusal = self._refused.get(key, (0.0, None))
+        return refusal if self._clock() < until else None
+
+    def _ask(
+        self, method: str, path: str, read: Callable[[Mapping[str, Any]], T], body: Mapping[str, Any] | None = None
+    ) -> T:
+        if self._clock() < self._away_until:
+            raise RegistryUnavailable(self._why_away)
+        status = None
+        try:
+            status, answer = self._answer(method, path, body)
+            if status == HTTPStatus.OK and answer is not None:
+                return read(answer)
+            raise self._refusal(status, answer)
+        except RegistryUnavailable as error:
+            if status != HTTPStatus.INTERNAL_SERVER_ERROR:  # which may be about this schema alone
+                self._away_until = self._clock() + self._pause
+                self._why_away = str(error)
+            raise
+
+    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, Mapping[str, Any] | None]:
         content = None if body is None else msgspec.json.encode(body)
         limits = {"timeout": self._timeout, "follow_redirects": False, "trust_env": False}
         try:
             # A client for each request: there are few, and connections do not survive forks.
             with (
                 httpx.Client(verify=self._tls, auth=self._auth, headers=self._headers, **limits) as client,  # type: ignore[arg-type]  # a dict has one type
+                _closed_after(client, self._timeout + GRACE),
                 client.stream(method, f"{self.name}{path}", content=content) as response,
             ):
                 received = self._read(response)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RuntimeError) as error:  # the last two: closed
             raise self._away(f"does not answer ({type(error).__name__})") from None
-        answer = _json(received)
-        if response.status_code == HTTPStatus.OK and answer is not None:
-            return answer
-        raise self._refusal(response.status_code, answer)
+        return response.status_code, _json(received)
 
     def _read(self, response: httpx.Response) -> bytes:
         """The body, if it comes soon and is no monster."""
@@ -231,6 +259,18 @@ class SchemaRegistry:
 
     def _away(self, how: str) -> RegistryUnavailable:
         return RegistryUnavailable(f"the schema registry {self.name} {how}")
+
+
+@contextmanager
+def _closed_after(client: httpx.Client, seconds: float) -> Iterator[None]:
+    """End what the client does after so many seconds: its own limits are for each part of an answer."""
+    timer = threading.Timer(seconds, client.close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _parsed(url: str) -> tuple[str, tuple[str, str] | None]:

@@ -13,6 +13,8 @@ from postroom.errors import PayloadNotDecodable
 
 MAGIC = b"\x00"
 _HEADER = 5
+_MOST_ID = 2**31 - 1
+"""Registries that are asked for a larger one answer as if the URL were wrong."""
 _MOST_DEEP = 64
 """Types inside types; more than any program has, and few enough to read from any input."""
 _VARINT_BITS = 32
@@ -65,7 +67,10 @@ def unframed(payload: bytes | None) -> Framed:
         )
     if len(payload) < _HEADER:
         raise PayloadNotDecodable(f"the payload has {len(payload)} bytes: it ends within the schema's id")
-    return Framed(int.from_bytes(payload[1:_HEADER]), payload[_HEADER:])
+    schema_id = int.from_bytes(payload[1:_HEADER])
+    if schema_id > _MOST_ID:
+        raise PayloadNotDecodable(f"the payload names the schema {schema_id}: registries count to {_MOST_ID}")
+    return Framed(schema_id, payload[_HEADER:])
 
 
 def indexes_to_bytes(indexes: Sequence[int]) -> bytes:

@@ -125,3 +125,12 @@ async def test_a_consumer_without_handlers_or_database_says_so() -> None:
         await consumer.run()
     with pytest.raises(InvalidSetting, match="not running"):
         await consumer.handle(incoming())
+
+
+@pytest.mark.parametrize(
+    ("setting", "remedy"),
+    [({"max_attempts": 9}, "attempts="), ({"backoff_sec": [1]}, "delays="), ({"broker_timeout_ms": 9}, "timeout=")],
+)
+def test_a_relays_setting_that_a_consumer_does_not_have_is_refused(setting: Any, remedy: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"{next(iter(setting))} is a setting of relays: .*{remedy}"):
+        Consumer("billing", **setting)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postroom import Message
+    from postroom.telemetry.events import Event
 
 AT = dt.datetime(2026, 11, 18, 5, 30, 0, 250, tzinfo=dt.UTC)
 
@@ -300,6 +301,8 @@ def test_what_does_not_fit_is_refused_without_its_values(server: Registry, regis
     good = Outbox().message_of(kind(7)).payload or b""
     server.schemas.append({"schema": "no schema", "schemaType": "AVRO", "references": []})
     server.schemas.append({"schema": "AA==", "schemaType": "PROTOBUF", "references": []})
+    nulls = '{"type": "array", "items": "null"}'
+    server.schemas.append({"schema": nulls, "schemaType": "AVRO", "references": []})
     for payload, error in (
         (good + b"\x00", PayloadNotDecodable),
         (good[:5], PayloadNotDecodable),
@@ -308,8 +311,9 @@ def test_what_does_not_fit_is_refused_without_its_values(server: Registry, regis
         (framed(2, b""), UnknownSchema),
         (framed(3, b""), PayloadNotDecodable),
         (framed(999, b""), UnknownSchema),
+        (framed(4, b"\x80" * 6 + b"\x01\x00"), PayloadNotDecodable),  # 2**41 nulls
     ):
-        assert serializer.lacks(payload) == (payload in {framed(2, b""), framed(3, b""), framed(999, b"")})
+        assert serializer.lacks(payload) == (payload not in {None, b"no frame"} and framed(2, b"") <= (payload or b""))
         with pytest.raises(error):
             serializer.decode(payload, kind)
     serializer.fetch([framed(998, b""), b"no frame"])
@@ -344,7 +348,13 @@ def test_a_wrong_schema_is_refused(registry: SchemaRegistry) -> None:
         AvroSerializer(registry).prepare(Line)
 
 
-async def test_a_serializer_that_fails_to_fetch_is_a_failed_attempt_of_its_message_alone() -> None:
+@pytest.mark.parametrize(
+    ("error", "code", "reports"),
+    [(ZeroDivisionError, "INTERNAL_ERROR", 2), (RegistryUnavailable, "REGISTRY_UNAVAILABLE", 1)],
+)
+async def test_a_serializer_that_fails_to_fetch_is_a_failed_attempt_of_its_message_alone(
+    error: type[Exception], code: str, reports: int
+) -> None:
     class Broken(Serializer):
         content_type = "application/x-broken"
 
@@ -355,19 +365,21 @@ async def test_a_serializer_that_fails_to_fetch_is_a_failed_attempt_of_its_messa
             raise PayloadNotDecodable(repr((payload, kind)))
 
         def lacks(self, payload: bytes | None) -> bool:
-            raise ZeroDivisionError(payload)
+            raise error(payload)
 
     def handle(one: Any) -> None: ...
 
     handle.__annotations__ = {"one": event("broken", serializer=Broken())(type("Small", (Small,), {}))}
     handler = handler_of(handle, None, None, RetryPolicy(), 1)
     message = Incoming(id="1", topic="broken", payload=b"", content_type="application/x-broken")
-    attempts = HandlerAttempts("c", [handler], cast("Any", None), DEFAULT_CLASSIFIER, lambda _: None)
+    told: list[Event] = []
+    attempts = HandlerAttempts("c", [handler], cast("Any", None), DEFAULT_CLASSIFIER, told.append)
     failed = await attempts.make(handler, [message])
     assert isinstance(failed, AttemptFailed)
     each = await attempts.make_each(handler, [message], lambda: True, lambda _: None)
     assert isinstance(each, AttemptFailed)
-    assert (failed.code, each.code) == ("INTERNAL_ERROR", "INTERNAL_ERROR")
+    assert (failed.code, each.code) == (code, code)
+    assert len(told) == reports  # an outage concerns any number of messages: one report is enough
     for unsupported in (Broken().decode_plain, Broken().from_plain):
         with pytest.raises(NotImplementedError, match="which upcasters of Small need"):
             unsupported(b"", Small)

@@ -118,6 +118,10 @@ def test_what_does_not_fit_is_refused_without_its_values(server: Registry) -> No
     for payload in (None, b"", b"{}", framed(1, b""), framed(1, b"\x00\xff\xff"), framed(1, b"\xff" * 9)):
         with pytest.raises(PayloadNotDecodable):
             serializer.decode(payload, kind)
+    late = files.OrderCreated()
+    late.at.seconds = 2**60
+    with pytest.raises(PayloadNotDecodable, match=r"values that Python cannot hold \(ValueError\)"):
+        serializer.decode(framed(1, b"\x00" + late.SerializeToString()), kind)
     with pytest.raises(PayloadNotDecodable, match="missing required field `city`"):
         serializer.decode(framed(1, b"\x00"), kind)
     with pytest.raises(InvalidSetting, match="Address has no Protobuf message"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import socket
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -83,7 +86,7 @@ def test_a_registry_that_is_away_is_asked_again_after_a_pause(server: Registry) 
 def test_an_unknown_id_and_a_refused_schema_are_remembered_for_a_while(
     server: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_UNKNOWN", 2)
+    monkeypatch.setattr(module, "MOST_REFUSED", 2)
     clock = Clock()
     registry = SchemaRegistry(server.url, pause=10, clock=clock)
     for number in (7, 8, 9, 9):
@@ -101,6 +104,35 @@ def test_an_unknown_id_and_a_refused_schema_are_remembered_for_a_while(
     clock.now = 10
     server.incompatible.clear()
     assert registry.id_of("s", "AVRO", TEXT.replace("Order", "Other")) == 2
+
+
+def test_what_the_registry_fails_at_stops_no_other_schema(server: Registry) -> None:
+    registry = SchemaRegistry(server.url, pause=10, clock=Clock())
+    server.answer("POST", "/subjects/line/versions", {"schema": TEXT})
+    reference = {"name": "Line", "subject": "line", "version": 1}
+    server.answer("POST", "/subjects/order/versions", {"schema": TEXT + " ", "references": [reference]})
+    server.status = 500
+    for _ in range(2):
+        with pytest.raises(RegistryUnavailable, match="answered 500"):
+            registry.schema(1)
+    assert len(server.requests) == 1
+    server.status = None
+    used = registry.schema(2).references[0]
+    assert not registry.knows(2)  # but without what it uses
+    assert registry.referenced(used).text == TEXT
+    assert registry.knows(2)
+
+
+def test_an_answer_that_is_no_registrys_is_not_asked_for_again(
+    server: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = SchemaRegistry(server.url, pause=10, clock=Clock())
+    monkeypatch.setattr(server, "answer", lambda *_: (200, {}))
+    for _ in range(2):
+        with pytest.raises(RegistryUnavailable, match="what a schema registry does not"):
+            registry.schema(1)
+        assert registry.knows(2)  # that it cannot be had
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -134,6 +166,28 @@ def test_a_monster_and_a_server_that_is_not_there_are_unavailable(
         SchemaRegistry("http://127.0.0.1:1").schema(1)
 
 
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def trickle() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while not is_over.wait(0.02):
+                    connection.sendall(b"x")
+
+        is_over = threading.Event()
+        server = threading.Thread(target=trickle)
+        server.start()
+        try:
+            with pytest.raises(RegistryUnavailable, match="does not answer"):
+                SchemaRegistry(f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=0.2).schema(1)
+        finally:
+            is_over.set()
+            server.join()
+
+
 @pytest.mark.parametrize(
     ("url", "options", "text"),
     [
@@ -142,6 +196,7 @@ def test_a_monster_and_a_server_that_is_not_there_are_unavailable(
         ("http://user:s3cret@registry:port", {}, "write it as https://host:port"),
         ("http://registry?a=b", {}, "write it as https://host:port"),
         ("http://u:p@registry", {"token": "t"}, "has a user and a token"),
+        ("http://registry", {"token": "s3cret\n"}, "token of the schema registry has a space, a line's end"),
         ("http://registry", {"timeout": 0}, "timeout of the schema registry is 0"),
         ("http://registry", {"ca": "ca.pem"}, "which is not encrypted"),
         ("https://registry", {"ca": "no/such.pem"}, "cannot be loaded: FileNotFoundError"),
