@@ -129,6 +129,7 @@ def test_arguments_that_are_too_large_are_refused() -> None:
     engine = create_engine("sqlite://")
     with engine.begin() as connection, pytest.raises(PayloadTooLarge, match=r"'celery\.shop\.charge'"):
         Outbox(max_payload_bytes=100).task(connection, charge, ["x" * 200])
+    engine.dispose()
     assert issubclass(PayloadNotEncodable, InvalidMessage)
 
 
