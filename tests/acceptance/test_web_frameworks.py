@@ -131,3 +131,33 @@ async def test_a_part_that_cannot_start_for_whatever_reason_stops_no_other(
         assert "Broken cannot start, and is tried again" in caplog.text
     finally:
         background.stop()
+
+
+ENDS = """
+import sys, threading
+from postroom import Relay
+from postroom.web.background import Background
+
+asked = threading.Event()
+
+class Asked(Relay):
+    async def __aenter__(self):
+        await super().__aenter__()
+        asked.set()
+        return self
+
+background = Background(Asked(sys.argv[1], print))
+background.start()
+assert asked.wait(30)
+background.stop()
+asked.clear()
+background.start()
+assert asked.wait(30)
+"""
+
+
+def test_a_process_that_ends_ends_the_thread_without_a_word(ready_database: FreshDatabase) -> None:
+    # Not at `atexit`: by then the executors, in which SQLite works, take nothing more.
+    program = [sys.executable, "-X", "dev", "-c", ENDS, ready_database("sqlite")]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures.thread  # noqa: F401 - its end of threads is registered before ours, and so comes after it
 import logging
 import os
 import threading
@@ -21,7 +22,7 @@ from postroom.runtime.waiting import wait_for
 from postroom.web.lifespan import check_runnable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flask import Flask
 
@@ -45,6 +46,7 @@ class Background:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._process = 0
+        self._ends_with_process = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
 
@@ -64,7 +66,9 @@ class Background:
             self._thread.start()
             ready.wait()
             self._process = os.getpid()
-            atexit.register(self.stop)
+            if not self._ends_with_process:
+                _before_executors_end(self.stop)
+                self._ends_with_process = True
 
     def stop(self) -> None:
         """Finish what is in flight or give it back, and wait for that. Does nothing if this process has not started."""
@@ -75,7 +79,6 @@ class Background:
                 self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
             self._process, self._thread = 0, None
-            atexit.unregister(self.stop)
 
     def _run(self, ready: threading.Event) -> None:
         asyncio.run(self._serve(ready))
@@ -99,3 +102,9 @@ class Background:
             else:
                 return
             await wait_for(self._stopping, AGAIN)
+
+
+def _before_executors_end(call: Callable[[], None]) -> None:
+    """Call this when the process ends, while executors still take work: at `atexit` they no longer do."""
+    register = getattr(threading, "_register_atexit", atexit.register)  # what concurrent.futures itself uses
+    register(call)
