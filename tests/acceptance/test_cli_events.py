@@ -102,6 +102,8 @@ def test_events_become_asyncapi_and_a_breaking_change_fails(tmp_path: Path) -> N
     assert sorted(found["messages"]) == ["OrderCreated", "ParcelSent", "paid"]
 
     assert run(tmp_path, "export", "--app", "shop", "-o", "main.json") == (0, "3 events are in main.json")
+    (tmp_path / "one.py").write_text("import msgspec, postroom\n@postroom.event('a')\nclass A(msgspec.Struct): ...\n")
+    assert run(tmp_path, "export", "--app", "one", "-o", "one.json") == (0, "1 event is in one.json")
     against = ("check", "--app", "shop", "--against", "main.json")
     assert run(tmp_path, *against) == (0, "no event breaks what was exported")
     write(tmp_path, field="note: str = ''")

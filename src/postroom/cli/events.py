@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroom.cli.output import print_json, print_text
+from postroom.cli.output import counted, print_json, print_text
 from postroom.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def export(
         output.write_text(f"{json.dumps(document, indent=2)}\n", encoding="utf-8")
     except OSError as error:
         raise InvalidSetting(f"{output} cannot be written: {error.strerror}") from None
-    print_text(f"{len(document['components']['messages'])} events are in {output}")
+    count = len(document["components"]["messages"])
+    print_text(f"{counted(count, 'event')} {'is' if count == 1 else 'are'} in {output}")
 
 
 def check(
