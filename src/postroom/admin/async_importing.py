@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from postroom.admin.import_steps import BATCH, Imported, ImportOptions, Told
+from postroom.admin.import_steps import Imported, ImportOptions, Told
 from postroom.admin.importing import naps
 from postroom.store.admin.audit import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable
 
-    from postroom.admin.import_steps import Importing, Problem
+    from postroom.admin.import_steps import ImportFields, Importing, Problem
     from postroom.rules.importing.layouts import Format
     from postroom.store.sql.steps import Steps
 
@@ -29,41 +29,22 @@ class AsyncImportActs:
     @abstractmethod
     async def _run(self, steps: Steps[T]) -> T: ...
 
-    async def import_messages(  # noqa: PLR0913 - as `Admin` has it
+    async def import_messages(
         self,
         format: Format | str,
         table: str | None = None,
         *,
         actor: str,
         reason: str = "",
-        columns: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        topic: str | None = None,
-        content_type: str | None = None,
-        only: Collection[str] = (),
-        take_leased: bool = False,
-        batch: int = BATCH,
-        follow: bool = False,
-        dry_run: bool = False,
         stop: Callable[[], bool] | None = None,
         progress: Callable[[int], None] | None = None,
         problem: Problem | None = None,
         trouble: Callable[[str], None] | None = None,
+        **options: Unpack[ImportFields],
     ) -> Imported:
         """`Admin.import_messages`."""
-        options = ImportOptions(
-            table=table,
-            columns=columns or {},
-            headers=headers or {},
-            topic=topic,
-            content_type=content_type,
-            only=only,
-            take_leased=take_leased,
-            batch=batch,
-            follow=follow,
-            dry_run=dry_run,
-        )
-        importing = self._new_import(format, options, Note(actor, reason), Told(progress, problem, trouble))
+        chosen, told = ImportOptions(table=table, **options), Told(progress, problem, trouble)
+        importing = self._new_import(format, chosen, Note(actor, reason), told)
         while not (importing.done or (stop and stop())):
             try:
                 pause = await self._run(importing.batch())

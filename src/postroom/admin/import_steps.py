@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from postroom.errors import DuplicateMessage, InvalidIdentifier, InvalidMessage, InvalidSetting, PrivilegeMissing
 from postroom.message import Message
@@ -46,9 +46,23 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 Problem = Callable[[Left], None]
 
 
+class ImportFields(TypedDict, total=False):
+    """The optional arguments of `Admin.import_messages` that say what to import, and how."""
+
+    columns: Mapping[str, str]
+    headers: Mapping[str, str]
+    topic: str | None
+    content_type: str | None
+    only: Collection[str]
+    take_leased: bool
+    batch: int
+    follow: bool
+    dry_run: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What to import, and how."""
+    """`ImportFields` with their defaults, and the table."""
 
     table: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from postroom.admin.import_steps import BATCH, Imported, ImportOptions, Told
+from postroom.admin.import_steps import Imported, ImportOptions, Told
 from postroom.store.admin.audit import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from postroom.admin.import_steps import Importing, Problem
+    from postroom.admin.import_steps import ImportFields, Importing, Problem
     from postroom.rules.importing.layouts import Format
     from postroom.store.sql.steps import Steps
 
@@ -38,26 +38,18 @@ class ImportActs:
     @abstractmethod
     def _run(self, steps: Steps[T]) -> T: ...
 
-    def import_messages(  # noqa: PLR0913 - all but two are optional, and come by name
+    def import_messages(
         self,
         format: Format | str,
         table: str | None = None,
         *,
         actor: str,
         reason: str = "",
-        columns: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        topic: str | None = None,
-        content_type: str | None = None,
-        only: Collection[str] = (),
-        take_leased: bool = False,
-        batch: int = BATCH,
-        follow: bool = False,
-        dry_run: bool = False,
         stop: Callable[[], bool] | None = None,
         progress: Callable[[int], None] | None = None,
         problem: Problem | None = None,
         trouble: Callable[[str], None] | None = None,
+        **options: Unpack[ImportFields],
     ) -> Imported:
         """Take over the unsent rows of another outbox's table in the same database, in their order.
 
@@ -78,19 +70,8 @@ class ImportActs:
         Raises `InvalidSetting` or `InvalidIdentifier`, also if the table is none of this format; then nothing was
         written. When anything else is raised, the batches before have been done: call it again.
         """
-        options = ImportOptions(
-            table=table,
-            columns=columns or {},
-            headers=headers or {},
-            topic=topic,
-            content_type=content_type,
-            only=only,
-            take_leased=take_leased,
-            batch=batch,
-            follow=follow,
-            dry_run=dry_run,
-        )
-        importing = self._new_import(format, options, Note(actor, reason), Told(progress, problem, trouble))
+        chosen, told = ImportOptions(table=table, **options), Told(progress, problem, trouble)
+        importing = self._new_import(format, chosen, Note(actor, reason), told)
         while not (importing.done or (stop and stop())):
             try:
                 pause = self._run(importing.batch())
