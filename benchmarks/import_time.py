@@ -83,7 +83,7 @@ def measure_relay(kind: str, rounds: int = RELAYS) -> RelayTimes:
         environment = _environment(directory)
         _postroom(["init", "--database", url], directory, environment)
         relay = ["relay", "--once", "--broker", "stdout:", "--database", url, "--log-level", "error"]
-        engine = create_engine(resolve(url).for_sqlalchemy())
+        engine = create_engine(resolve(url))
         times = []
         for _ in range(rounds + 1):
             with engine.begin() as connection:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from postroom.store.connections.opening import options_of
-from postroom.store.connections.urls import resolve
+from postroom.store.connections.urls import with_driver
 from postroom.store.outbox.leases import new_token
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.states import ready
@@ -37,7 +37,7 @@ class Floor:
         self._operations = Operations(place.names)
         self._full = full
         self._send = send
-        self._url = resolve(place.url, asynchronous=True)
+        self._url = with_driver(place.url, asynchronous=True)
         receipts = f"""receipts AS (
                 INSERT INTO {tables["receipt"]} (position, attempts, outcome)
                 SELECT position, attempts, 'sent' FROM acked

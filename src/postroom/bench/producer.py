@@ -18,7 +18,7 @@ def main() -> None:
     cdc = given["cdc"]
     outbox = Outbox(schema=given["schema"], table_prefix=given["prefix"], notify=not cdc, brokers=[], cdc=cdc)
     committed: list[float] = []
-    with create_engine(resolve(given["url"]).for_sqlalchemy()).connect() as connection:
+    with create_engine(resolve(given["url"])).connect() as connection:
         start = time.monotonic()
         for number in range(given["count"]):
             time.sleep(max(0.0, start + number / given["rate"] - time.monotonic()))

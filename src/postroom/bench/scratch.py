@@ -39,7 +39,7 @@ class Scratch:
         self.prefix = None if self.schema else PREFIX
         self._store = Store(url, self.schema, self.prefix)
         self.names: Names = self._store.names
-        self._engine = create_engine(resolve(url).for_sqlalchemy())
+        self._engine = create_engine(resolve(url))
 
     @property
     def dialect(self) -> str:

@@ -146,7 +146,7 @@ class Suite:
 
     @contextmanager
     def _old_snapshot(self) -> Iterator[None]:
-        engine = create_engine(resolve(self._place.url).for_sqlalchemy(), isolation_level="REPEATABLE READ")
+        engine = create_engine(resolve(self._place.url), isolation_level="REPEATABLE READ")
         try:
             with engine.connect() as connection:
                 connection.execute(text("SELECT 1"))

@@ -194,9 +194,7 @@ class Transactions:
         engine = self._sync_engine
         if engine is None:
             url = self._url()
-            engine = create_engine(
-                resolve(url).for_sqlalchemy(), connect_args=_lock_timeout(url), **_pool(url, self._kept)
-            )
+            engine = create_engine(resolve(url), connect_args=_lock_timeout(url), **_pool(url, self._kept))
             self._engines.append(engine)
             self._sync_engine = engine
         return engine
@@ -208,10 +206,7 @@ class Transactions:
         except ImportError:
             raise DriverMissing(f"async {self._function}s need greenlet: pip install 'postroom[asyncio]'") from None
         engine = create_async_engine(
-            resolve(url, asynchronous=True).for_sqlalchemy(),
-            connect_args=_lock_timeout(url),
-            **_pool(url, self._kept),
-            **options,
+            resolve(url, asynchronous=True), connect_args=_lock_timeout(url), **_pool(url, self._kept), **options
         )
         self._engines.append(engine)
         return engine

@@ -14,7 +14,7 @@ from postroom.errors import PostroomError
 from postroom.runtime.backoff import Backoff
 from postroom.store.connections.opening import options_of
 from postroom.store.connections.pooled import ONE_ROW, same_session
-from postroom.store.connections.urls import dialect_of_url, resolve
+from postroom.store.connections.urls import dialect_of_url, with_driver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -63,7 +63,7 @@ class Listener:
         try:
             if dialect_of_url(self._url) != "postgresql":
                 return None
-            url = resolve(self._url, asynchronous=True)
+            url = with_driver(self._url, asynchronous=True)
         except PostroomError:
             return None
         asyncpg = url.drivername.endswith("+asyncpg")

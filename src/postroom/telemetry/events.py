@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -201,7 +202,8 @@ class Keyed(EventValue, frozen=True):
     outcome: str
 
 
-class Cleaned(EventValue, frozen=True):
+@dataclass(frozen=True, slots=True)  # as all results of `Admin`
+class Cleaned:
     """Old messages, inbox marks, ledger entries, two-phase commits, audit entries and counters were removed."""
 
     messages: int

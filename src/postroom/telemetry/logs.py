@@ -6,11 +6,10 @@ import hashlib
 import logging
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO, assert_never
-
-from msgspec.structs import asdict
 
 from postroom.rules.lifecycle import OutcomeCode, State
 from postroom.rules.routing import is_routed

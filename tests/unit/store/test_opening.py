@@ -13,7 +13,7 @@ from postroom.store.connections import connector, opening
 from postroom.store.connections.connector import Connector
 from postroom.store.connections.kept import MOST, AsyncKeptConnections, KeptConnections
 from postroom.store.connections.opening import Options, for_driver, options_of, to_the_end
-from postroom.store.connections.urls import DatabaseUrl, parse, resolve, shown
+from postroom.store.connections.urls import DatabaseUrl, parse, shown, with_driver
 
 PATIENCE = 10
 URLS = [
@@ -132,7 +132,7 @@ async def test_a_connection_is_closed_if_the_task_that_opens_it_is_cancelled(mon
 
 
 def test_connections_are_kept_up_to_a_number_and_one_that_is_dead_is_replaced(tmp_path: Any) -> None:
-    kept = KeptConnections(Connector(resolve(f"sqlite:///{tmp_path}/app.db"), None))
+    kept = KeptConnections(Connector(with_driver(f"sqlite:///{tmp_path}/app.db"), None))
     some = [kept.take() for _ in range(MOST + 1)]
     for one in some:
         kept.give_back(one)
@@ -148,7 +148,7 @@ def test_connections_are_kept_up_to_a_number_and_one_that_is_dead_is_replaced(tm
 async def test_a_kept_connection_of_an_async_driver_is_closed_if_the_task_that_takes_it_is_cancelled(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = AsyncKeptConnections(Connector(resolve(f"sqlite:///{tmp_path}/app.db", asynchronous=True), None))
+    kept = AsyncKeptConnections(Connector(with_driver(f"sqlite:///{tmp_path}/app.db", asynchronous=True), None))
     one = await kept.take()
     await kept.give_back(one)
     asked, never = asyncio.Event(), asyncio.Event()

@@ -13,7 +13,7 @@ from postroom.store.connections.connector import Connector
 from postroom.store.connections.kept import AsyncKeptConnections, KeptConnections
 from postroom.store.connections.kinds import driver_kind
 from postroom.store.connections.pooled import PooledSession
-from postroom.store.connections.urls import dialect_of_url, resolve
+from postroom.store.connections.urls import dialect_of_url, with_driver
 from postroom.store.sql.db_errors import explained
 from postroom.store.sql.names import Names
 from postroom.store.sql.steps import Query, Result, Steps, arun, run
@@ -52,7 +52,7 @@ class Store:
         self, url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
     ) -> None:
         self.names = Names.of(dialect_of_url(url), schema, table_prefix)
-        self.connector = Connector(resolve(url), limits)
+        self.connector = Connector(with_driver(url), limits)
         self._kept = KeptConnections(self.connector)
 
     @contextmanager
@@ -100,7 +100,7 @@ class AsyncStore:
         self, url: str, schema: str | None = None, table_prefix: str | None = None, limits: Limits | None = None
     ) -> None:
         self.names = Names.of(dialect_of_url(url), schema, table_prefix)
-        self.connector = Connector(resolve(url, asynchronous=True), limits)
+        self.connector = Connector(with_driver(url, asynchronous=True), limits)
         self._kept = AsyncKeptConnections(self.connector)
 
     @asynccontextmanager

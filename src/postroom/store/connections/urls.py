@@ -61,6 +61,10 @@ class DatabaseUrl(NamedTuple):
         """The driver, if there is one."""
         return self.drivername.partition("+")[2]
 
+    def __repr__(self) -> str:
+        """Without secrets, as it may come into a traceback."""
+        return shown(self)
+
     def for_sqlalchemy(self) -> URL:
         """The same for SQLAlchemy's engines."""
         from sqlalchemy import URL  # which takes long to load
@@ -68,7 +72,12 @@ class DatabaseUrl(NamedTuple):
         return URL.create(*self)
 
 
-def resolve(url: str, *, asynchronous: bool = False) -> DatabaseUrl:
+def resolve(url: str, *, asynchronous: bool = False) -> URL:
+    """`with_driver` for SQLAlchemy."""
+    return with_driver(url, asynchronous=asynchronous).for_sqlalchemy()
+
+
+def with_driver(url: str, *, asynchronous: bool = False) -> DatabaseUrl:
     """Add a driver, sync or async: the one that the URL names if it fits, else the best one installed.
 
     Raises `UnsupportedDatabase` or `DriverMissing`.

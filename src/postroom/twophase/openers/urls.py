@@ -21,7 +21,8 @@ from postroom.twophase.openers.sqlalchemy import AsyncEngines, Engines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postroom.store.connections.urls import DatabaseUrl
+    from sqlalchemy import URL
+
     from postroom.twophase.lines import Line
 
 CONNECTING = 10
@@ -63,7 +64,7 @@ class Url(Opener):
 
     def _made(self) -> Engines:
         url = resolve(self._url)
-        engine = create_engine(url.for_sqlalchemy(), **self._options(url))
+        engine = create_engine(url, **self._options(url))
         self._watch(engine)
         return Engines(engine, self._name)
 
@@ -73,7 +74,7 @@ class Url(Opener):
         except ImportError:
             raise DriverMissing("async participants need greenlet: pip install 'postroom[asyncio]'") from None
         url = resolve(self._url, asynchronous=True)
-        engine = create_async_engine(url.for_sqlalchemy(), **self._options(url))
+        engine = create_async_engine(url, **self._options(url))
         self._watch(engine.sync_engine)
         return AsyncEngines(engine, self._name)
 
@@ -94,12 +95,12 @@ class Url(Opener):
         if self._dialect == "postgresql":
             keep_nothing_behind_a_pooler(engine)
 
-    def _options(self, url: DatabaseUrl) -> dict[str, Any]:
+    def _options(self, url: URL) -> dict[str, Any]:
         options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}  # now, rather than for each transaction
         if self._dialect == "sqlite":
             return {**options, "connect_args": {"timeout": BUSY_SECONDS}}
         options |= {"pool_size": KEPT, "max_overflow": -1, "pool_pre_ping": True}
-        if url.driver != "asyncpg" and "connect_timeout" not in url.query:
+        if url.get_driver_name() != "asyncpg" and "connect_timeout" not in url.query:
             options["connect_args"] = {"connect_timeout": CONNECTING}
         return options
 
