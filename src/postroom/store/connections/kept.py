@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MOST = 5
 """Connections that are kept while nobody uses them. There is no limit to those in use."""
-_PING = Query("SELECT 1")
+_PING = Query("SELECT 1", script=True)  # which prepares nothing: there may be a pooler
 
 
 class _Kept:
