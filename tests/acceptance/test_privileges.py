@@ -415,16 +415,13 @@ def test_a_ledger_keeps_its_entries(roles: Roles) -> None:
 @pytest.mark.parametrize("purpose", [Purpose.RELAY, Purpose.CONSUMER, Purpose.TRANSACTIONS, Purpose.LEDGER])
 def test_each_privilege_that_is_missing_is_named(roles: Roles, purpose: Purpose) -> None:
     url = roles.make(purpose)
-    with engine_of(url) as engine, engine.connect() as connection:
-        assert missing_rights(connection, roles.names, purpose) == []
-        connection.rollback()
+    with closing(Store(url)) as store:
+        assert store.run(missing_rights(roles.names, purpose)) == []
         for right in rights_for(roles.names, purpose):
             columns = f" ({', '.join(right.columns)})" if right.columns else ""
             roles.revoke(url, f"{right.privilege}{columns}", right.table)
-            assert str(right) in missing_rights(connection, roles.names, purpose)
-            connection.rollback()
+            assert str(right) in store.run(missing_rights(roles.names, purpose))
             roles.execute(*grant_statements(roles.names, str(make_url(url).username), [purpose]))
-            connection.rollback()
 
 
 async def test_a_relay_that_lacks_a_privilege_says_which_and_does_not_start(roles: Roles) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def test_each_room_speaks_through_its_driver(room: Room, driver: Driver) -> None:
     store: Any = getattr(room.store, "_store", room.store)
-    assert store._engine.url.drivername == driver.url_scheme
+    assert store.connector.url.drivername == driver.url_scheme
 
 
 def test_every_database_is_reached_by_every_driver_that_a_store_can_use() -> None:

@@ -71,7 +71,7 @@ def is_pooled(store: BlockingStore) -> bool:
     store.run(single("SELECT 1"))
     inner = store._store if isinstance(store, BridgedStore) else store
     assert isinstance(inner, Store | AsyncStore)
-    return inner._sessions.pooled
+    return inner.connector.pooled
 
 
 def test_the_pooler_is_found_by_itself(driver: Driver, urls: tuple[str, str]) -> None:

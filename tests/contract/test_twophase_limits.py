@@ -143,7 +143,7 @@ def test_sqlite_can_only_hold_the_log(fresh_database: FreshDatabase) -> None:
 def test_a_database_without_our_tables_has_no_witness(driver: str, fresh_database: FreshDatabase) -> None:
     bare = Database.__new__(Database)
     with closing(Store(fresh_database(KINDS[driver]))) as bare.store:
-        bare.url = bare.store._engine.url  # with a driver, which the wire's own replaces
+        bare.url = bare.store.connector.url.for_sqlalchemy()  # with a driver, which the wire's own replaces
         with wires(driver, bare, 1) as [wire]:
             assert not wire.branches.witness
             branch = wire.run(wire.branches.begin(new_branch(), 30))

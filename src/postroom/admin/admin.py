@@ -271,11 +271,11 @@ class Admin(Observing, Coordinating, CdcActs, DebeziumSwitch, ImportActs):
         self.close()
 
     def _run(self, steps: Steps[T]) -> T:
-        from postroom.store.schema.versions import check
+        from postroom.store.schema.checking import check
 
         if self._closed:
             raise UnusableConnection("this Admin is closed: create another one")
         if not self._checked:
-            self._store.call(lambda connection: check(connection, self._store.names))
+            self._store.run(check(self._store.names))
             self._checked = True
         return self._store.run(steps)

@@ -200,12 +200,12 @@ class AsyncAdmin(AsyncObserving, AsyncCoordinating, AsyncCdcActs, AsyncDebeziumS
         await self.close()
 
     async def _run(self, steps: Steps[T]) -> T:
-        from postroom.store.schema.versions import check
+        from postroom.store.schema.checking import check
 
         if self._closed:
             raise UnusableConnection("this AsyncAdmin is closed: create another one")
-        if not self._checked:
-            await self._store.call(lambda connection: check(connection, self._store.names))
-            self._checked = True
         async with self._store.connection() as run:
+            if not self._checked:
+                await run(check(self._store.names))
+                self._checked = True
             return await run(steps)

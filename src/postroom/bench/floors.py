@@ -6,7 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from postroom.store.connections.urls import resolve
+from postroom.store.connections.opening import options_of
+from postroom.store.connections.urls import with_driver
 from postroom.store.outbox.leases import new_token
 from postroom.store.sql.operations import Operations
 from postroom.store.sql.states import ready
@@ -36,7 +37,7 @@ class Floor:
         self._operations = Operations(place.names)
         self._full = full
         self._send = send
-        self._url = resolve(place.url, asynchronous=True)
+        self._url = with_driver(place.url, asynchronous=True)
         receipts = f"""receipts AS (
                 INSERT INTO {tables["receipt"]} (position, attempts, outcome)
                 SELECT position, attempts, 'sent' FROM acked
@@ -103,9 +104,7 @@ class Floor:
         """A connection whose planner keeps to the indexes."""
         import asyncpg
 
-        _, options = self._url.get_dialect()().create_connect_args(self._url)
-        given = {name: value for name, value in options.items() if not name.startswith("prepared_statement_")}
-        connection = await asyncpg.connect(**given)
+        connection = await asyncpg.connect(**options_of(self._url).named)
         for setting in STEERED:
             await connection.execute(f"SET {setting} = off")
         return connection

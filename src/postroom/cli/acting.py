@@ -12,7 +12,8 @@ from uuid import UUID
 import typer
 
 from postroom.cli.filters import Containing, Error, Fingerprint, Queue, Since, Type, Until, moment
-from postroom.cli.options import Code, Database, Json, Key, MessageIds, Schema, TablePrefix, Topic
+from postroom.cli.message_ids import MessageIds
+from postroom.cli.options import Code, Database, Json, Key, Schema, TablePrefix, Topic
 from postroom.cli.output import can_answer, counted, print_json, print_text, progress, warn
 from postroom.errors import InvalidSetting, PostroomError
 from postroom.settings import Settings

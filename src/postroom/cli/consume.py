@@ -6,9 +6,8 @@ import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from postroom.cli import collect_as_usual, late_calls
+from postroom.cli.option import option
 from postroom.cli.options import (
     Database,
     HttpHost,
@@ -36,14 +35,14 @@ if TYPE_CHECKING:
 def consume(  # noqa: PLR0913, PLR0917 - each is an option
     app: Annotated[
         str,
-        typer.Option(metavar="MODULE:OBJECT", help="Your consumer, or a list of them, as in shop.billing:consumer."),
+        option(metavar="MODULE:OBJECT", help="Your consumer, or a list of them, as in shop.billing:consumer."),
     ],
     once: Annotated[
-        bool, typer.Option("--once", help="Handle what is available and what is due for a retry, then exit.")
+        bool, option("--once", help="Handle what is available and what is due for a retry, then exit.")
     ] = False,
     broker: Annotated[
         str | None,
-        typer.Option(
+        option(
             metavar="URL",
             help="Broker of consumers whose code names none: amqp://host, kafka://host, nats://host, redis://host. "
             "Default: POSTROOM_BROKER.",

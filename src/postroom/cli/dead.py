@@ -9,6 +9,7 @@ import typer
 
 from postroom.cli.acting import Act, command
 from postroom.cli.filters import Containing, Error, Fingerprint, Queue, Since, Type, Until, moment
+from postroom.cli.message_ids import MessageId
 from postroom.cli.messages import show_one
 from postroom.cli.options import (
     Before,
@@ -18,7 +19,6 @@ from postroom.cli.options import (
     Json,
     Key,
     Limit,
-    MessageId,
     Schema,
     TablePrefix,
     Topic,

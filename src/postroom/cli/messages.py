@@ -8,7 +8,8 @@ import typer
 
 from postroom.cli.acting import Act, command
 from postroom.cli.filters import Containing, Error, Queue, Since, Type, Until, moment
-from postroom.cli.options import AddedDaysAgo, Before, Database, Json, Key, Limit, MessageId, Schema, TablePrefix, Topic
+from postroom.cli.message_ids import MessageId
+from postroom.cli.options import AddedDaysAgo, Before, Database, Json, Key, Limit, Schema, TablePrefix, Topic
 from postroom.cli.output import counted, print_json, print_table, print_text, progress, shown
 from postroom.cli.pages import PagePrinter
 from postroom.errors import InvalidSetting

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
-from uuid import UUID
 
-import typer
-import typer.models
-
+from postroom.cli.option import Option, option
 from postroom.settings import MOST_DAYS
 
 Database = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--database",
         metavar="URL",
         help="The database: sqlite:///app.db, postgresql://…, mysql://… or mariadb://…. Default: POSTROOM_DATABASE.",
@@ -20,7 +17,7 @@ Database = Annotated[
 ]
 Schema = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--schema",
         metavar="NAME",
         help="Schema of Postroom's tables. Default: POSTROOM_SCHEMA, or postroom on PostgreSQL.",
@@ -28,7 +25,7 @@ Schema = Annotated[
 ]
 TablePrefix = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--table-prefix",
         metavar="PREFIX",
         help="Prefix of the tables' names. Default: POSTROOM_TABLE_PREFIX, or postroom_ (none on PostgreSQL).",
@@ -36,7 +33,7 @@ TablePrefix = Annotated[
 ]
 HttpPort = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--http-port",
         metavar="PORT",
         help="Serve /metrics, /livez and /readyz on this port. Default: POSTROOM_HTTP_PORT.",
@@ -44,45 +41,32 @@ HttpPort = Annotated[
 ]
 HttpHost = Annotated[
     str | None,
-    typer.Option(
-        "--http-host", metavar="HOST", help="Address to serve them at. Default: POSTROOM_HTTP_HOST, or 127.0.0.1."
-    ),
+    option("--http-host", metavar="HOST", help="Address to serve them at. Default: POSTROOM_HTTP_HOST, or 127.0.0.1."),
 ]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"] | None,
-    typer.Option("--log-level", help="Log nothing below this level. Default: POSTROOM_LOG_LEVEL, or info."),
+    option("--log-level", help="Log nothing below this level. Default: POSTROOM_LOG_LEVEL, or info."),
 ]
 LogFormat = Annotated[
     Literal["json", "text"] | None,
-    typer.Option(
+    option(
         "--log-format",
         help="How to write logs. Default: POSTROOM_LOG_FORMAT, or text on a terminal and json elsewhere.",
     ),
 ]
 Tracebacks = Annotated[
     bool | None,
-    typer.Option(
+    option(
         "--tracebacks/--no-tracebacks",
         help="Log the traceback when one of your functions fails; it may quote payloads. Default: "
         "POSTROOM_TRACEBACKS, or on a terminal only.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def _message_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a message id: give a UUID, as the lists show it") from None
-
-
-MessageId = Annotated[UUID, typer.Argument(metavar="ID", parser=_message_id, help="The message's id.")]
-MessageIds = Annotated[list[UUID] | None, typer.Argument(metavar="ID", parser=_message_id, help="The messages' ids.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, metavar="N", help="At most this many.")]
+Json = Annotated[bool, option("--json", help="Print JSON.")]
+Limit = Annotated[int, option("--limit", min=1, max=100_000, metavar="N", help="At most this many.")]
 Before = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--before",
         min=1,
         max=2**63 - 1,
@@ -90,15 +74,14 @@ Before = Annotated[
         help="Only messages before this position, for the next page.",
     ),
 ]
-Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only this ordering key.")]
-Code = Annotated[str | None, typer.Option("--code", metavar="CODE", help="Only this reason code.")]
+Topic = Annotated[str | None, option("--topic", metavar="TOPIC", help="Only this topic.")]
+Key = Annotated[str | None, option("--key", metavar="KEY", help="Only this ordering key.")]
+Code = Annotated[str | None, option("--code", metavar="CODE", help="Only this reason code.")]
 
 
-def days(name: str, help: str) -> typer.models.OptionInfo:
+def days(name: str, help: str) -> Option:
     """An option that takes a number of days."""
-    option: typer.models.OptionInfo = typer.Option(name, min=0, max=MOST_DAYS, metavar="DAYS", help=help)
-    return option
+    return option(name, min=0, max=MOST_DAYS, metavar="DAYS", help=help)
 
 
 FailedDaysAgo = Annotated[int | None, days("--older-than", "Only those that failed more than this many days ago.")]

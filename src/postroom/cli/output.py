@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -42,9 +40,16 @@ def can_answer() -> bool:
     return on_terminal() and sys.stdin is not None and sys.stdin.isatty()
 
 
+def echo(text: str = "", *, end: str = "\n", err: bool = False) -> None:
+    """Print to standard output or error, if there is one, and flush: a failure is raised here."""
+    stream = sys.stderr if err else sys.stdout
+    if stream is not None:
+        print(text, end=end, file=stream, flush=True)
+
+
 def warn(text: str) -> None:
     """Print a warning to standard error, where programs that read the output do not see it."""
-    typer.echo(f"postroom: warning: {text}", err=True)
+    echo(f"postroom: warning: {text}", err=True)
 
 
 @contextmanager
@@ -68,7 +73,7 @@ def _tell_nobody(_count: int) -> None:
 
 def print_json(value: object) -> None:
     """Print one JSON document, in ASCII, so that it survives every pipe."""
-    typer.echo(json.dumps(value, indent=2, default=_jsonable))
+    echo(json.dumps(value, indent=2, default=_jsonable))
 
 
 def print_text(text: str, style: str = "") -> None:
@@ -76,7 +81,7 @@ def print_text(text: str, style: str = "") -> None:
     if on_terminal():
         _console().print(text, style=style)
     else:
-        typer.echo(text)
+        echo(text)
 
 
 def print_table(
@@ -137,7 +142,7 @@ def _print_plain(columns: Sequence[Sequence[str]], right: Sequence[str]) -> None
         for column, width in zip(columns, widths, strict=True)
     ]
     for row in zip(*aligned, strict=True):
-        typer.echo("  ".join(row).rstrip())
+        echo("  ".join(row).rstrip())
 
 
 def _print_rich(columns: Sequence[Sequence[str]], right: Sequence[str], spare: Sequence[str]) -> None:

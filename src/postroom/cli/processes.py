@@ -10,8 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import typer
-
+from postroom.cli.output import echo
 from postroom.cli.relay import SUPERVISED
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class Supervisor:
                 if child.failed() and not self._stopping:
                     self._stop(signal.SIGTERM)
                 elif self._to_be_replaced(child) and time.monotonic() >= child.started_at + PAUSE:
-                    typer.echo(f"relay {child.name} was killed: started again", err=True)
+                    echo(f"relay {child.name} was killed: started again", err=True)
                     child.let_go()
                     child.start()
             time.sleep(POLL)

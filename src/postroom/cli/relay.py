@@ -10,8 +10,6 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
-import typer
-
 from postroom.cli import collect_as_usual, late_calls
 from postroom.cli.options import (
     Database,
@@ -129,7 +127,10 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
     if not settings.enabled:
         _say_that_it_is_off(as_json=as_json)
     elif processes > 1:
-        raise typer.Exit(_supervise(settings, given, app or [], processes, worker, mode))
+        code = _supervise(settings, given, app or [], processes, worker, mode)
+        import typer
+
+        raise typer.Exit(code)
     else:
         reasons: dict[str, str] = {}
         # What the code of the application does not say, the options do.
@@ -144,6 +145,8 @@ def relay(  # noqa: PLR0913, PLR0917 - every setting of a relay is an option
 
 def _mode(*, once: bool, until_empty: bool) -> Mode:
     if once and until_empty:
+        import typer
+
         raise typer.BadParameter("--once and --until-empty are two ways to end: give one of them")
     return Mode.ONCE if once else Mode.UNTIL_EMPTY if until_empty else Mode.ALWAYS
 

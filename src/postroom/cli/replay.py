@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from postroom.cli.acting import By, actor_of
-from postroom.cli.options import Database, Json, MessageId, Schema, TablePrefix
+from postroom.cli.message_ids import MessageId
+from postroom.cli.options import Database, Json, Schema, TablePrefix
 from postroom.cli.output import print_json, print_text
 from postroom.errors import InvalidSetting
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from postroom.settings import Settings
 from postroom.telemetry.events import Hook, all_of
 
 
-@dataclass(frozen=True, slots=True)
-class Telemetry:
+class Telemetry(NamedTuple):
     """A hook for relays or consumers, and what serves metrics and probes while they run."""
 
     hook: Hook

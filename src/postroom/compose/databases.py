@@ -29,7 +29,7 @@ def open_store(settings: Settings, *, create: bool = False, limits: Limits | Non
             "no database is given: pass its URL, use --database URL or set POSTROOM_DATABASE, for example to "
             "sqlite:///app.db"
         )
-    from postroom.store.connections import stores, urls  # which load SQLAlchemy: not for `--help`
+    from postroom.store.connections import stores, urls  # not for `--help`
 
     file = urls.file_of(settings.database)
     if file and not create and not Path(file).exists():
@@ -58,7 +58,8 @@ async def open_checked_store(settings: Settings, *purposes: Purpose, limits: Lim
     store = open_async_store(settings, limits)
     try:
         async with asyncio.timeout(STARTING):
-            await store.call(lambda connection: check(connection, store.names, *purposes))
+            async with store.connection() as run:
+                await run(check(store.names, *purposes))
     except TimeoutError:
         await store.close()
         raise DatabaseUnreachable(

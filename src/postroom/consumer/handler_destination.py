@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec.structs import replace
 
 from postroom.brokers.port import ACCEPTED, NOT_SENT, Capabilities, NotSent, Refused, Unreached
 from postroom.consumer.handler_attempts import AttemptFailed, Committed, NotCalled

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroom.errors import PostroomError
 from postroom.runtime.backoff import Backoff
+from postroom.store.connections.opening import options_of
 from postroom.store.connections.pooled import ONE_ROW, same_session
-from postroom.store.connections.urls import dialect_of_url, resolve
+from postroom.store.connections.urls import dialect_of_url, with_driver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
-
-    from sqlalchemy import URL
 
 KEEPALIVE: Final = 15.0
 """Seconds between two queries that check whether the connection is still alive."""
@@ -64,11 +63,11 @@ class Listener:
         try:
             if dialect_of_url(self._url) != "postgresql":
                 return None
-            url = resolve(self._url, asynchronous=True)
+            url = with_driver(self._url, asynchronous=True)
         except PostroomError:
             return None
         asyncpg = url.drivername.endswith("+asyncpg")
-        options = _options(url)
+        options = dict(options_of(url).named)
         return lambda connected: (self._with_asyncpg if asyncpg else self._with_psycopg)(options, connected)
 
     async def _with_asyncpg(self, options: dict[str, Any], connected: _Connected) -> None:
@@ -134,9 +133,3 @@ class _Connected:
 
 class _PoolerBetween(Exception):
     """A pooler would give the session that listens to another client."""
-
-
-def _options(url: URL) -> dict[str, Any]:
-    """The URL as the driver's own arguments."""
-    _, options = url.get_dialect()().create_connect_args(url)
-    return {name: value for name, value in options.items() if not name.startswith("prepared_statement_")}

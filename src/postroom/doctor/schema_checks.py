@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from postroom.rules.checks import schema
@@ -93,13 +92,12 @@ def _found(at: Surroundings) -> Version:
 
 def privileges(at: Surroundings) -> Finding:
     """What the database's user lacks for what it is for."""
-    from sqlalchemy import make_url
-
+    from postroom.store.connections.urls import parse
     from postroom.store.schema.grants import missing_rights
 
     if at.dialect == "sqlite":
         return schema.no_privileges()
-    lacking = {purpose.value: at.call(partial(missing_rights, purpose=purpose)) for purpose in at.purposes}
+    lacking = {purpose.value: at.read(missing_rights(at.names, purpose)) for purpose in at.purposes}
     if not any(lacking.values()) and not _found(at).has_tables:
         return skip("there are no tables: see SCHEMA_VERSION")
-    return schema.privileges(lacking, make_url(at.settings.database or "").username or "")
+    return schema.privileges(lacking, parse(at.settings.database or "").username or "")

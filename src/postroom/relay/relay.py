@@ -12,8 +12,6 @@ from postroom.compose.databases import open_checked_store
 from postroom.delivery.destination import PublishToBroker
 from postroom.delivery.engine import Engine
 from postroom.delivery.queue import EngineOptions, Queue
-from postroom.relay.backlog import BacklogCounter
-from postroom.relay.cleaning import TIME_LIMIT, Cleaning
 from postroom.relay.report import Report
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER
@@ -24,8 +22,6 @@ from postroom.runtime import wakeup
 from postroom.runtime.runnable import Runnable
 from postroom.runtime.workers import worker_name
 from postroom.settings import Settings, SettingsOverrides
-from postroom.store.admin.backlog import BacklogReader
-from postroom.store.admin.sagas import Sagas
 from postroom.store.connections.reconnecting import Database
 from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.operations import DEFAULT_QUEUE
@@ -286,12 +282,19 @@ class Relay(Runnable[Engine]):
         )
 
     def _others(self, database: Database, hook: Hook) -> list[Part]:
+        """What runs beside the queues, if it is asked for. A relay that does not count or clean need not load it."""
         settings, names = self._settings, database.store.names
         others: list[Part] = []
         if wants_counts(hook):
+            from postroom.relay.backlog import BacklogCounter
+            from postroom.store.admin.backlog import BacklogReader
+            from postroom.store.admin.sagas import Sagas
+
             reader = BacklogReader(names, Order(settings.order))
             others.append(BacklogCounter(database.connect(), reader, hook, Sagas(names) if self._sagas else None))
         if settings.cleanup_every_sec is not None:
+            from postroom.relay.cleaning import TIME_LIMIT, Cleaning
+
             connection = database.connect(TIME_LIMIT)
             others.append(Cleaning(connection, names, settings, settings.cleanup_every_sec, hook))
         return others

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from postroom.rules.lifecycle import OutcomeCode
 from postroom.rules.naming import is_saga_queue
-from postroom.rules.saga_plan import SagaOutcome
 from postroom.telemetry.events import DATABASE, Event, Expired, Postponed, Reachability, Settled, TargetChanged
 from postroom.telemetry.saga_events import SagaParked, SagasEnded
 
@@ -46,6 +45,8 @@ class Report:
             case Postponed():
                 self.postponed += event.messages
             case SagasEnded():
+                from postroom.rules.saga_plan import SagaOutcome  # which a relay without sagas need not load
+
                 undone = sum(one.outcome is SagaOutcome.COMPENSATED for one in event.ended)
                 self.compensated += undone
                 self.completed += len(event.ended) - undone

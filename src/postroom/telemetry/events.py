@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from postroom.rules.lifecycle import OutcomeCode
+from postroom.telemetry.event_values import EventValue
 from postroom.telemetry.saga_events import SagaEvent, SagaStranded
 from postroom.telemetry.tracebacks import raised_at
 from postroom.telemetry.transaction_events import TransactionEvent
@@ -33,16 +36,14 @@ UNREADABLE = "OTHER"
 _ONE_WORD = re.compile(r"[\w.-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
+class Added(EventValue, frozen=True):
     """An outbox has written messages in its caller's transaction, which may still be rolled back."""
 
     messages: Sequence[Message]
     queue: str
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(EventValue, frozen=True):
     """A batch went through a phase: ``claim``, ``send`` or ``commit``."""
 
     name: str
@@ -53,8 +54,7 @@ class Phase:
     queue: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(EventValue, frozen=True):
     """A call of the broker has just ended."""
 
     broker: str
@@ -64,8 +64,7 @@ class Published:
     """The messages that were not sent, by index: a reason code, `UNREACHED` or `NOT_TRIED`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(EventValue, frozen=True):
     """The outcome of messages, as recorded in the database. `code` is the reason if they failed."""
 
     outcome: OutcomeCode
@@ -80,16 +79,14 @@ class Settled:
     queue: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(EventValue, frozen=True):
     """Messages that expired before they were sent."""
 
     messages: Sequence[Message]
     queue: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LeasesLost:
+class LeasesLost(EventValue, frozen=True):
     """Leases ended, or could not be renewed in time, while messages were in flight."""
 
     messages: int
@@ -97,8 +94,7 @@ class LeasesLost:
     queue: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Reachability:
+class Reachability(EventValue, frozen=True):
     """The broker or the database became unreachable (`reachable` false), or is back."""
 
     what: str
@@ -108,8 +104,7 @@ class Reachability:
     """For a broker: the queue whose messages wait for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TargetChanged:
+class TargetChanged(EventValue, frozen=True):
     """A topic takes no messages (`available` false), while others may; or it takes them again."""
 
     broker: str
@@ -119,23 +114,20 @@ class TargetChanged:
     queue: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Postponed:
+class Postponed(EventValue, frozen=True):
     """Messages wait because their topics take none; this does not count as an attempt."""
 
     messages: int
     queue: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(EventValue, frozen=True):
     """The database user lacks a privilege. What needs it is retried, and reported once."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(EventValue, frozen=True):
     """A relay's heartbeat for one of its queues, even if the database did not answer."""
 
     worker: str
@@ -152,8 +144,7 @@ class Beat:
     """Topics that take no messages, as far as this relay knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRead:
+class StreamRead(EventValue, frozen=True):
     """The relay that reads the stream says how far it is, at each of its heartbeats."""
 
     worker: str
@@ -166,8 +157,7 @@ class StreamRead:
 STREAM_CHANGES = ("leads", "left", "lost", "created", "dropped", "swept", "closes", "gave up", "not set up")
 
 
-@dataclass(frozen=True, slots=True)
-class StreamChanged:
+class StreamChanged(EventValue, frozen=True):
     """Something happened to the stream. `what` is one of `STREAM_CHANGES`."""
 
     worker: str
@@ -175,8 +165,7 @@ class StreamChanged:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(EventValue, frozen=True):
     """The messages that wait in one queue. Counts stop at a limit, see `postroom.store.admin.backlog`."""
 
     pending: int = 0
@@ -189,12 +178,11 @@ class Backlog:
     """Keys on which everything waits, because a message of theirs is dead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(EventValue, frozen=True):
     """Unsent messages were counted, by queue. Empty queues are left out."""
 
     queues: Mapping[str, Backlog]
-    sagas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sagas: Mapping[str, Mapping[str, int]] = msgspec.field(default_factory=dict)
     """Sagas that have not ended, by name and state."""
     held_for_debezium: int | None = None
     """Bytes of write-ahead log that the server keeps for Debezium, if that reads the outbox."""
@@ -204,8 +192,7 @@ KEYED = ("run", "taken_over", "replayed", "in_progress", "conflict", "unavailabl
 """The outcomes of a keyed request, see `Keyed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keyed:
+class Keyed(EventValue, frozen=True):
     """The outcome of an HTTP request with an idempotency key: one of `KEYED`.
 
     It runs, for the first time or by taking over; or the middleware answers it. A request that ran may also be reported
@@ -215,7 +202,7 @@ class Keyed:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)  # as all results of `Admin`
 class Cleaned:
     """Old messages, inbox marks, ledger entries, two-phase commits, audit entries and counters were removed."""
 
@@ -228,8 +215,7 @@ class Cleaned:
     """Of what went through, by the minute."""
 
 
-@dataclass(frozen=True, slots=True)
-class Handled:
+class Handled(EventValue, frozen=True):
     """The outcome of received messages: handled, duplicate, parked, dead or skipped."""
 
     consumer: str
@@ -245,23 +231,23 @@ class Handled:
     """For parked and dead messages: their ids in the service's own outbox."""
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(EventValue, frozen=True):
     """A user's function failed: a consumer's handler, or a function that acts as a broker.
 
     It raised an exception or timed out. The outcome of its messages is another event.
     """
 
+    hidden = frozenset({"error"})
+
     function: str
     messages: Sequence[Incoming | Message]
-    error: BaseException = field(repr=False)
+    error: BaseException
     """Its text may quote the payload: not for logs, unless tracebacks are enabled."""
     consumer: str = ""
     """The consumer, if it is a handler."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lifecycle:
+class Lifecycle(EventValue, frozen=True):
     """A relay, or the consumer with this name, started or stopped."""
 
     worker: str
@@ -269,8 +255,7 @@ class Lifecycle:
     consumer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HookFailed:
+class HookFailed(EventValue, frozen=True):
     """A user's callback raised an exception."""
 
     name: str
@@ -279,8 +264,7 @@ class HookFailed:
     """File and line in the user's code."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotSettled:
+class NotSettled(EventValue, frozen=True):
     """The database answers, but does not record a message's outcome: it will be sent again."""
 
     message: Message

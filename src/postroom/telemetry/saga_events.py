@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
+
+from postroom.telemetry.event_values import EventValue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,51 +68,50 @@ class EndedSaga(NamedTuple):
     """From its start on."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepsEnded:
+class StepsEnded(EventValue, frozen=True):
     """Attempts at steps of one saga ended; several if their records were written together."""
 
     saga: str
     steps: Sequence[EndedStep]
 
 
-@dataclass(frozen=True, slots=True)
-class SagasEnded:
+class SagasEnded(EventValue, frozen=True):
     """Instances of one saga ended, as recorded in the database."""
 
     saga: str
     ended: Sequence[EndedSaga]
 
 
-@dataclass(frozen=True, slots=True)
-class SagaTurned:
+class SagaTurned(EventValue, frozen=True):
     """A saga failed, and is compensated from now on."""
+
+    hidden = frozenset({"text"})
 
     saga: str
     id: str
     step: str
     """The step that failed, or at which the deadline passed."""
     code: str
-    text: str = field(default="", repr=False)
+    text: str = ""
     """It may quote the data: not for logs."""
 
 
-@dataclass(frozen=True, slots=True)
-class SagaParked:
+class SagaParked(EventValue, frozen=True):
     """A saga waits for an operator: a compensation, or a step after the pivot, kept failing."""
+
+    hidden = frozenset({"text"})
 
     saga: str
     id: str
     step: str
     direction: Direction
     code: str
-    text: str = field(default="", repr=False)
+    text: str = ""
     """It may quote the data: not for logs."""
     attempts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SagaStranded:
+class SagaStranded(EventValue, frozen=True):
     """A saga cannot go on with the code of this worker. It is looked at again soon, and no attempt is counted."""
 
     saga: str
@@ -122,8 +122,7 @@ class SagaStranded:
     """What is missing, and how to bring it back. It quotes no data."""
 
 
-@dataclass(frozen=True, slots=True)
-class SagaSignalled:
+class SagaSignalled(EventValue, frozen=True):
     """A signal was taken up."""
 
     saga: str

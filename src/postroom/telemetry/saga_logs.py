@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_never
 
-from postroom.rules.saga_plan import SagaOutcome
 from postroom.telemetry.events import one_word
 from postroom.telemetry.saga_events import (
     EndedStep,
@@ -48,6 +47,8 @@ def saga_lines(event: SagaEvent, tracebacks: bool) -> Iterator[Line]:  # noqa: F
                 trace = {"exception": written(step.error)} if tracebacks and step.error else {}
                 yield _STEP_LEVELS[step.end], f"saga_step_{step.end}", {**step_fields(event.saga, step), **trace}
         case SagasEnded():
+            from postroom.rules.saga_plan import SagaOutcome  # which a relay without sagas need not load
+
             for one in event.ended:
                 done = one.outcome is SagaOutcome.COMPLETED
                 fields = {"saga": event.saga, "saga_id": one.id, "took_ms": round(one.seconds * 1000, 1)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from postroom.rules.lifecycle import OutcomeCode
 from postroom.rules.naming import SAGA_EVENT, SAGA_ID, SAGA_SIGNAL

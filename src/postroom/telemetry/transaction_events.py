@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from postroom.telemetry.event_values import EventValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +22,7 @@ class TransactionEnd(StrEnum):
     """It cannot be finished without an operator; the log says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecovered:
+class TransactionRecovered(EventValue, frozen=True):
     """Recovery took on a transaction that its coordinator had left behind."""
 
     id: str
@@ -31,8 +31,7 @@ class TransactionRecovered:
     """Why it could not be finished: one word."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionsInDoubt:
+class TransactionsInDoubt(EventValue, frozen=True):
     """Recovery has looked around: so many transactions are past their deadline and not settled. For alerts."""
 
     count: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec.structs
 from msgspec.structs import replace
 
 from postroom import RetryPolicy
@@ -166,4 +166,4 @@ def test_events_of_the_engine_are_told_in_the_consumers_words() -> None:
     hook(LeasesLost(1, 0))
     beat = Beat("w", "handler:billing", alive=1, reached=True, in_flight=0, broker="handlers", broker_reachable=False)
     hook(beat)
-    assert told == [away, LeasesLost(1, 0), dataclasses.replace(beat, broker="", broker_reachable=True)]
+    assert told == [away, LeasesLost(1, 0), msgspec.structs.replace(beat, broker="", broker_reachable=True)]

@@ -10,8 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import event
-
 from postroom.store.sql.dialect import PostgreSQL
 from postroom.store.sql.steps import Query, Result, Steps
 
@@ -53,7 +51,7 @@ _ENDS = {"COMMIT", "ROLLBACK"}
 
 
 def is_direct(connection: Any) -> bool:
-    """Whether a new SQLAlchemy connection leads straight to the server session that it was opened with."""
+    """Whether a new connection, a driver's or SQLAlchemy's, leads straight to the session that it was opened with."""
     driver = getattr(connection, "driver_connection", connection)
     if hasattr(driver, "get_server_pid"):  # asyncpg: ask it directly, because SQLAlchemy would prepare the query
         counted: str = connection.run_async(lambda asyncpg: asyncpg.execute(same_session(asyncpg.get_server_pid())))
@@ -64,6 +62,15 @@ def is_direct(connection: Any) -> bool:
     cursor.close()
     connection.rollback()
     return answer is not None
+
+
+async def ais_direct(connection: Any) -> bool:
+    """`is_direct` for an async driver's own connection."""
+    if hasattr(connection, "get_server_pid"):  # asyncpg: not by a query that it would prepare
+        counted: str = await connection.execute(same_session(connection.get_server_pid()))
+        return counted == ONE_ROW
+    found = await connection.execute(same_session(connection.info.backend_pid))
+    return await found.fetchone() is not None
 
 
 def keep_nothing_behind_a_pooler(engine: Any) -> None:
@@ -78,6 +85,8 @@ def keep_nothing_behind_a_pooler(engine: Any) -> None:
         connection.close()
         unprepared = UNPREPARED[engine.dialect.driver]
         return driver.connect(*arguments, **{**options, **unprepared})
+
+    from sqlalchemy import event  # whoever has an engine has loaded it
 
     event.listen(engine, "do_connect", connect)
 

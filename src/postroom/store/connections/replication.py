@@ -8,7 +8,8 @@ from uuid import UUID
 
 from postroom.errors import DriverMissing, InvalidSetting
 from postroom.rules.stream.wal_places import as_text
-from postroom.store.connections.urls import resolve
+from postroom.store.connections.opening import options_of
+from postroom.store.connections.urls import with_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -174,11 +175,10 @@ class ReplicationConnection:
 
 def _options(url: str) -> dict[str, Any]:
     """The URL as psycopg's arguments, whichever driver it names."""
-    resolved = resolve(url, asynchronous=True)
-    if resolved.get_backend_name() != "postgresql":
-        raise InvalidSetting(f"cdc reads PostgreSQL's write-ahead log, and this is {resolved.get_backend_name()}")
-    _, options = resolved.set(drivername="postgresql+psycopg").get_dialect()().create_connect_args(resolved)
-    return {name: value for name, value in options.items() if not name.startswith("prepared_statement_")}
+    resolved = with_driver(url, asynchronous=True)
+    if resolved.dialect != "postgresql":
+        raise InvalidSetting(f"cdc reads PostgreSQL's write-ahead log, and this is {resolved.dialect}")
+    return dict(options_of(resolved._replace(drivername="postgresql+psycopg")).named)
 
 
 def _refused(result: PGresult | None) -> StreamBroken:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
-
-from sqlalchemy import text
 
 from postroom.errors import InvalidSetting, PrivilegeMissing
 from postroom.store.outbox.writer import MESSAGE_COLUMNS
 from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.db_errors import is_denied, is_lost_connection
+from postroom.store.sql.steps import Query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sqlalchemy import Connection
-
     from postroom.store.sql.names import Names
+    from postroom.store.sql.steps import Steps
 
 
 class Right(NamedTuple):
@@ -85,6 +82,17 @@ _TABLES = (
     *("relay_worker", "outbox_status", "saga", "saga_step", "saga_event"),
     *("twophase", "twophase_scope", "flow", "outbox_attempt", "outbox_stream"),
 )
+FIRST_COLUMNS = {
+    **dict.fromkeys(("twophase", "twophase_scope", "audit"), "id"),
+    "schema_version": "version",
+    "outbox_delivery": "state",
+    "outbox_lane": "queue",
+    "inbox": "consumer",
+    "idempotency": "scope",
+    "relay_worker": "worker",
+    "flow": "minute",
+}
+"""A column that is there for sure, of each table where that is not `position`."""
 _LOOK = [right for table in _TABLES for right in _on(table, "SELECT")]
 
 RIGHTS: Mapping[Purpose, Sequence[Right]] = {
@@ -158,9 +166,9 @@ def grant_statements(names: Names, role: str, purposes: Iterable[Purpose] = EVER
     return statements
 
 
-def check_privileges(connection: Connection, names: Names, purpose: Purpose) -> None:
+def check_privileges(names: Names, purpose: Purpose) -> Steps[None]:
     """Raise `PrivilegeMissing` unless the connection's user can do everything that the purpose needs. Only reads."""
-    missing = missing_rights(connection, names, purpose)
+    missing = yield from missing_rights(names, purpose)
     if missing:
         raise PrivilegeMissing(
             f"the database's user lacks privileges: {', '.join(missing)}: have its owner run what "
@@ -168,18 +176,23 @@ def check_privileges(connection: Connection, names: Names, purpose: Purpose) -> 
         )
 
 
-def missing_rights(connection: Connection, names: Names, purpose: Purpose) -> list[str]:
-    """The privileges that the connection's user lacks for a purpose, in words."""
+def missing_rights(names: Names, purpose: Purpose) -> Steps[list[str]]:
+    """The privileges that the connection's user lacks for a purpose, in words. Outside of a transaction."""
     if names.dialect == "sqlite":
         return []
     rights = rights_for(names, purpose)
     if names.dialect == "postgresql":
         schema = names.schema or "public"
-        if not connection.scalar(text("SELECT has_schema_privilege(:schema, 'USAGE')"), {"schema": schema}):
+        usage = yield Query("SELECT has_schema_privilege(CAST(:schema AS text), 'USAGE')", {"schema": schema})
+        if not usage.rows[0][0]:
             return [f"USAGE on schema {schema}"]
         asked = " UNION ALL ".join(f"SELECT {n}, {_has(names, one)}" for n, one in enumerate(rights))
-        return [str(rights[n]) for n, has in connection.execute(text(asked)) if not has]
-    return [str(right) for right in rights if not _may(connection, names, right)]
+        found = yield Query(asked)
+        return [str(rights[n]) for n, has in found.rows if not has]
+    missing: list[str] = []
+    for right in rights:
+        missing += [] if (yield from _may(names, right)) else [str(right)]
+    return missing
 
 
 def _has(names: Names, right: Right) -> str:
@@ -189,10 +202,10 @@ def _has(names: Names, right: Right) -> str:
     return " AND ".join(f"has_column_privilege('{table}', '{name}', '{right.privilege}')" for name in right.columns)
 
 
-def _may(connection: Connection, names: Names, right: Right) -> bool:
+def _may(names: Names, right: Right) -> Steps[bool]:
     """Try the privilege on no row: MySQL has no function to ask, and with roles its grant tables are hard to read."""
     table = names.table(right.table)
-    columns = right.columns or (_first_columns(names).get(names.bare(right.table), "position"),)  # the view's first
+    columns = right.columns or (FIRST_COLUMNS.get(right.table, "position"),)
     listed = ", ".join(columns)
     nothing = ", ".join(["NULL"] * len(columns))
     trial = {
@@ -202,20 +215,12 @@ def _may(connection: Connection, names: Names, right: Right) -> bool:
         "DELETE": f"DELETE FROM {table} WHERE 1 = 0",
     }
     try:
-        connection.execute(text(trial[right.privilege]))
+        yield Query(trial[right.privilege])
     except Exception as error:
         if is_lost_connection(error):
             raise
         return not is_denied(error)  # any other error comes after the privilege check
     return True
-
-
-@cache  # to make all the tables takes long, and a relay asks for a dozen of them when it starts
-def _first_columns(names: Names) -> Mapping[str, str]:
-    """A column of each table that is there for sure, by the table's name."""
-    from postroom.store.schema.tables import metadata  # which takes long to load
-
-    return {one.name: str(one.columns.keys()[0]) for one in metadata(names).tables.values()}
 
 
 def _merged(rights: Iterable[Right]) -> list[Right]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from sqlalchemy import Connection, inspect, text
-from sqlalchemy.exc import DBAPIError
-
 from postroom.errors import PrivilegeMissing, SchemaMissing, SchemaNewer, SchemaOutdated
 from postroom.rules.schema_version import Fit, fit
 from postroom.store.sql.db_errors import is_denied
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from postroom.store.sql.names import Names
 
 VERSION = 7
@@ -26,21 +25,24 @@ else."""
 def check(connection: Connection, names: Names) -> None:
     """Return if this Postroom works with the tables; otherwise raise a `SchemaError` that says what to do.
 
-    Only reads. Tables without a version, as Alembic makes them, are assumed to be right.
+    For what has an open transaction: it only reads, and nothing that it reads can fail there. See `checking`.
     """
     listed = listed_versions(connection, names)
-    outbox = names.bare("outbox")
-    if not listed and inspect(connection).has_table(outbox, schema=names.schema):
-        return
+    if listed or not _has_table(connection, names, "outbox"):
+        judge(listed, names, connection.engine.url.database)  # the name alone: URLs hold passwords
+
+
+def judge(listed: frozenset[int], names: Names, database: str | None) -> None:
+    """Return if this Postroom works with tables that list these versions; otherwise raise a `SchemaError`."""
     match fit(listed, VERSION):
         case Fit.FITS:
             pass
         case Fit.UNFINISHED:
+            outbox = names.bare("outbox")
             place = outbox if names.schema is None else f"{names.schema}.{outbox}"
-            database = connection.engine.url.database or "this one"  # the name alone: URLs hold passwords
             raise SchemaMissing(
-                f"Postroom's tables are not in the database {database} (looked for {place}): run `postroom init` on "
-                "it, or call postroom.schema.create"
+                f"Postroom's tables are not in the database {database or 'this one'} (looked for {place}): run "
+                "`postroom init` on it, or call postroom.schema.create"
             )
         case Fit.OUTDATED:
             raise SchemaOutdated(
@@ -60,18 +62,31 @@ def current_version(connection: Connection, names: Names) -> int | None:
 
 def listed_versions(connection: Connection, names: Names) -> frozenset[int]:
     """The versions whose code works with the tables; empty if there are none, or Alembic made them."""
-    table = names.table("schema_version")
+    from sqlalchemy import text  # whoever has a connection has loaded it
+    from sqlalchemy.exc import DBAPIError
+
     try:
-        if not inspect(connection).has_table(names.bare("schema_version"), schema=names.schema):
+        if not _has_table(connection, names, "schema_version"):
             return frozenset()
-        return frozenset(connection.scalars(text(f"SELECT version FROM {table}")))
+        return frozenset(connection.scalars(text(f"SELECT version FROM {names.table('schema_version')}")))
     except DBAPIError as error:
         if not is_denied(error):
             raise
-        raise PrivilegeMissing(
-            f"the database's user may not read {table}: have the tables' owner run what "
-            "`postroom schema --grants ROLE` prints; creating and upgrading the tables is for the owner"
-        ) from error
+        raise PrivilegeMissing(unreadable(names)) from error
+
+
+def _has_table(connection: Connection, names: Names, table: str) -> bool:
+    from sqlalchemy import inspect
+
+    return inspect(connection).has_table(names.bare(table), schema=names.schema)
+
+
+def unreadable(names: Names) -> str:
+    """Why the version cannot be read."""
+    return (
+        f"the database's user may not read {names.table('schema_version')}: have the tables' owner run what "
+        "`postroom schema --grants ROLE` prints; creating and upgrading the tables is for the owner"
+    )
 
 
 def newer(version: int, names: Names) -> str:

@@ -271,7 +271,7 @@ def _leave(work: Work) -> None:
 def _open(settings: Settings) -> BlockingStore:
     store = open_store(settings, limits=LIMITS)
     try:
-        store.call(lambda connection: check(connection, store.names, Purpose.LEDGER))
+        store.run(check(store.names, Purpose.LEDGER))
     except BaseException:
         store.close()
         raise
