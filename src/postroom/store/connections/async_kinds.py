@@ -18,11 +18,11 @@ from postroom.store.sql.steps import Query, Result, render
 
 
 class AsyncKind(Kind):
-    async def prepare(self) -> None:
-        """Await what is needed before `dialect` and the rest are available."""
-
     async def autocommits(self) -> bool:
-        """Whether a statement would commit by itself, because no transaction is open and none will be begun."""
+        """Whether a statement would commit by itself, because no transaction is open and none will be begun.
+
+        Asked first: `dialect` and the rest may not be known before.
+        """
         raise NotImplementedError
 
     async def execute(self, query: Query) -> Result:
@@ -124,10 +124,8 @@ class Aiomysql(AsyncMySQL):
 class SQLAlchemyAsyncConnection(AsyncKind):
     remedy = "use `async with engine.begin() as connection:` on an engine without isolation_level='AUTOCOMMIT'"
 
-    async def prepare(self) -> None:
-        self.dialect, self.style = of_sqlalchemy(self.connection)
-
     async def autocommits(self) -> bool:
+        self.dialect, self.style = of_sqlalchemy(self.connection)
         connection = self.connection.sync_connection
         if connection is not None and connection.in_transaction():  # then nothing is sent to find out
             return autocommit.of_sqlalchemy(connection)
@@ -143,6 +141,6 @@ class SQLAlchemyAsyncConnection(AsyncKind):
 class SQLAlchemyAsyncSession(SQLAlchemyAsyncConnection):
     remedy = SQLAlchemySession.remedy
 
-    async def prepare(self) -> None:
+    async def autocommits(self) -> bool:
         self.connection = await self.connection.connection()
-        await super().prepare()
+        return await super().autocommits()

@@ -150,8 +150,8 @@ class PostgreSQLWriter(Writer):
             return {}
         return {"channels": sorted({channel(self.names, self.queue_for(message)) for message in messages})}
 
-    def _moment(self, moment: datetime | None) -> str | None:
-        return None if moment is None else moment.isoformat()
+    def _moment(self, moment: datetime) -> str:
+        return moment.isoformat()
 
 
 def _with_type(columns: dict[str, str], to_debezium: str) -> str:
