@@ -132,7 +132,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Bytes of payload and headers."""
         size = 0 if self.payload is None else len(self.payload)
         if self.headers:
-            size += sum(len(name.encode()) + len(value.encode()) for name, value in self.headers.items())
+            for name, value in self.headers.items():
+                size += len(name.encode()) + len(value.encode())
         return size
 
     def json(self) -> Any:

@@ -83,13 +83,20 @@ class Writer:
         """The queue that the message goes to."""
         return self.queue if self._queue_of is None else self._queue_of(message.topic)
 
-    def add(self, messages: Sequence[Message], *, new: bool = False) -> Steps[list[Message]]:
+    def statement(self, new: Message) -> Query | None:
+        """All that it takes to record a message that is in no outbox; None if it takes several statements.
+
+        Its id was made just now, and it has neither idempotency key nor ledger entry.
+        """
+        del new
+        return None
+
+    def add(self, messages: Sequence[Message]) -> Steps[list[Message]]:
         """Record the messages, in order. For an idempotency key that is in use, the existing message comes back.
 
-        Raises `IdempotencyConflict` or `DuplicateMessage`, and then none of them is recorded. `new`: their ids were
-        made just now, and they have no idempotency keys, so that none can be in the outbox already.
+        Raises `IdempotencyConflict` or `DuplicateMessage`, and then none of them is recorded.
         """
-        return self._add_one(messages[0], new=new) if len(messages) == 1 else self._add_several(messages)
+        return self._add_one(messages[0]) if len(messages) == 1 else self._add_several(messages)
 
     def _add_several(self, messages: Sequence[Message]) -> Steps[list[Message]]:
         repeats = _repeats_of(messages)
@@ -117,11 +124,11 @@ class Writer:
             for message in messages
         ]
 
-    def _add_one(self, message: Message, *, new: bool) -> Steps[list[Message]]:
+    def _add_one(self, message: Message) -> Steps[list[Message]]:
         """`add` for one message, in a few steps less."""
         if message.ledger is not None and self._by_savepoint:
             yield Query("SAVEPOINT postroom_add")
-        if (yield from self._insert_one(message, new=new)):
+        if (yield from self._insert_one(message)):
             return [message]
         return [(yield from self.existing([message]))[message.id]]
 
@@ -133,9 +140,8 @@ class Writer:
         """Insert messages with their deliveries; returns the ids of those that are not duplicates."""
         raise NotImplementedError
 
-    def _insert_one(self, message: Message, *, new: bool) -> Steps[bool]:
+    def _insert_one(self, message: Message) -> Steps[bool]:
         """Insert a message with its delivery; returns False if it is a duplicate."""
-        del new
         return bool((yield from self._insert([message])))
 
     def _chunks(self, messages: Iterable[Message]) -> Iterator[list[Message]]:
