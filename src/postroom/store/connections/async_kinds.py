@@ -9,8 +9,6 @@ from postroom.store.connections.sync_kinds import (
     Kind,
     SQLAlchemySession,
     Sqlite3,
-    any_text,
-    is_foreign_text,
     of_sqlalchemy,
     parameters_hidden,
 )
@@ -74,24 +72,12 @@ class Aiosqlite(AsyncKind):
         return await autocommit.of_raw_aiosqlite(self.connection)
 
     async def execute(self, query: Query) -> Result:
-        try:
-            return await self._execute(query)
-        except Exception as error:
-            if not is_foreign_text(query, error):
-                raise
-        kept = self.connection.text_factory
-        self.connection.text_factory = any_text
-        try:
-            return await self._execute(query)
-        finally:
-            self.connection.text_factory = kept
-
-    async def _execute(self, query: Query) -> Result:
-        text, order = render(query.text, self.style)
-        async with self.connection.cursor() as cursor:
-            cursor.row_factory = None
-            await cursor.execute(text, tuple(map(query.params.__getitem__, order)))
-            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+        # At once in the connection's own thread: cursor, statement, rows and closing would be a round trip each. In a
+        # function without arguments, because aiosqlite logs those.
+        connection = self.connection
+        in_thread = Sqlite3(connection._conn)  # noqa: SLF001 - sqlite3's
+        done: Result = await connection._execute(lambda: in_thread.execute(query))  # noqa: SLF001 - all of it calls this
+        return done
 
 
 class AsyncMySQL(AsyncKind):
