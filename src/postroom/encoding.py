@@ -91,11 +91,10 @@ def _utf8(text: str) -> bytes:
 def _json(payload: object, other_remedy: str = "") -> tuple[bytes, bytes]:
     """JSON as sent, and in canonical form: keys and sets sorted, regardless of the kind of object."""
     try:
-        body = msgspec.json.encode(payload, enc_hook=_jsonable)
-        plain = msgspec.to_builtins(payload, str_keys=True, order="sorted", enc_hook=_jsonable)
+        body = _as_given(payload)
         # Msgspec encodes NaN and infinities as null, which would change data silently.
-        changed = b"null" in body and _holds_non_finite(plain)
-        canonical = msgspec.json.encode(plain, order="sorted")
+        changed = b"null" in body and _holds_non_finite(_builtins(payload))
+        canonical = _canonical(payload)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise PayloadNotEncodable(
             f"the payload of type {type(payload).__name__} cannot become JSON ({_reason(error)}): pass a dict, "
@@ -108,6 +107,17 @@ def _json(payload: object, other_remedy: str = "") -> tuple[bytes, bytes]:
     return body, canonical
 
 
+def _canonical(payload: object) -> bytes:
+    try:
+        return _sorted(payload)
+    except TypeError:  # msgspec sorts keys that are texts; the long way makes texts of the others first
+        return _sorted(_builtins(payload))
+
+
+def _builtins(payload: object) -> object:
+    return msgspec.to_builtins(payload, str_keys=True, order="sorted", enc_hook=_jsonable)
+
+
 def _jsonable(value: Any) -> object:
     """Convert what msgspec does not know: pydantic models, and other UUID classes."""
     if hasattr(value, "model_dump"):
@@ -118,6 +128,10 @@ def _jsonable(value: Any) -> object:
     if type(value).__name__ == "UUID":
         return str(value)
     raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
+
+
+_as_given = msgspec.json.Encoder(enc_hook=_jsonable).encode
+_sorted = msgspec.json.Encoder(enc_hook=_jsonable, order="sorted").encode
 
 
 def _plain(value: Any) -> object:

@@ -96,8 +96,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         message does. `add` hands the request to the message: its run can no longer finish it, and the relay confirms it
         when the message is sent. A request can be handed to one message only.
         """
-        body, content_type, canonical = encoding.encode(payload, _optional("content_type", content_type))
         # Most messages have few of the fields: what is None need not be looked at by a function of its own.
+        content_type = None if content_type is None else _text("content_type", content_type)
+        body, content_type, canonical = encoding.encode(payload, content_type)
         topic = _text("topic", topic)
         kind = None if type is None else _text("type", type)
         key = None if key is None else _key("key", key)
@@ -130,8 +131,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def size(self) -> int:
         """Bytes of payload and headers."""
         size = 0 if self.payload is None else len(self.payload)
-        for name, value in self.headers.items():
-            size += len(name.encode()) + len(value.encode())
+        if self.headers:
+            for name, value in self.headers.items():
+                size += len(name.encode()) + len(value.encode())
         return size
 
     def json(self) -> Any:
@@ -185,6 +187,8 @@ def _storable(name: str, value: str, *, control_characters: bool) -> str:
 
 def _key(name: str, value: object) -> str:
     """Normalise a key: text, whole numbers and UUIDs become text."""
+    if type(value) is str:
+        return _text(name, value, control_characters=True)
     is_key = isinstance(value, str | int | uuid.UUID) or type(value).__name__ == "UUID"  # uuid_utils has its own class
     if isinstance(value, bool) or not is_key:
         raise InvalidMessage(f"{name} must be a str, int or UUID, not {type(value).__name__}")

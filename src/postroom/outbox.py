@@ -16,7 +16,7 @@ from postroom.settings import Settings
 from postroom.store.connections.kinds import async_kind, sync_kind
 from postroom.store.ledger.handover import Handover
 from postroom.store.outbox.writers import WRITERS
-from postroom.store.sql.db_errors import explained
+from postroom.store.sql.db_errors import explain
 from postroom.store.sql.names import Names
 from postroom.store.sql.operations import DEFAULT_QUEUE
 from postroom.store.sql.steps import Steps, arun, run
@@ -124,7 +124,7 @@ class Outbox:
         belongs to this run: roll back. Errors of the database itself are raised unchanged: roll back.
         """
         message = self.message(topic, payload, **fields)
-        [recorded] = self._add(connection, [message], "outbox.add", new=_is_new(message, fields))
+        [recorded] = self._add(connection, [message], "outbox.add", new=self._is_new(message, fields))
         return recorded
 
     async def aadd(
@@ -132,7 +132,7 @@ class Outbox:
     ) -> Message:
         """`add` for an async connection."""
         message = self.message(topic, payload, **fields)
-        [recorded] = await self._aadd(connection, [message], "outbox.aadd", new=_is_new(message, fields))
+        [recorded] = await self._aadd(connection, [message], "outbox.aadd", new=self._is_new(message, fields))
         return recorded
 
     def add_many(self, connection: object, messages: Iterable[Message]) -> list[Message]:
@@ -241,10 +241,19 @@ class Outbox:
         """Make a message for `add_many`, applying mask and routes like `add`; `Message.new` applies neither."""
         if topic is None:
             topic = self._route(fields.get("type"))
-        return Message.new(topic, self._masked(topic, payload), **fields)
+        return Message.new(topic, payload if self._mask is None else self._masked(topic, payload), **fields)
 
     def _masked(self, topic: str, payload: object) -> object:
         return payload if self._mask is None or isinstance(payload, Serialized) else self._mask(topic, payload)
+
+    def _is_new(self, message: Message, fields: Fields) -> bool:
+        """Whether the row alone adds it: `add` makes the id, so that it is in no outbox, and nothing else is asked."""
+        return (
+            fields.get("id") is None
+            and message.idempotency_key is None  # which a subclass's `message` may set
+            and message.ledger is None
+            and not self._lock_keys
+        )
 
     def _route(self, type: str | None) -> str:
         if type is None:
@@ -254,16 +263,34 @@ class Outbox:
     def _add(self, connection: object, messages: list[Message], method: str, *, new: bool = False) -> list[Message]:
         self._accept(messages)
         kind = sync_kind(connection, method)
-        recorded = run(explained(self._record(kind.dialect, messages, new=new)), kind.execute)
-        return self._announced(recorded)
+        writer = self._writers.get(kind.dialect) or self._writer(kind.dialect)
+        statement = writer.statement(messages[0]) if new else None
+        try:
+            if statement is None:
+                messages = run(self._record(writer, messages), kind.execute)
+            else:
+                kind.execute(statement)
+        except Exception as error:
+            explain(error)
+            raise
+        return self._announced(messages)
 
     async def _aadd(
         self, connection: object, messages: list[Message], method: str, *, new: bool = False
     ) -> list[Message]:
         self._accept(messages)
         kind = await async_kind(connection, method)
-        recorded = await arun(explained(self._record(kind.dialect, messages, new=new)), kind.execute)
-        return self._announced(recorded)
+        writer = self._writers.get(kind.dialect) or self._writer(kind.dialect)
+        statement = writer.statement(messages[0]) if new else None
+        try:
+            if statement is None:
+                messages = await arun(self._record(writer, messages), kind.execute)
+            else:
+                await kind.execute(statement)
+        except Exception as error:
+            explain(error)
+            raise
+        return self._announced(messages)
 
     def _announced(self, messages: list[Message]) -> list[Message]:
         wakeup.notify()
@@ -277,11 +304,10 @@ class Outbox:
                 self._hook(Added(added, queue))
         return messages
 
-    def _record(self, dialect: str, messages: list[Message], *, new: bool) -> Steps[list[Message]]:
-        writer = self._writers.get(dialect) or self._writer(dialect)
+    def _record(self, writer: Writer, messages: list[Message]) -> Steps[list[Message]]:
         if self._lock_keys:
             yield from writer.lock_keys(messages)
-        recorded = yield from writer.add(messages, new=new)
+        recorded = yield from writer.add(messages)
         entries = [message.ledger for message in recorded if message.ledger is not None and not message.duplicate]
         if entries:
             try:
@@ -307,11 +333,6 @@ class Outbox:
             names, notify=self._settings.notify, queue_of=self._queue_of, stream=self._settings.cdc
         )
         return self._writers[dialect]
-
-
-def _is_new(message: Message, fields: Fields) -> bool:
-    """Whether `add` makes the id itself, so that no other message can have it, and there is no idempotency key."""
-    return fields.get("id") is None and message.idempotency_key is None  # which a subclass's `message` may set
 
 
 def check_acceptable(message: Message, settings: Settings) -> None:

@@ -9,8 +9,6 @@ from postroom.store.connections.sync_kinds import (
     Kind,
     SQLAlchemySession,
     Sqlite3,
-    any_text,
-    is_foreign_text,
     of_sqlalchemy,
     parameters_hidden,
 )
@@ -18,11 +16,11 @@ from postroom.store.sql.steps import Query, Result, render
 
 
 class AsyncKind(Kind):
-    async def prepare(self) -> None:
-        """Await what is needed before `dialect` and the rest are available."""
-
     async def autocommits(self) -> bool:
-        """Whether a statement would commit by itself, because no transaction is open and none will be begun."""
+        """Whether a statement would commit by itself, because no transaction is open and none will be begun.
+
+        Asked first: `dialect` and the rest may not be known before.
+        """
         raise NotImplementedError
 
     async def execute(self, query: Query) -> Result:
@@ -74,24 +72,12 @@ class Aiosqlite(AsyncKind):
         return await autocommit.of_raw_aiosqlite(self.connection)
 
     async def execute(self, query: Query) -> Result:
-        try:
-            return await self._execute(query)
-        except Exception as error:
-            if not is_foreign_text(query, error):
-                raise
-        kept = self.connection.text_factory
-        self.connection.text_factory = any_text
-        try:
-            return await self._execute(query)
-        finally:
-            self.connection.text_factory = kept
-
-    async def _execute(self, query: Query) -> Result:
-        text, order = render(query.text, self.style)
-        async with self.connection.cursor() as cursor:
-            cursor.row_factory = None
-            await cursor.execute(text, tuple(map(query.params.__getitem__, order)))
-            return Result(await cursor.fetchall() if cursor.description else (), cursor.rowcount)
+        # At once in the connection's own thread: cursor, statement, rows and closing would be a round trip each. In a
+        # function without arguments, because aiosqlite logs those.
+        connection = self.connection
+        in_thread = Sqlite3(connection._conn)  # noqa: SLF001 - sqlite3's
+        done: Result = await connection._execute(lambda: in_thread.execute(query))  # noqa: SLF001 - all of it calls this
+        return done
 
 
 class AsyncMySQL(AsyncKind):
@@ -124,10 +110,8 @@ class Aiomysql(AsyncMySQL):
 class SQLAlchemyAsyncConnection(AsyncKind):
     remedy = "use `async with engine.begin() as connection:` on an engine without isolation_level='AUTOCOMMIT'"
 
-    async def prepare(self) -> None:
-        self.dialect, self.style = of_sqlalchemy(self.connection)
-
     async def autocommits(self) -> bool:
+        self.dialect, self.style = of_sqlalchemy(self.connection)
         connection = self.connection.sync_connection
         if connection is not None and connection.in_transaction():  # then nothing is sent to find out
             return autocommit.of_sqlalchemy(connection)
@@ -143,6 +127,6 @@ class SQLAlchemyAsyncConnection(AsyncKind):
 class SQLAlchemyAsyncSession(SQLAlchemyAsyncConnection):
     remedy = SQLAlchemySession.remedy
 
-    async def prepare(self) -> None:
+    async def autocommits(self) -> bool:
         self.connection = await self.connection.connection()
-        await super().prepare()
+        return await super().autocommits()

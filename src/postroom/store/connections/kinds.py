@@ -47,7 +47,7 @@ def sync_kind(connection: object, method: str) -> SyncKind:
 
     Raises a subclass of `UnusableConnection` that names the remedy. `method` is the method that was called.
     """
-    kind = _sync_kind_of(connection)
+    kind = _known_sync.get(type(connection)) or _sync_kind_of(connection)
     if kind is None:
         if _async_kind_of(connection):
             raise WrongMethod(f"{_name(connection)} is an async connection: use `await {_twin(method)}(…)`")
@@ -60,13 +60,12 @@ def sync_kind(connection: object, method: str) -> SyncKind:
 
 async def async_kind(connection: object, method: str) -> AsyncKind:
     """`sync_kind` for an async connection."""
-    kind = _async_kind_of(connection)
+    kind = _known_async.get(type(connection)) or _async_kind_of(connection)
     if kind is None:
         if _sync_kind_of(connection):
             raise WrongMethod(f"{_name(connection)} is a sync connection: use `{_twin(method)}(…)` without await")
         raise UnsupportedConnection(_unsupported(connection))
     found = kind(connection)
-    await found.prepare()
     if await found.autocommits():
         raise NotInTransaction(_autocommits(found))
     return found

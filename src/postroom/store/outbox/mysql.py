@@ -9,7 +9,7 @@ from postroom.rules.lifecycle import Transition, holding_states
 from postroom.store.outbox.lanes import Lanes
 from postroom.store.outbox.receipts import CountingSettlementWriter, Receipts
 from postroom.store.outbox.selections import Selections
-from postroom.store.outbox.two_statement_writer import TwoStatementWriter
+from postroom.store.outbox.two_statement_writer import Positions, TwoStatementWriter
 from postroom.store.sql.db_errors import is_duplicate_entry
 from postroom.store.sql.dialect import as_json, text, whole_numbers
 from postroom.store.sql.states import in_state, ready
@@ -98,12 +98,12 @@ class MySQLWriter(TwoStatementWriter):
             "lock the row that the key stands for with SELECT … FOR UPDATE before you add"
         )
 
-    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
+    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[Positions]:
         """A duplicate undoes only its own statement: insert the rest again, without what exists."""
         while chunk:
             try:
                 yield self._messages(chunk)
-                return {message.id for message in chunk}
+                return dict.fromkeys(message.id for message in chunk)
             except Exception as error:
                 if not is_duplicate_entry(error):
                     raise
@@ -111,7 +111,13 @@ class MySQLWriter(TwoStatementWriter):
                 if not known:
                     raise
             chunk = [message for message in chunk if message.id not in known]
-        return set()
+        return {}
+
+    def _position(self, n: int, count: int) -> str:
+        # Several need not follow one another. Two tasks cannot take turns on a connection, as they can on SQLite's.
+        if count == 1:
+            return "last_insert_id()"
+        return f"(SELECT position FROM {self.tables['outbox']} WHERE id = :id_{n})"
 
     def _known(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
         """Those whose id or idempotency key is in the outbox. The read that also locks gaps comes last."""

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from postroom.message import Message
 
 
-_SENT_DELIVERY = (*DELIVERY_COLUMNS, "id", "queue")
+_SENT_DELIVERY = (*DELIVERY_COLUMNS, "id", "queue", "position")
+Positions = dict[UUID, int | None]
+"""The ids of the messages that were inserted, and their positions where the database returns them."""
 
 
 class TwoStatementWriter(Writer):
@@ -25,13 +27,16 @@ class TwoStatementWriter(Writer):
     most_rows = 1000
 
     def _insert(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        inserted = yield from self._insert_messages(chunk)
-        written = [message for message in chunk if message.id in inserted]
-        if written:
-            yield self._deliveries(written)
-        return inserted
+        positions = yield from self._insert_messages(chunk)
+        if positions:
+            yield self._deliveries([message for message in chunk if message.id in positions], positions)
+        return set(positions)
 
-    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
+    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[Positions]:
+        raise NotImplementedError
+
+    def _position(self, n: int, count: int) -> str:
+        """The position of one of so many messages that were just inserted, in SQL, by `:position_n` or `:id_n`."""
         raise NotImplementedError
 
     def _messages(self, chunk: Sequence[Message], suffix: str = "") -> Query:
@@ -53,10 +58,11 @@ class TwoStatementWriter(Writer):
     def _placeholder(self, column: str, n: int) -> str:
         return f":{column}_{n}"
 
-    def _deliveries(self, messages: Sequence[Message]) -> Query:
+    def _deliveries(self, messages: Sequence[Message], positions: Positions) -> Query:
         params: dict[str, Any] = {}
         for n, message in enumerate(messages):
-            values = (*self._delivery_row(message), str(message.id), self.queue_for(message))
+            place = (str(message.id), self.queue_for(message), positions[message.id])
+            values = self._delivery_row(message) + place
             params |= zip(_numbered(_SENT_DELIVERY, n), values, strict=True)
         return Query(self._one_delivery if len(messages) == 1 else self._deliveries_text(len(messages)), params)
 
@@ -67,8 +73,8 @@ class TwoStatementWriter(Writer):
     def _deliveries_text(self, count: int) -> str:
         rows = []
         for n in range(count):
-            state, lane, hashed, size, due, identifier, queue = (f":{name}" for name in _numbered(_SENT_DELIVERY, n))
-            position = f"(SELECT position FROM {self.tables['outbox']} WHERE id = {identifier})"
+            state, lane, hashed, size, due, _, queue, _ = (f":{name}" for name in _numbered(_SENT_DELIVERY, n))
+            position = self._position(n, count)
             rows.append(
                 f"({queue}, {position}, {state}, {lane}, {hashed}, {size}, coalesce({due}, {self.dialect.never}))"
             )
@@ -82,9 +88,13 @@ class SQLiteWriter(TwoStatementWriter):
         del messages
         yield from ()
 
-    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
-        result = yield self._messages(chunk, suffix=" ON CONFLICT DO NOTHING RETURNING id")
-        return {UUID(text(identifier)) for [identifier] in result.rows}
+    def _insert_messages(self, chunk: Sequence[Message]) -> Steps[Positions]:
+        result = yield self._messages(chunk, suffix=" ON CONFLICT DO NOTHING RETURNING id, position")
+        return {UUID(text(identifier)): position for identifier, position in result.rows}
+
+    def _position(self, n: int, count: int) -> str:
+        del count
+        return f":position_{n}"  # not last_insert_rowid(): another task may insert on this connection meanwhile
 
 
 @lru_cache(maxsize=2 * TwoStatementWriter.most_rows)

@@ -83,14 +83,22 @@ class Writer:
         """The queue that the message goes to."""
         return self.queue if self._queue_of is None else self._queue_of(message.topic)
 
-    def add(self, messages: Sequence[Message], *, new: bool = False) -> Steps[list[Message]]:
+    def statement(self, new: Message) -> Query | None:
+        """All that it takes to record a message that is in no outbox; None if it takes several statements.
+
+        Its id was made just now, and it has neither idempotency key nor ledger entry.
+        """
+        del new
+        return None
+
+    def add(self, messages: Sequence[Message]) -> Steps[list[Message]]:
         """Record the messages, in order. For an idempotency key that is in use, the existing message comes back.
 
-        Raises `IdempotencyConflict` or `DuplicateMessage`, and then none of them is recorded. `new`: their ids were
-        made just now, and they have no idempotency keys, so that none can be in the outbox already.
+        Raises `IdempotencyConflict` or `DuplicateMessage`, and then none of them is recorded.
         """
-        if len(messages) == 1:
-            return [(yield from self._add_one(messages[0], new=new))]
+        return self._add_one(messages[0]) if len(messages) == 1 else self._add_several(messages)
+
+    def _add_several(self, messages: Sequence[Message]) -> Steps[list[Message]]:
         repeats = _repeats_of(messages)
         fresh = [message for message in messages if message.id not in repeats]
         inserted: set[UUID] = set()
@@ -116,13 +124,13 @@ class Writer:
             for message in messages
         ]
 
-    def _add_one(self, message: Message, *, new: bool) -> Steps[Message]:
+    def _add_one(self, message: Message) -> Steps[list[Message]]:
         """`add` for one message, in a few steps less."""
-        if self._by_savepoint and message.ledger is not None:
+        if message.ledger is not None and self._by_savepoint:
             yield Query("SAVEPOINT postroom_add")
-        if (yield from self._insert_one(message, new=new)):
-            return message
-        return (yield from self.existing([message]))[message.id]
+        if (yield from self._insert_one(message)):
+            return [message]
+        return [(yield from self.existing([message]))[message.id]]
 
     def lock_keys(self, messages: Sequence[Message]) -> Steps[None]:
         """Wait for other open transactions that have added messages with one of these keys."""
@@ -132,9 +140,8 @@ class Writer:
         """Insert messages with their deliveries; returns the ids of those that are not duplicates."""
         raise NotImplementedError
 
-    def _insert_one(self, message: Message, *, new: bool) -> Steps[bool]:
+    def _insert_one(self, message: Message) -> Steps[bool]:
         """Insert a message with its delivery; returns False if it is a duplicate."""
-        del new
         return bool((yield from self._insert([message])))
 
     def _chunks(self, messages: Iterable[Message]) -> Iterator[list[Message]]:
@@ -232,7 +239,7 @@ class Writer:
             as_json(dict(message.headers)) if message.headers else None,
             message.idempotency_key,
             message.digest,
-            self._moment(message.expires_at),
+            None if message.expires_at is None else self._moment(message.expires_at),
         )
 
     def _delivery_row(self, message: Message) -> tuple[Any, ...]:
@@ -242,13 +249,13 @@ class Writer:
             NO_LANE if hashed is None else lane_of(hashed),
             hashed,
             message.size,
-            self._moment(message.deliver_at),
+            None if message.deliver_at is None else self._moment(message.deliver_at),
         )
 
     def _payload(self, payload: bytes | None) -> Any:
         return payload
 
-    def _moment(self, moment: datetime | None) -> Any:
+    def _moment(self, moment: datetime) -> Any:
         return self.dialect.moment(moment)
 
 

@@ -154,13 +154,20 @@ def explained(steps: Steps[T]) -> Steps[T]:
     try:
         return (yield from steps)
     except Exception as error:
-        if not isinstance(error, PostroomError) and is_denied(error):
-            raise PrivilegeMissing(
-                f"the database's user lacks a privilege: {reason(error)}: `postroom schema --grants ROLE` prints "
-                "what to grant"
-            ) from error
-        if isinstance(error, PostroomError) or not is_missing_table(error):
-            raise
+        explain(error)
+        raise
+
+
+def explain(error: Exception) -> None:
+    """Raise an error that names the remedy, if a table or a privilege is missing."""
+    if isinstance(error, PostroomError):
+        return
+    if is_denied(error):
+        raise PrivilegeMissing(
+            f"the database's user lacks a privilege: {reason(error)}: `postroom schema --grants ROLE` prints "
+            "what to grant"
+        ) from error
+    if is_missing_table(error):
         raise SchemaMissing(
             "Postroom's tables are not in this database: run `postroom init`, or check schema and table prefix"
         ) from error

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import msgspec
+
 ParamStyle = Literal["qmark", "format", "numeric_dollar"]
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -17,7 +19,7 @@ Yielded = TypeVar("Yielded")
 Sent = TypeVar("Sent")
 
 
-class Query(NamedTuple):
+class Query(msgspec.Struct, frozen=True, gc=False):
     """One statement, with parameters written ``:name``."""
 
     text: str
@@ -26,7 +28,7 @@ class Query(NamedTuple):
     """One statement or several, without parameters and without rows to return."""
 
 
-class Result(NamedTuple):
+class Result(msgspec.Struct, frozen=True, gc=False):
     """What a statement returned."""
 
     rows: Sequence[Row]

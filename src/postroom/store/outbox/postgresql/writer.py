@@ -131,12 +131,16 @@ class PostgreSQLWriter(Writer):
         if hashes:
             yield Query("SELECT pg_advisory_xact_lock(hash) FROM unnest(:hashes::bigint[]) AS hash", {"hashes": hashes})
 
-    def _insert_one(self, message: Message, *, new: bool) -> Steps[bool]:
-        row = self.row(message)
-        if self.notify:
-            row |= self._channels([message])
-        result = yield Query(self._new if new else self.one, row)
+    def statement(self, new: Message) -> Query:
+        return Query(self._new, self._told_row(new))
+
+    def _insert_one(self, message: Message) -> Steps[bool]:
+        result = yield Query(self.one, self._told_row(message))
         return bool(result.rows)
+
+    def _told_row(self, message: Message) -> dict[str, Any]:
+        row = self.row(message)
+        return row if self._queue_of is None else row | self._channels([message])
 
     def _insert(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
         rows = [self._message_row(message) + self._delivery_row(message) for message in chunk]
@@ -150,8 +154,8 @@ class PostgreSQLWriter(Writer):
             return {}
         return {"channels": sorted({channel(self.names, self.queue_for(message)) for message in messages})}
 
-    def _moment(self, moment: datetime | None) -> str | None:
-        return None if moment is None else moment.isoformat()
+    def _moment(self, moment: datetime) -> str:
+        return moment.isoformat()
 
 
 def _with_type(columns: dict[str, str], to_debezium: str) -> str:
