@@ -59,6 +59,15 @@ def test_requests_that_begin_together_are_each_told_what_it_would_be_told_alone(
         assert room.run(requests.is_held(held))
 
 
+def test_of_requests_with_the_same_key_that_begin_together_one_runs(room: Room, requests: KeyedRequests) -> None:
+    twins = [Begin(replace(entry("twin"), token=number)) for number in (1, 2, 3)]
+    told = room.run(requests.together(twins))
+    [running] = [one for one in told if isinstance(one, Run)]
+    assert all(one in {running, None} or isinstance(one, InProgress) for one in told)
+    assert room.run(requests.together([Finish(running.entry, CREATED)])) == [True]
+    assert room.run(requests.together(twins)) == [Replay(CREATED)] * 3
+
+
 def test_responses_that_are_recorded_together_are_those_of_each_request(room: Room, requests: KeyedRequests) -> None:
     first, second, lost = (begun(room, requests, key) for key in ("first", "second", "lost"))
     late = replace(lost, token=lost.token ^ 1)

@@ -9,8 +9,9 @@ import pytest
 
 from postroom.idempotency import Entry, Response
 from postroom.store.ledger.batches import Asked, Begin, Finish
+from postroom.web.idempotency import ledger_jobs
 from postroom.web.idempotency.keyed_flow import Do
-from postroom.web.idempotency.ledger_jobs import AT_ONCE, MOST, Job, Jobs
+from postroom.web.idempotency.ledger_jobs import AT_ONCE, MOST, SLOW, Job, Jobs
 
 
 def job(asked: Asked | None = None) -> Job:
@@ -19,6 +20,10 @@ def job(asked: Asked | None = None) -> Job:
 
 def begin(key: str) -> Job:
     return job(Begin(Entry("s", key, "0" * 64, hash(key))))
+
+
+def finish(key: str) -> Job:
+    return job(Finish(Entry("s", key, "0" * 64, hash(key)), Response(204)))
 
 
 def waiting(*jobs: Job, has_batches: bool = True) -> Jobs:
@@ -35,15 +40,43 @@ def taken(jobs: Jobs) -> list[Job]:
 
 def test_those_that_ask_the_same_are_taken_together_and_others_alone() -> None:
     alone, first, second = job(), begin("a"), begin("b")
-    finish = job(Finish(Entry("s", "c", "0" * 64, 1), Response(204)))
-    jobs = waiting(first, alone, finish, second)
-    assert [taken(jobs) for _ in range(4)] == [[alone], [first, second], [finish], []]
+    ends = finish("c")
+    jobs = waiting(first, alone, ends, second)
+    assert [taken(jobs) for _ in range(4)] == [[alone], [first, second], [ends], []]
 
 
-def test_of_the_same_entry_one_is_taken_and_the_others_wait_for_the_next_batch() -> None:
-    first, twin, other = begin("a"), begin("a"), begin("b")
+def test_of_those_that_finish_the_same_entry_one_is_taken_and_the_others_wait_for_the_next_batch() -> None:
+    first, twin, other = finish("a"), finish("a"), finish("b")
     jobs = waiting(first, twin, other)
-    assert [taken(jobs) for _ in range(2)] == [[first, other], [twin]]
+    batch = jobs.take()
+    assert batch
+    assert batch.jobs == [first, other]
+    jobs.end(batch)
+    assert taken(jobs) == [twin]
+
+
+def test_requests_with_the_same_key_begin_together() -> None:
+    first, twin = begin("a"), begin("a")
+    assert taken(waiting(first, twin)) == [first, twin]
+
+
+def test_a_second_batch_begins_only_if_the_first_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(ledger_jobs, "monotonic", lambda: now)
+    first, second, third = begin("a"), begin("b"), begin("c")
+    jobs = waiting(first)
+    slow = jobs.take()
+    jobs.put(second)
+    assert not jobs.is_any_ready()
+    now += SLOW * 2
+    quick = jobs.take()
+    assert slow
+    assert quick
+    assert (slow.jobs, quick.jobs) == ([first], [second])
+    jobs.put(third)
+    assert taken(jobs) == []
+    jobs.end(quick)
+    assert taken(jobs) == [third]
 
 
 def test_there_is_a_limit_to_a_batch_and_to_batches_under_way() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from postroom.store.connections import autocommit
+from postroom.store.connections import autocommit, past_sqlalchemy
 from postroom.store.connections.sync_kinds import (
     Kind,
     SQLAlchemySession,
@@ -119,8 +119,11 @@ class SQLAlchemyAsyncConnection(AsyncKind):
 
     async def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
+        params = tuple(map(query.params.__getitem__, order))
         with parameters_hidden():
-            result = await self.connection.exec_driver_sql(text, tuple(map(query.params.__getitem__, order)))
+            if past_sqlalchemy.is_open_below(self.connection.sync_connection, past_sqlalchemy.ASYNC):
+                return Result(await past_sqlalchemy.aexecute(self.connection, text, params))
+            result = await self.connection.exec_driver_sql(text, params)
         return Result(result.fetchall() if result.returns_rows else ())
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from postroom.errors import UnsupportedConnection
-from postroom.store.connections import autocommit
+from postroom.store.connections import autocommit, past_sqlalchemy
 from postroom.store.sql.steps import ParamStyle, Query, Result, render
 
 if TYPE_CHECKING:
@@ -166,8 +166,11 @@ class SQLAlchemyConnection(SyncKind):
 
     def execute(self, query: Query) -> Result:
         text, order = render(query.text, self.style)
+        params = tuple(map(query.params.__getitem__, order))
         with parameters_hidden():
-            result = self.connection.exec_driver_sql(text, tuple(map(query.params.__getitem__, order)))
+            if past_sqlalchemy.is_open_below(self.connection, past_sqlalchemy.BLOCKING):
+                return Result(past_sqlalchemy.execute(self.connection, text, params))
+            result = self.connection.exec_driver_sql(text, params)
         return Result(result.fetchall() if result.returns_rows else ())
 
 

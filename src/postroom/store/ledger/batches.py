@@ -34,7 +34,7 @@ Answers = list[Decision | bool | None]
 
 
 class LedgerBatches:
-    """Answers what can be answered for all at once. No two of a batch have the same entry."""
+    """Answers what can be answered for all at once. No two of a batch finish the same entry."""
 
     def __init__(self, names: Names, terms: Terms, *, replay_failures: bool) -> None:
         self._entries = LEDGER_ENTRIES[names.dialect](names)
@@ -58,7 +58,10 @@ class PostgreSQLBatches(LedgerBatches):
     """
 
     def begin(self, entries: Sequence[Entry]) -> Steps[Answers]:
-        """Inserts what is new, in the order of keys, so that two batches cannot deadlock."""
+        """Inserts what is new, in the order of keys, so that two batches cannot deadlock.
+
+        Of several with the same new key, one gets to run, and the others have to ask alone.
+        """
         table = self._entries.table
         result = yield Query(
             f"""WITH asked AS MATERIALIZED (

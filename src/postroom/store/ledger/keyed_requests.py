@@ -46,7 +46,7 @@ class KeyedRequests:
     def together(self, asked: Sequence[Asked]) -> Steps[Answers]:
         """What `begin` or `finish` would return for each of these, or None: then call that. All ask for the same.
 
-        If it raises, nothing was written for any of them, unless the connection was lost. No two have the same entry.
+        If it raises, nothing was written for any of them, unless the connection was lost. No two finish the same entry.
         """
         if self._batches is None:
             raise NotImplementedError

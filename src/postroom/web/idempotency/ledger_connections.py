@@ -20,6 +20,8 @@ from postroom.web.idempotency.ledger_pool import LedgerPool
 from postroom.web.idempotency.ledger_threads import ThreadLedgerPool
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Coroutine
+
     from postroom.settings import Settings
     from postroom.store.ledger.keyed_requests import KeyedRequests
     from postroom.web.idempotency.keyed_flow import Flow, Pause
@@ -35,9 +37,9 @@ class LedgerConnections:
         self._requests = requests
         self._pools: dict[asyncio.AbstractEventLoop, LedgerPool] = {}
 
-    async def drive(self, flow: Flow[T]) -> T:
+    def drive(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
         """Run the flow to its end."""
-        return await arun(flow, self._act)
+        return arun(flow, self._act)
 
     async def close(self) -> None:
         """Close this loop's connections. A later request opens new ones."""
@@ -45,11 +47,10 @@ class LedgerConnections:
         if pool is not None:
             await pool.close()
 
-    async def _act(self, action: Do | Pause) -> Any:
+    def _act(self, action: Do | Pause) -> Awaitable[Any]:
         if isinstance(action, Do):
-            return await self._pool(asyncio.get_running_loop()).run(action)
-        await asyncio.sleep(action.seconds)
-        return None
+            return self._pool(asyncio.get_running_loop()).run(action)
+        return asyncio.sleep(action.seconds)
 
     def _pool(self, loop: asyncio.AbstractEventLoop) -> LedgerPool:
         pool = self._pools.get(loop)

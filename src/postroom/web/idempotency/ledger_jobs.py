@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from postroom.store.ledger.batches import Asked, Begin, Finish
@@ -17,6 +18,8 @@ MOST = 100
 """Jobs in a batch: what they write has to fit into one quick statement."""
 AT_ONCE = 2
 """Batches of each kind under way: one that waits for a lock must not keep all others waiting."""
+SLOW = 0.02
+"""Seconds after which a batch may be waiting for a lock. Until then, jobs wait: in a larger batch each costs less."""
 
 
 class Answer(Protocol):
@@ -61,6 +64,8 @@ class Batch(NamedTuple):
 
     jobs: Sequence[Job]
     kind: type[Asked] | None = None
+    begun: float = 0.0
+    """When several were taken together, by this process's clock."""
 
     @property
     def asked(self) -> list[Asked]:
@@ -92,7 +97,8 @@ class Jobs:
         self._has_batches = has_batches
         self._alone: deque[Job] = deque()
         self._together: dict[type[Asked], deque[Job]] = {Begin: deque(), Finish: deque()}
-        self._under_way: dict[type[Asked], int] = {Begin: 0, Finish: 0}
+        self._begun: dict[type[Asked], list[float]] = {Begin: [], Finish: []}
+        """When each batch under way was taken, the oldest first."""
 
     def put(self, job: Job) -> None:
         """Wait, for others that ask the same if there are any."""
@@ -116,14 +122,15 @@ class Jobs:
             return Batch([self._alone.popleft()])
         for kind in self._together:
             if self._is_ready(kind):
-                self._under_way[kind] += 1
-                return Batch(self._first(kind), kind)
+                batch = Batch(self._first(kind), kind, monotonic())
+                self._begun[kind].append(batch.begun)
+                return batch
         return None
 
     def end(self, batch: Batch) -> None:
         """It was done, with or without success: others may ask the same now."""
         if batch.kind is not None:
-            self._under_way[batch.kind] -= 1
+            self._begun[batch.kind].remove(batch.begun)
 
     def fail_all(self, error: Exception) -> None:
         """No connection will be free for those that wait."""
@@ -132,12 +139,18 @@ class Jobs:
                 waiting.popleft().fail(error)
 
     def _is_ready(self, kind: type[Asked]) -> bool:
-        return bool(self._together[kind]) and self._under_way[kind] < AT_ONCE
+        waiting, begun = self._together[kind], self._begun[kind]
+        if not waiting or len(begun) == AT_ONCE:
+            return False
+        return not begun or len(waiting) >= MOST or monotonic() - begun[0] > SLOW
 
     def _first(self, kind: type[Asked]) -> list[Job]:
-        """Those that wait longest; of several with the same entry, one."""
-        waiting, again = self._together[kind], []
+        """Those that wait longest; of several that finish the same entry, one."""
+        waiting = self._together[kind]
+        if kind is Begin:
+            return [waiting.popleft() for _ in range(min(len(waiting), MOST))]
         taken: dict[tuple[str, str], Job] = {}
+        again = []
         while waiting and len(taken) < MOST:
             job = waiting.popleft()
             entry = job.asked.entry  # type: ignore[union-attr]  # those that wait here have one

@@ -16,7 +16,7 @@ from postroom.store.connections.limits import Limits
 from postroom.store.connections.urls import dialect_of_url
 from postroom.store.schema.purposes import Purpose
 from postroom.store.sql.db_errors import is_lost_connection
-from postroom.web.idempotency.ledger_jobs import Batch, Job, Jobs
+from postroom.web.idempotency.ledger_jobs import SLOW, Batch, Job, Jobs
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -67,16 +67,16 @@ class LedgerPool:
         """Whether another step has a chance."""
         return not self._is_silent and not (self._store.done() and self._store.exception())
 
-    async def run(self, action: Do) -> Any:
-        """Do it. Raises `DatabaseUnreachable` if it exceeds its time limit, and what a driver raises.
+    def run(self, action: Do) -> asyncio.Future[Any]:
+        """Do it. The answer raises `DatabaseUnreachable` if it exceeds its time limit, and what a driver raises.
 
         The limit covers connecting and the statements, but not the wait for a connection: those who have one have a
         limit too.
         """
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._jobs.put(Job(action, answer))
         self._start_worker()
-        return await answer
+        return answer
 
     async def close(self) -> None:
         """Close the connections, as far as the server lets us."""
@@ -105,7 +105,9 @@ class LedgerPool:
 
     async def _do(self, batch: Batch, connection: _Connection) -> None:
         loop, worker = asyncio.get_running_loop(), asyncio.current_task()
-        limit = loop.call_later(batch.seconds, self._give_up, batch, worker)
+        limits = [loop.call_later(batch.seconds, self._give_up, batch, worker)]
+        if batch.kind is not None:
+            limits.append(loop.call_later(SLOW, self._start_worker))
         try:
             if len(batch.jobs) == 1:
                 batch.jobs[0].succeed(await connection.run(batch.jobs[0].steps))
@@ -115,7 +117,8 @@ class LedgerPool:
         except Exception as error:  # noqa: BLE001 - drivers raise anything
             self._fail(batch, error)
         finally:
-            limit.cancel()
+            for limit in limits:
+                limit.cancel()
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         """Of several jobs, try each alone, unless the connection was at fault: then nobody knows what was done."""

@@ -134,11 +134,15 @@ class ThreadLedgerPool:
             if self._is_silent:
                 self._jobs.fail_all(silent(batch.seconds))
             self._free.append(connection)
-            while (work := self._next_work()) is not None:
-                _leave(work)
+            self._leave_work()
             closing, self._free = (self._free, []) if self._is_closed else ([], self._free)
         for one in closing:
             one.close()
+
+    def _leave_work(self) -> None:
+        """Leave what can be done to threads that wait for it."""
+        while (work := self._next_work()) is not None:
+            _leave(work)
 
     def _watch(self) -> None:
         """See whether anything takes too long, until there was nothing to see for a while."""
@@ -151,6 +155,7 @@ class ThreadLedgerPool:
                 late = [batch for deadline, batch in self._under_way.values() if deadline < now]
                 if late:
                     self._give_up(late[0].seconds)
+                self._leave_work()  # which a slow batch has kept waiting
                 if late or now - seen > _RESTS:
                     self._watching = None
                     return

@@ -14,7 +14,7 @@ from postroom.web.idempotency.keys import InvalidKey, key_in_body, key_in_header
 from postroom.web.idempotency.options import as_text
 from postroom.web.idempotency.problems import RequestRefused
 from postroom.web.idempotency.routes import Need, Route, Routes
-from postroom.web.idempotency.sender import login_cookies, sender_of
+from postroom.web.idempotency.sender import sender_of
 
 if TYPE_CHECKING:
     from postroom.rules.replay import Entry, Response
@@ -72,7 +72,8 @@ class Policy:
                 return None
             content = without_boundary(request.header("content-type") or "", body)
             digest = digest_of(request.method, request.target, request.query, content)
-            return entry_of(self._scope(candidate), key, self._with_login(request, digest))
+            scope, digest = self._whose(request, digest)
+            return entry_of(self._scope(scope, self._operation(candidate)), key, digest)
         except InvalidEntry as error:
             raise RequestRefused(problems.invalid_key(_without_value(error))) from None
 
@@ -112,12 +113,21 @@ class Policy:
         if route.need is Need.REQUIRED:
             raise RequestRefused(problems.missing_key())
 
-    def _scope(self, candidate: Candidate) -> str:
-        """Tenant and operation; their hash, if they are too long for a scope or hold invisible characters."""
-        request = candidate.request
+    def _whose(self, request: Request, digest: str) -> tuple[str, str]:
+        """The tenant, and the digest together with cookies that may tell whose request it is, next to a credential.
+
+        They are not part of the scope: such cookies are renewed, and the request would run again with a new one. So it
+        is refused instead, as another request, unless the application names the scope.
+        """
         given = self._options.scope
-        tenant = sender_of(request) if given is None else as_text("scope", given(request))
-        scope = scope_of(tenant, self._operation(candidate))
+        if given is not None:
+            return as_text("scope", given(request)), digest
+        sender = sender_of(request)
+        return sender.scope, encoding.digest(digest, *sender.logins) if sender.logins else digest
+
+    def _scope(self, tenant: str, operation: str) -> str:
+        """Tenant and operation; their hash, if they are too long for a scope or hold invisible characters."""
+        scope = scope_of(tenant, operation)
         if len(scope) <= MOST_CHARACTERS and scope.isprintable() and scope == scope.strip():
             return scope
         return f"sha256:{encoding.digest(scope.encode(errors='surrogatepass'))}"
@@ -129,15 +139,6 @@ class Policy:
         if candidate.route.operation:
             return candidate.route.operation
         return f"{request.method} {without_trailing_slash(request.find_route() or request.path)}"
-
-    def _with_login(self, request: Request, digest: str) -> str:
-        """The digest, together with cookies that may tell whose request it is, next to another credential.
-
-        They are not part of the scope: such cookies are renewed, and the request would run again with a new one. So it
-        is refused instead, as another request, unless the application names the scope.
-        """
-        found = login_cookies(request) if self._options.scope is None else []
-        return encoding.digest(digest, *found) if found else digest
 
 
 def check_length(request: Request, received: int | None = None) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from postroom import encoding
 from postroom.rules.credentials import cookies, credentials, is_made_anew, logins
@@ -12,35 +13,41 @@ from postroom.web.idempotency import problems
 from postroom.web.idempotency.problems import RequestRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from postroom.web.requests import Request
 
 _log = logging.getLogger("postroom.web")
 
 
-def sender_of(request: Request) -> str:
-    """A hash of every credential of the request; of its cookies, if it has no other. Raises `RequestRefused`."""
-    found, sent = _credentials(request), cookies(request.headers)
+class Sender(NamedTuple):
+    """Who has sent a request, as far as its credentials tell."""
+
+    scope: str
+    """A hash of every credential of the request; of its cookies, if it has no other."""
+    logins: list[str]
+    """Cookies that may tell whose request it is, next to another credential."""
+
+
+def sender_of(request: Request) -> Sender:
+    """The sender of a request. Raises `RequestRefused` if nothing tells."""
+    told = [(f"server: {name}", value) for name, value in request.told_by_server]  # no client can send such a name
+    found, sent = [*credentials(request.headers), *told], cookies(request.headers)
     if any(name == "authorization" and is_made_anew(value) for name, value in found):
         _warn_of_signatures()
     if {name for name, _ in found} == {"authorization"}:
-        return encoding.digest(request.header("authorization"))[:32]
-    if not found and not sent:
+        return Sender(encoding.digest(request.header("authorization"))[:32], logins(sent))
+    if found:
+        return Sender(_hash(found), logins(sent))
+    if not sent:
         _warn_of_nobody()
         raise RequestRefused(problems.sender_unknown())
-    if not found:
-        _warn_of_cookies()
-        found = [("cookie", one) for one in sent]
-    return encoding.digest(*(part for pair in found for part in pair))[:32]
+    _warn_of_cookies()
+    return Sender(_hash(("cookie", one) for one in sent), [])
 
 
-def login_cookies(request: Request) -> list[str]:
-    """Cookies that may tell whose request it is, next to another credential."""
-    return logins(cookies(request.headers)) if _credentials(request) else []
-
-
-def _credentials(request: Request) -> list[tuple[str, str]]:
-    told = [(f"server: {name}", value) for name, value in request.told_by_server]  # no client can send such a name
-    return [*credentials(request.headers), *told]
+def _hash(found: Iterable[tuple[str, str]]) -> str:
+    return encoding.digest(*chain.from_iterable(found))[:32]
 
 
 @cache
