@@ -6,6 +6,7 @@ import pytest
 
 from postroom import schema
 from postroom.store.schema.ddl import completing_statements, create_statements
+from postroom.store.schema.grants import FIRST_COLUMNS
 from postroom.store.schema.migrations import LATEST, UPGRADES
 from postroom.store.schema.tables import metadata
 from postroom.store.sql.names import LONGEST_NAME, MAX_IDENTIFIER, TABLES, Names
@@ -130,3 +131,8 @@ def test_the_ddl_ends_with_the_version_of_the_tables(dialect: str) -> None:
 
 def test_every_version_but_the_last_has_its_upgrade() -> None:
     assert len(UPGRADES) == LATEST - 1
+
+
+def test_the_columns_on_which_privileges_are_tried_are_there() -> None:
+    for table in metadata(Names.of("mysql", prefix="")).tables.values():
+        assert FIRST_COLUMNS.get(table.name, "position") in table.columns
