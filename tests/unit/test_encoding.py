@@ -128,6 +128,9 @@ def test_the_canonical_form_does_not_depend_on_what_held_the_values() -> None:
 def test_the_canonical_form_sorts_sets_and_keys_that_are_no_texts() -> None:
     assert encode({"b", "a"}).canonical == b'["a","b"]'
     assert encode({10: 1, 9: 2}).canonical == encode({9: 2, 10: 1}).canonical == b'{"10":1,"9":2}'
+    assert encode([{10: {"b", "a"}, "1": None}, Item("a")]).canonical == (
+        b'[{"1":null,"10":["a","b"]},{"quantity":1,"sku":"a"}]'
+    )
 
 
 @pytest.mark.parametrize(

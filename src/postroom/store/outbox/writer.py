@@ -227,7 +227,7 @@ class Writer:
 
     def _message_row(self, message: Message) -> tuple[Any, ...]:
         return (
-            str(message.id),
+            msgspec.to_builtins(message.id),  # the same as `str`, which takes three times as long
             self.queue_for(message),
             message.topic,
             message.type,
