@@ -26,6 +26,7 @@ from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code, with_place
 from postroom.runtime.functions import is_async, load_object
 from postroom.runtime.threads import Threads
+from postroom.runtime.time_limits import TimeLimits
 from postroom.telemetry.events import Hook, Raised
 from postroom.telemetry.tracebacks import raised_at
 
@@ -67,6 +68,7 @@ class FunctionBroker:
         self._concurrency = concurrency
         self._places = asyncio.Semaphore(concurrency)
         self._threads = Threads(concurrency, "postroom-broker")
+        self._limits = TimeLimits()
         self._is_stuck = False
         how = self._await if is_async(function) else self._thread
         self._call: Callable[[Any], Awaitable[Any]] = partial(how, function)
@@ -125,7 +127,7 @@ class FunctionBroker:
 
     async def _attempt(self, argument: Any, seconds: float, understand: Callable[[Any], Any]) -> Any:
         try:
-            async with asyncio.timeout(seconds):
+            with self._limits.limit(seconds):
                 result = await self._call(argument)
             return understand(result)
         except TimeoutError as error:
