@@ -17,9 +17,8 @@ import psycopg
 
 from benchmarks.rounds import note
 from benchmarks.server_costs import Spent, spent
-from postroom.bench.drains import discard
+from postroom.bench.drains import discard, discard_in_order
 from postroom.bench.scratch import scratch
-from postroom.brokers.memory import MemoryBroker
 from postroom.relay import Relay
 from postroom.telemetry.events import Lifecycle, Settled
 from tests.services.postgresql import PostgreSQL
@@ -100,7 +99,7 @@ def relay_share(share: Share) -> Took:
         if relay.report.sent >= share.most:
             relay.stop()
 
-    broker = MemoryBroker() if share.keeps_order else discard
+    broker = discard_in_order if share.keeps_order else discard
     relay = Relay(share.url, broker, schema=share.schema, hook=listen, brokers={}, **share.settings)
     gc.collect()
     gc.freeze()
