@@ -17,11 +17,10 @@ import psycopg
 
 from benchmarks.rounds import note
 from benchmarks.server_costs import Spent, spent
-from postroom.bench.drains import discard
+from postroom.bench.drains import discard, discard_in_order
 from postroom.bench.scratch import scratch
-from postroom.brokers.memory import MemoryBroker
 from postroom.relay import Relay
-from postroom.telemetry.events import Lifecycle
+from postroom.telemetry.events import Lifecycle, Settled
 from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Share:
     url: str
     schema: str | None
     most: int
-    """It stops when it has sent this many, or all there are."""
+    """It stops when it has sent this many, or when nothing is left."""
     settings: dict[str, Any]
     keeps_order: bool = False
     """Whether the broker keeps the order of what it gets, so that one key's messages may follow each other closely."""
@@ -85,22 +84,27 @@ class Took(NamedTuple):
 
 
 def relay_share(share: Share) -> Took:
-    """Send messages to a broker that accepts everything, from when the relay's connections are open."""
-    started = processor = 0.0
+    """Send messages to a broker that accepts everything, from when the relay's connections are open.
+
+    It ends with its last receipt, as for `postroom.bench`: not when it has found that nothing is left.
+    """
+    started = ended = processor = 0.0
 
     def listen(event: Event) -> None:
-        nonlocal started, processor
+        nonlocal started, ended, processor
         if isinstance(event, Lifecycle) and event.what == "started":
             started, processor = time.monotonic(), time.process_time()
+        if isinstance(event, Settled):
+            ended = time.monotonic()
         if relay.report.sent >= share.most:
             relay.stop()
 
-    broker = MemoryBroker() if share.keeps_order else discard
+    broker = discard_in_order if share.keeps_order else discard
     relay = Relay(share.url, broker, schema=share.schema, hook=listen, brokers={}, **share.settings)
     gc.collect()
     gc.freeze()
     asyncio.run(relay.run_until_empty())
-    return Took(relay.report.sent, started, time.monotonic(), time.process_time() - processor)
+    return Took(relay.report.sent, started, ended, time.process_time() - processor)
 
 
 class Ground:
@@ -111,11 +115,14 @@ class Ground:
         self.place = place
 
     def drain(self, most: int, *, relays: int = 1, keeps_order: bool = False, **settings: Any) -> Drained:
-        """Have relays send messages that are there, about this many altogether."""
+        """Have relays send messages that are there: one this many, several all.
+
+        If each stopped after its share, the others would have to find that out, and take over its lanes.
+        """
         share = Share(
             url=self.place.url,
             schema=self.place.schema,
-            most=most // relays,
+            most=most,
             settings=settings,
             keeps_order=keeps_order,
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks.costs import Ground
 
-ORDERED = "one hot key, a broker that keeps order"
+ORDERED = "one hot key, a function that keeps order"
 KEYS = {"no key": None, "10,000 keys": 10_000, "one hot key": 1, ORDERED: 1}
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from postroom import Message, Outbox, Relay, RetryPolicy
+from postroom.brokers.function import stops_at_failure
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome, Refused
 from postroom.delivery.horizon import PATIENCE
 from postroom.rules import ordering
@@ -113,6 +114,31 @@ async def test_R_4_lanes_of_a_killed_relay_are_taken_soon_after_their_leases_end
         await wait_for(lambda: broker.has_kept(64))
         taken = time.monotonic()
     assert taken - killed < 1.5 * seconds
+
+
+@every_database
+async def test_L_16_a_function_that_stops_at_failures_gets_a_keys_messages_together(service: Service) -> None:
+    service.commit(*[Message.new("t", n, key=KEY) for n in range(200)])
+    arrived: list[object] = []
+    failed: set[object] = set()
+    calls = 0
+
+    @stops_at_failure
+    async def publish(messages: list[Message]) -> list[Outcome]:
+        nonlocal calls
+        calls += 1
+        outcomes: list[Outcome] = []
+        for message in messages:
+            if message.json() in {3, 4, 150} - failed:
+                failed.add(message.json())
+                return [*outcomes, Refused("BUSY")]
+            arrived.append(message.json())
+            outcomes.append(ACCEPTED)
+        return outcomes
+
+    await Relay(service.url, publish, backoff_sec=[0]).run_until_empty()
+    assert arrived == list(range(200))
+    assert calls < 20
 
 
 @every_database

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from postroom.brokers.function import stops_at_failure
 from postroom.relay import Relay
 from postroom.telemetry.events import Lifecycle, StreamChanged
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 async def discard(messages: list[Message]) -> None:
     """A broker that accepts everything at once."""
+    del messages
+
+
+@stops_at_failure
+async def discard_in_order(messages: list[Message]) -> None:
+    """The same, with all messages of a key at once."""
     del messages
 
 

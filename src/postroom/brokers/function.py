@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier, Reason, reason_code, with_place
 from postroom.runtime.functions import is_async, load_object
 from postroom.runtime.threads import Threads
+from postroom.runtime.time_limits import TimeLimits
 from postroom.telemetry.events import Hook, Raised
 from postroom.telemetry.tracebacks import raised_at
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from postroom.message import Message
 
 Function = Callable[[Any], Any]
+F = TypeVar("F", bound=Function)
+
+STOPS = "__postroom_stops_at_failure__"
 
 NO_OUTCOME = Refused(Reason.INTERNAL_ERROR, "the function gave no outcome")
 START_SECONDS = 0.5
@@ -56,17 +60,18 @@ class FunctionBroker:
     come soon are not sent, because a thousand slow calls would take longer than the timeout.
     """
 
-    capabilities = Capabilities()
-
     def __init__(self, function: Function, concurrency: int = 4, classifier: Classifier = DEFAULT_CLASSIFIER) -> None:
         self.name = f"python:{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', 'function')}"
         self._classifier = classifier
         self.raised: Hook | None = None
         """Called with what the function raises."""
         self._batches = takes_a_batch(function)
+        self._stops: bool = getattr(function, STOPS, False)
+        self.capabilities = Capabilities(ordered_prefix=self._stops)
         self._concurrency = concurrency
         self._places = asyncio.Semaphore(concurrency)
         self._threads = Threads(concurrency, "postroom-broker")
+        self._limits = TimeLimits()
         self._is_stuck = False
         how = self._await if is_async(function) else self._thread
         self._call: Callable[[Any], Awaitable[Any]] = partial(how, function)
@@ -92,7 +97,7 @@ class FunctionBroker:
             outcomes[index] = await self._in_turn(message, time, outcome_of)
 
     async def _publish_batch(self, messages: list[Message], time: _Time) -> Sequence[Outcome]:
-        result = await self._in_turn(messages, time, partial(outcomes_of, count=len(messages)))
+        result = await self._in_turn(messages, time, partial(outcomes_of, count=len(messages), stops=self._stops))
         return result if isinstance(result, list) else [result] * len(messages)
 
     async def _in_turn(self, argument: Any, time: _Time, understand: Callable[[Any], Any]) -> Any:
@@ -125,7 +130,7 @@ class FunctionBroker:
 
     async def _attempt(self, argument: Any, seconds: float, understand: Callable[[Any], Any]) -> Any:
         try:
-            async with asyncio.timeout(seconds):
+            with self._limits.limit(seconds):
                 result = await self._call(argument)
             return understand(result)
         except TimeoutError as error:
@@ -162,6 +167,23 @@ class FunctionBroker:
             self._places.release()
 
 
+def stops_at_failure(function: F) -> F:
+    """Declare that a function for batches delivers in their order, and nothing after a message that it could not.
+
+    Then it is called with all messages of a key at once. Otherwise each is confirmed before the next one is sent,
+    because the function might have sent the next one although this one failed. It returns what it has results for: up
+    to the first failure. An exception counts as a failed attempt of all of them. Raises `InvalidSetting` if the
+    function takes one message.
+    """
+    if not takes_a_batch(function):
+        name = getattr(function, "__qualname__", repr(function))
+        raise InvalidSetting(
+            f"{name} takes one message at a time, which is always in order: call its parameter messages"
+        )
+    setattr(function, STOPS, True)
+    return function
+
+
 def load(address: str) -> Function:
     """The function that ``module:function`` names. Raises `InvalidSetting`."""
     shown = f"python:{address}"
@@ -186,13 +208,16 @@ def outcome_of(result: Any) -> Outcome:
             return Accepted(_text(result))
 
 
-def outcomes_of(result: Any, count: int) -> list[Outcome]:
-    """Interpret a function's return value for a batch."""
+def outcomes_of(result: Any, count: int, *, stops: bool = False) -> list[Outcome]:
+    """Interpret a function's return value for a batch. One that `stops` at a failure says nothing of what follows."""
     if result is None:
         return [ACCEPTED] * count
     if isinstance(result, list | tuple):
-        if len(result) == count:
-            return [outcome_of(one) for one in result]
+        outcomes = [outcome_of(one) for one in result]
+        if stops and outcomes and not isinstance(outcomes[-1], Accepted):
+            outcomes += [NOT_SENT] * (count - len(outcomes))
+        if len(outcomes) == count:
+            return outcomes
         problem = f"the function returned {len(result)} results for {count} messages: return one for each, or nothing"
         return [Refused(Reason.INTERNAL_ERROR, problem)] * count
     return [outcome_of(result)] * count

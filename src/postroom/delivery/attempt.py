@@ -19,6 +19,7 @@ from postroom.errors import BrokerUnavailable
 from postroom.rules import failures
 from postroom.rules.ordering import waves
 from postroom.rules.replay import Verdict
+from postroom.runtime.time_limits import TimeLimits
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.ledger.message_outcomes import entry_of, is_ledgered
 from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Retry, Sent, Settlement
@@ -66,6 +67,7 @@ class Attempt:
     pending: PendingSettlements
     stopping: asyncio.Event
     _is_long_running: bool = field(init=False)
+    _limits: TimeLimits = field(default_factory=TimeLimits, init=False)
 
     def __post_init__(self) -> None:
         self._is_long_running = isinstance(self.queue.destination, LongRunning)
@@ -179,7 +181,7 @@ class Attempt:
     async def _outcomes(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         timeout, classifier = self.queue.timeout, self.queue.classifier
         try:
-            async with asyncio.timeout(timeout + GRACE):
+            with self._limits.limit(timeout + GRACE):
                 outcomes = list(await self.queue.destination.deliver(batch, timeout))
         except BrokerUnavailable as error:
             return [Unreached(str(error))] * len(batch)

@@ -60,11 +60,13 @@ class InFlight:
 
     def land(self, claimed: Iterable[Claimed]) -> None:
         """Remove claims: they were settled, given back or lost. Those that are not in flight are ignored."""
-        claims = self._claims
+        claims, landed = self._claims, 0
         for one in claimed:
-            if claims.get(one.position) is one:
-                del claims[one.position]
-                self.bytes -= one.size
+            position = one.position
+            if claims.get(position) is one:
+                del claims[position]
+                landed += one.size
+        self.bytes -= landed
         self._landed.set()
 
     def remaining(self, claimed: Sequence[Claimed]) -> Sequence[Claimed]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postroom.brokers.function import FunctionBroker, load, outcome_of, takes_a_batch
-from postroom.brokers.port import ACCEPTED, Accepted, NotSent, Outcome, Refused, Unreached
+from postroom.brokers.function import FunctionBroker, load, outcome_of, stops_at_failure, takes_a_batch
+from postroom.brokers.port import ACCEPTED, NOT_SENT, Accepted, NotSent, Outcome, Refused, Unreached
 from postroom.errors import BrokerUnavailable, InvalidSetting
 from postroom.message import Message
 
@@ -102,6 +102,43 @@ async def test_a_batch_answered_with_too_few_results_counts_as_failed() -> None:
 
     outcomes = await published(publish)
     assert all(isinstance(outcome, Refused) and "4 results for 5" in outcome.message for outcome in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("results", "outcomes"),
+    [
+        (None, [ACCEPTED] * 5),
+        ([None, Refused("BUSY")], [ACCEPTED, Refused("BUSY"), NOT_SENT, NOT_SENT, NOT_SENT]),
+        ([None] * 4 + [Refused("BUSY")], [ACCEPTED] * 4 + [Refused("BUSY")]),
+    ],
+)
+async def test_what_follows_the_failure_that_a_function_stopped_at_was_not_sent(
+    results: list[Any] | None, outcomes: list[Outcome]
+) -> None:
+    @stops_at_failure
+    async def publish(messages: list[Message]) -> list[Any] | None:
+        del messages
+        return results
+
+    assert FunctionBroker(publish).capabilities.ordered_prefix
+    assert await published(publish) == outcomes
+
+
+async def test_a_function_that_stops_without_a_failure_has_answered_too_little() -> None:
+    @stops_at_failure
+    async def publish(messages: list[Message]) -> list[Any]:
+        return [None] * (len(messages) - 2)
+
+    assert all("3 results for 5" in str(outcome) for outcome in await published(publish))
+
+
+def test_only_a_function_for_batches_can_stop_at_a_failure() -> None:
+    def publish(message: Message) -> None:
+        """Deliver one."""
+
+    with pytest.raises(InvalidSetting, match="publish takes one message at a time"):
+        stops_at_failure(publish)
+    assert not FunctionBroker(publish).capabilities.ordered_prefix
 
 
 @pytest.mark.parametrize("address", ["json", "json:", ":dumps", "json:nothing", "no_such_module:f", "json:decoder"])

@@ -45,7 +45,7 @@ def columns(alias: str, dialect: Dialect) -> str:
         "headers": f"{alias}.headers::text" if dialect.name == "postgresql" else f"{alias}.headers",
         # An expiry beyond what Python can represent never comes; whether one has passed, the database says.
         "expires_at": dialect.readable(f"{alias}.expires_at"),
-        "created_at": dialect.readable(f"{alias}.created_at"),
+        "created_at": dialect.quickly_readable(f"{alias}.created_at"),
     }
     return ", ".join(special.get(column, f"{alias}.{column}") for column in MESSAGE_COLUMNS)
 
@@ -102,6 +102,8 @@ class Reader:
         # fmt: on
         if id_ is None:
             return msgspec.structs.replace(GONE, position=position)  # nothing else is known
+        if headers == "{}":  # as mostly
+            headers = None
         message = Message(
             position=position,
             id=id_ if isinstance(id_, UUID) else _read_uuid(id_),
@@ -112,7 +114,7 @@ class Reader:
             key=key,
             aggregate_type=aggregate_type,
             aggregate_id=aggregate_id,
-            headers=_decode_headers(headers) if headers and headers != "{}" else {},
+            headers=_decode_headers(headers) if headers else {},
             idempotency_key=idempotency_key,
             digest=digest,
             expires_at=None if expires_at is None else self._moment(expires_at),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from postroom.rules.lifecycle import Stored
@@ -75,9 +76,9 @@ def places_of_leases(sql: Operations) -> str:
 
 def leases_given(claimed: Sequence[Claimed]) -> dict[str, str]:
     """The parameters of `LEASES`, and of `held_lanes` for those that are of lanes."""
-    positions: dict[Lease, list[int]] = {}
+    positions: defaultdict[Lease, list[int]] = defaultdict(list)
     for one in claimed:
-        positions.setdefault((one.lane, one.token), []).append(one.position)
+        positions[one.lane, one.token].append(one.position)
     leases = sorted(positions)
     return {
         "lane": numbers([lane for lane, _ in leases]),

@@ -59,6 +59,14 @@ def _unwritten(claimed: Sequence[Claimed], count: int, found: int, kept: Sequenc
     )
 
 
+def _by_kind(settlements: Sequence[Settlement]) -> dict[type[Settlement], Sequence[Any]]:
+    """The settlements of each kind. Nearly always all were sent."""
+    types = {type(one) for one in settlements}
+    if len(types) == 1:
+        return {types.pop(): settlements}
+    return {kind: [one for one in settlements if type(one) is kind] for kind in types}
+
+
 def _answers(receipts: Sequence[Any]) -> dict[str, str]:
     """What brokers said, and the hashes of deduplication: two objects, by position."""
     fields = [(str(one.claimed.position), *receipt_fields(one)[1:]) for one in receipts]
@@ -79,9 +87,7 @@ class PostgreSQLSettlementWriter(SettlementWriter):
         return Written((yield from writer.settle(settlements)), {})
 
     def _settle(self, settlements: Sequence[Settlement]) -> Steps[set[Lease]]:
-        kinds: dict[type[Settlement], list[Any]] = {}
-        for one in settlements:
-            kinds.setdefault(type(one), []).append(one)
+        kinds = _by_kind(settlements)
         unwritten: list[_Unwritten] = []
         for receipts in filter(None, (kinds.get(kind) for kind in get_args(Receipt))):
             unwritten.append((yield from self._settle_receipts(receipts)))  # noqa: PERF401 - it yields
