@@ -1,8 +1,9 @@
 """A consumer with its inbox next to the same consumer without, from NATS.
 
 ``python -m benchmarks consumer [--rounds N] [--messages N] [--concurrency N] [CASE …]``: a case is a database and a
-way to handle, such as ``postgresql-one``. The handler inserts one row: one message in each transaction, sync or async, or batches. Rates
-hold for the machine that measures; the processor time of a message, in this process and in PostgreSQL, holds longer.
+way to handle, such as ``postgresql-one``. The handler inserts one row: one message in each transaction, sync or async,
+or batches. Rates hold for the machine that measures; the processor time of a message, in this process and in
+PostgreSQL, holds longer.
 """
 
 from __future__ import annotations
