@@ -1,8 +1,9 @@
 """A consumer with its inbox next to the same consumer without, from NATS.
 
-``python -m benchmarks consumer [--rounds N] [--messages N] [CASE …]``: a case is a database and a way to handle, such
-as ``postgresql-one``. The handler inserts one row: one message in each transaction, sync or async, or batches. Rates
-hold for the machine that measures; the processor time of a message, in this process and in PostgreSQL, holds longer.
+``python -m benchmarks consumer [--rounds N] [--messages N] [--concurrency N] [CASE …]``: a case is a database and a
+way to handle, such as ``postgresql-one``. The handler inserts one row: one message in each transaction, sync or async,
+or batches. Rates hold for the machine that measures; the processor time of a message, in this process and in
+PostgreSQL, holds longer.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser("benchmarks consumer")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, help="in each run")
+    parser.add_argument("--concurrency", type=int, default=4, help="handlers that run in parallel")
     parser.add_argument("cases", nargs="*", choices=[[], *CASES], metavar="CASE")
     given = parser.parse_args(arguments)
     cases = given.cases or CASES
@@ -75,17 +77,21 @@ def main(arguments: Sequence[str] = ()) -> None:
             for case in cases:
                 of, _, how = case.partition("-")
                 if of == database:
-                    _Run(nats, url, how, given.messages or MESSAGES[how], spent).measure(database, given.rounds)
+                    run = _Run(nats, url, how, given.messages or MESSAGES[how], given.concurrency, spent)
+                    run.measure(database, given.rounds)
 
 
 class _Run:
     """Publishes the messages to a new stream each time that they are consumed."""
 
-    def __init__(self, nats: Nats, url: str, how: str, count: int, spent: Callable[[], float]) -> None:
+    def __init__(
+        self, nats: Nats, url: str, how: str, count: int, concurrency: int, spent: Callable[[], float]
+    ) -> None:
         self._nats = nats
         self._url = url
         self._how = how
         self._count = count
+        self._concurrency = concurrency
         self._spent = spent
         self._topic = ""
 
@@ -139,7 +145,14 @@ class _Run:
 
     async def _consumed(self) -> Any:
         transactions = "driver" if self._how == "asyncpg" else None
-        consumer = Consumer(self._topic, self._broker, database=self._url, batch=BATCH, transactions=transactions)
+        consumer = Consumer(
+            self._topic,
+            self._broker,
+            database=self._url,
+            batch=BATCH,
+            transactions=transactions,
+            concurrency=self._concurrency,
+        )
         consumer.handler(self._topic)(_HANDLERS[self._how])
         return await consumer.run_once()
 

@@ -91,11 +91,13 @@ class Inbox:
         kind = await async_kind(connection, "inbox.ais_marked")
         return await arun(explained(self._marker(kind.dialect).is_marked(self.consumer, identifier)), kind.execute)
 
-    def begin_marked(self, message_id: uuid.UUID | str) -> str:
+    def begin_marked(self, dedup_id: str) -> str:
         """Statements for PostgreSQL that begin a transaction and mark a message; see `PostgresMarker.begin_marked`."""
-        identifier = unique_key("message_id", message_id)
-        marker = marker_of("postgresql", self._settings.schema, self._settings.table_prefix)
-        return marker.begin_marked(self.consumer, identifier)
+        return self._marker("postgresql").begin_marked(self.consumer, dedup_id)
+
+    def find_mark(self, dedup_id: str) -> str:
+        """A statement for PostgreSQL that finds a row if the message is marked."""
+        return self._marker("postgresql").find_mark(self.consumer, dedup_id)
 
     def once(
         self,

@@ -297,6 +297,48 @@ async def test_I_1_a_handler_that_undoes_its_transaction_has_failed(service: Ser
 
 
 @on_postgresql
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_I_1_what_fails_at_the_end_of_one_message_and_the_beginning_of_the_next_is_told_apart(
+    service: Service,
+    asynchronous: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """Both are sent together. The mark of message 1 is refused after the commit of 0, and the commit of message 3."""
+    broker = MemoryBroker()
+    messages = [Message.new("orders.created", {"n": number}) for number in range(5)]
+    await broker.publish(messages, 1)
+    inbox = service.table("inbox")
+    for statement in (
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$",
+        (
+            f"CREATE TRIGGER mark BEFORE INSERT ON {inbox} FOR EACH ROW "
+            f"WHEN (NEW.message_id = '{messages[1].id}') EXECUTE FUNCTION refuse()"
+        ),
+        (
+            "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON bill DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+            "WHEN (NEW.number = 3) EXECUTE FUNCTION refuse()"
+        ),
+    ):
+        service.execute(statement)
+    consumer = Consumer("billing", broker, database=service.url, transactions="driver", concurrency=1)
+    called: list[int] = []
+
+    def bill(connection: psycopg.Connection[Any], message: Incoming) -> None:
+        called.append(message.json()["n"])
+        connection.execute("INSERT INTO bill VALUES (%s)", [message.json()["n"]])
+
+    async def bill_async(connection: asyncpg.Connection[Any], message: Incoming) -> None:
+        called.append(message.json()["n"])
+        await connection.execute("INSERT INTO bill VALUES ($1)", message.json()["n"])
+
+    consumer.handler("orders.created", attempts=1)(bill_async if asynchronous else bill)
+    report = await consumer.run_once()
+    assert (report.handled, report.dead, called) == (3, 2, [0, 2, 3, 4])
+    assert sorted(service.rows("SELECT number FROM bill")) == [(0,), (2,), (4,)]
+    marked = {str(one) for [one] in service.rows(f"SELECT message_id FROM {inbox}")}
+    assert marked == {str(messages[number].id) for number in (0, 2, 4)}
+
+
+@on_postgresql
 async def test_I_4_a_database_that_comes_back_while_a_message_is_tried_burns_no_attempt(service: Service) -> None:
     """Handlers are refused until the end, and what would be parked then is not: the database is back by now."""
     broker = MemoryBroker()

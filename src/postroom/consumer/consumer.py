@@ -28,6 +28,7 @@ from postroom.rules.backoff import RetryPolicy
 from postroom.rules.failures import DEFAULT_CLASSIFIER, Classifier
 from postroom.rules.flow import FlowCounts
 from postroom.rules.ordering import Order
+from postroom.rules.receiving import portions
 from postroom.rules.routing import place_of_source, queue_of_consumer
 from postroom.runtime.calls import GRACE
 from postroom.runtime.runnable import Runnable
@@ -60,6 +61,8 @@ ATTEMPTS = 3
 TIMEOUT = 30.0
 DELAYS = (1.0, 5.0, 10.0)
 BATCH = 100
+KEPT = 5
+"""Connections for handlers that stay open, at least: parked messages are retried beside those that are received."""
 _RELAYS = {
     "max_attempts": "how often a handler is tried is its own: write @consumer.handler(topic, attempts=…)",
     "backoff_sec": "the pauses between tries are the handler's own: write @consumer.handler(topic, delays=…)",
@@ -108,7 +111,9 @@ class Consumer(Runnable[ConsumerRun]):
         if batch < 1:
             raise InvalidSetting(f"batch = {batch!r} is not valid: give 1 or more")
         self._broker = broker
-        self._transactions = Transactions(transactions, self._settings.database)
+        self._transactions = Transactions(
+            transactions, self._settings.database, kept=max(5, self._settings.concurrency)
+        )
         self._batch = batch
         self._classifier = classifier or DEFAULT_CLASSIFIER
         self._user_hook = hook
@@ -257,6 +262,7 @@ class Consumer(Runnable[ConsumerRun]):
             return SequentialWorker(batch=self._batch, attempts=attempts, parked=parked, stopping=stopping, done=done)
 
         concurrency = self._settings.concurrency
+        in_batches = all(handler.takes_batch for handler in self._handlers)
         return ConsumerRun(
             self.name,
             self.worker,
@@ -264,7 +270,7 @@ class Consumer(Runnable[ConsumerRun]):
                 source,
                 new_worker,
                 concurrency=concurrency,
-                capacity=max(self._batch, concurrency),
+                portions=portions(self._batch, concurrency, in_batches=in_batches),
                 parked=parked,
                 stopping=stopping,
                 hook=hook,

@@ -52,6 +52,8 @@ class HandlerSeries(HandlerCall):
     ) -> None:
         super().__init__(handler, messages)
         self._series = messages
+        self._ids = self.ids
+        """One for each message; `ids` has that of the message at hand."""
         self.is_first = False
         """Whether the message at hand had not been handled before."""
         self._may_go_on = may_go_on
@@ -59,6 +61,7 @@ class HandlerSeries(HandlerCall):
         self.begun = time.monotonic()
         """When the call with the message at hand began."""
         self._seconds = min(SECONDS, SHARE * handler.timeout)
+        self._end = self.begun + self._seconds
         self.timeout = handler.timeout + self._seconds
 
     @property
@@ -79,18 +82,52 @@ class HandlerSeries(HandlerCall):
 
     def each(self) -> Iterator[Incoming]:
         """Go on to the next message, and finish those before it, as long as the series may."""
-        self.begun = time.monotonic()
-        end = self.begun + self._seconds
-        ids = self.ids
-        for number in range(len(self.finished), len(self._series)):
-            if number and (self.begun > end or self.is_late or not self._may_go_on()):
-                return
-            message = self._series[number]
-            self.messages, self.ids = (message,), [ids[number]]
-            self.subjects = frozenset(self.ids)
-            self.is_in_function = self.has_returned = self.is_first = False
-            self._progress.begun = number + 1
+        message = self.start()
+        while message is not None:
             yield message
-            now = time.monotonic()
-            self.finished.append(Finished(self.is_first, now - self.begun))
-            self.begun = now
+            self.finish()
+            message = self._go_on()
+
+    @property
+    def following_id(self) -> str:
+        """That of the message behind the one at hand, if there is one."""
+        return self._ids[self._progress.begun]
+
+    def start(self) -> Incoming | None:
+        """Take the first message in hand that is not finished, if there is one."""
+        self.begun = time.monotonic()
+        self._end = self.begun + self._seconds
+        self._progress.begun = len(self.finished)
+        return self._go_on()
+
+    def following(self) -> Incoming | None:
+        """The message behind the one at hand; None if there is none, or the series ends there."""
+        number = self._progress.begun
+        if number == len(self._series):
+            return None
+        if number and (self.is_late or time.monotonic() > self._end or not self._may_go_on()):
+            return None
+        return self._series[number]
+
+    def finish(self, following: Incoming | None = None, *, is_first: bool = False) -> None:
+        """The transaction of the message at hand is committed, and that of the following one begun, if one is given."""
+        now = time.monotonic()
+        self.finished.append(Finished(self.is_first, now - self.begun))
+        self.begun = now
+        if following is not None:
+            self._begin(following)
+            self.is_first = is_first
+
+    def _go_on(self) -> Incoming | None:
+        following = self.following()
+        if following is not None:
+            self._begin(following)
+        return following
+
+    def _begin(self, message: Incoming) -> None:
+        """Take the following message in hand."""
+        number = self._progress.begun
+        self.messages, self.ids = (message,), [self._ids[number]]
+        self.subjects = frozenset(self.ids)
+        self.is_in_function = self.has_returned = self.is_first = False
+        self._progress.begun = number + 1

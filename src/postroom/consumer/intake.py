@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from postroom.consumer.parked import ParkedMessages
     from postroom.consumer.worker import Done, SequentialWorker
     from postroom.incoming import Incoming
+    from postroom.rules.receiving import Portions
     from postroom.sources.port import Source
     from postroom.telemetry.events import Hook
 
+ACKNOWLEDGED_EVERY = 0.02
+"""Seconds between two acknowledgements: each takes a round trip, and costs more than a message does."""
 WAIT = 0.5
 """Seconds that a source may wait for messages: a consumer that is asked to stop receives no longer than that."""
 
@@ -39,14 +42,14 @@ class Intake:
         new_worker: Callable[[Done], SequentialWorker],
         *,
         concurrency: int,
-        capacity: int,
+        portions: Portions,
         parked: ParkedMessages,
         stopping: asyncio.Event,
         hook: Hook,
     ) -> None:
-        """`capacity` messages are in flight at most, besides those that `handle` brings."""
+        """`portions` do not count the messages that `handle` brings."""
         self._source = source
-        self._capacity = capacity
+        self._portions = portions
         self._parked = parked
         self._stopping = stopping
         self._hook = hook
@@ -58,7 +61,7 @@ class Intake:
         self._has_finished = asyncio.Event()
         """Something is to be acknowledged or given back."""
         self._has_room = asyncio.Event()
-        self._closing = False
+        self._closing = asyncio.Event()
         self.in_flight = 0
         """How many messages are received and not done."""
         self.down: str | None = None
@@ -83,8 +86,7 @@ class Intake:
             await self._wait_for_room()
         received = await self._received_from(self._source, seconds)
         if received and await self._learn_parked([one.message for one in received]):
-            for one in received:
-                self._assign(one)
+            self._assign(received)
         elif received:
             self._to_give_back.extend(received)
             self._has_finished.set()
@@ -106,15 +108,16 @@ class Intake:
         received = Received(message)
         answer: asyncio.Future[Fate] = asyncio.get_running_loop().create_future()
         self._answers[received] = answer
-        self._assign(received)
+        self._assign([received])
         return await answer
 
     async def acknowledge(self) -> None:
         """Acknowledge what is done, and give back what is undone, until `close`."""
-        while not self._closing or self._has_finished.is_set():
+        while not self._closing.is_set() or self._has_finished.is_set():
             await self._has_finished.wait()
             self._has_finished.clear()
             await self._acknowledge()
+            await wait_for(self._closing, ACKNOWLEDGED_EVERY)
 
     async def wait_until_idle(self) -> None:
         """Return when nothing is in flight."""
@@ -123,12 +126,13 @@ class Intake:
 
     def close(self) -> None:
         """End `acknowledge` when all is acknowledged."""
-        self._closing = True
+        self._closing.set()
         self._has_finished.set()
 
     async def _received_from(self, source: Source, seconds: float) -> Sequence[Received]:
+        batch, capacity, _ = self._portions
         try:
-            received = await source.receive(self._capacity - self.in_flight, seconds)
+            received = await source.receive(min(batch, capacity - self.in_flight), seconds)
         except BrokerUnavailable as error:
             self._report(source, str(error))
             raise
@@ -159,16 +163,20 @@ class Intake:
 
     def _is_time_to_receive(self) -> bool:
         is_anyone_idle = any(not worker.load for worker in self.workers)
-        return is_time_to_receive(self.in_flight, self._capacity, is_anyone_idle=is_anyone_idle)
+        return is_time_to_receive(self.in_flight, self._portions.capacity, is_anyone_idle=is_anyone_idle)
 
-    def _assign(self, received: Received) -> None:
-        self.in_flight += 1
-        self._worker_for(received.message).assign(received)
-
-    def _worker_for(self, message: Incoming) -> SequentialWorker:
-        if message.key is None:
-            return min(self.workers, key=lambda one: one.load)
-        return self.workers[hash_of(message.key) % len(self.workers)]
+    def _assign(self, received: Sequence[Received]) -> None:
+        self.in_flight += len(received)
+        unkeyed: list[Received] = []
+        for one in received:
+            key = one.message.key
+            if key is None:
+                unkeyed.append(one)
+            else:
+                self.workers[hash_of(key) % len(self.workers)].assign([one])
+        share = self._portions.share(len(unkeyed), len(self.workers))
+        for start in range(0, len(unkeyed), share):
+            min(self.workers, key=_load).assign(unkeyed[start : start + share])
 
     def _done(self, received: Sequence[Received], fate: Fate) -> None:
         self.in_flight -= len(received)
@@ -207,3 +215,7 @@ class Intake:
     async def _wait_for_room(self) -> None:
         self._has_room.clear()
         await self._has_room.wait()
+
+
+def _load(worker: SequentialWorker) -> int:
+    return worker.load

@@ -10,6 +10,7 @@ from postroom.consumer.tracing import continued
 from postroom.runtime.calls import CallFailed
 from postroom.store.connections import marked
 from postroom.store.inbox import is_not_marked
+from postroom.store.sql.db_errors import is_aborted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ class MarkedSeries:
 
     It does what `HandlerTransaction` does: `run_each` and `arun_each` mark a message, call the handler if it is new,
     and commit; they raise `TimeoutError` if the call is late by then, otherwise what the handler or the commit raised.
-    Then nothing of that message was written.
+    Then nothing of that message was written. The round trip that commits also begins and marks the message behind it.
     """
 
     def __init__(self, inbox: Inbox, transactions: Transactions, tracer: Tracer | None = None) -> None:
@@ -39,41 +40,90 @@ class MarkedSeries:
 
     def run_each(self, series: HandlerSeries) -> None:
         """Call a sync handler."""
-        with self._transactions.kept() as (connection, given):
+        # To SQLAlchemy, all is one transaction: those of PostgreSQL begin and end within it.
+        with self._transactions.kept() as (connection, given), connection.begin():
             driver = connection.connection.driver_connection
-            for message in series.each():
-                with explaining(series), connection.begin():
-                    series.is_first = marked.begin(driver, self._inbox.begin_marked(series.ids[0]))
+            message = series.start()
+            if message is not None:
+                series.is_first = marked.begin(driver, self._inbox.begin_marked(series.ids[0]))
+            while message is not None:
+                series.check_time()
+                if series.is_first:
+                    with continued([message], self._inbox.consumer, self._tracer), series.in_function():
+                        series.handler.call(given, [message])
+                    _require_open(is_open=not connection.closed)
                     series.check_time()
-                    if series.is_first:
-                        with continued([message], self._inbox.consumer, self._tracer), series.in_function():
-                            series.handler.call(given, [message])
-                        _require_open(is_open=not connection.closed)
-                    series.check_time()
-                    with _explaining_end():
-                        marked.commit(driver)
+                # One that the handler leaves in a savepoint ends the series, and SQLAlchemy's transaction with it.
+                message = None if connection.in_nested_transaction() else series.following()
+                self._finish(driver, series, message)
+
+    def _finish(self, driver: Any, series: HandlerSeries, following: Incoming | None) -> None:
+        """Commit, and begin the following transaction."""
+        is_first = False
+        try:
+            if following is None:
+                marked.commit(driver)
+            else:
+                is_first = marked.commit_and_begin(driver, self._inbox.begin_marked(series.following_id))
+        except Exception as error:
+            if _is_before_commit(error) or not marked.has_row(driver, self._inbox.find_mark(series.ids[0])):
+                with explaining(series), _explaining_end():
+                    raise
+            series.finish(following)
+            if following is not None:
+                raise
+            return
+        series.finish(following, is_first=is_first)
 
     async def arun_each(self, series: HandlerSeries) -> None:
         """Call an async handler."""
         async with self._transactions.akept() as driver:
-            for message in series.each():
-                with explaining(series):
-                    try:
-                        await self._arun(driver, series, message)
-                    except BaseException:
-                        with suppress(Exception):  # a connection that cannot even roll back is closed
-                            await marked.aroll_back(driver)
-                        raise
+            try:
+                await self._arun_each(driver, series)
+            except BaseException:
+                with suppress(Exception):  # a connection that cannot even roll back is closed
+                    await marked.aroll_back(driver)
+                raise
 
-    async def _arun(self, driver: Any, series: HandlerSeries, message: Incoming) -> None:
-        series.is_first = await marked.abegin(driver, self._inbox.begin_marked(series.ids[0]))
-        series.check_time()
-        if series.is_first:
-            with continued([message], self._inbox.consumer, self._tracer), series.in_function():
-                await series.handler.call(driver, [message])
-        series.check_time()
-        with _explaining_end():
-            await marked.acommit(driver)
+    async def _arun_each(self, driver: Any, series: HandlerSeries) -> None:
+        message = series.start()
+        if message is not None:
+            marked.nest(driver)
+            series.is_first = await marked.abegin(driver, self._inbox.begin_marked(series.ids[0]))
+        while message is not None:
+            series.check_time()
+            if series.is_first:
+                with continued([message], self._inbox.consumer, self._tracer), series.in_function():
+                    await series.handler.call(driver, [message])
+                series.check_time()
+            message = series.following()
+            await self._afinish(driver, series, message)
+
+    async def _afinish(self, driver: Any, series: HandlerSeries, following: Incoming | None) -> None:
+        """Commit, and begin the following transaction."""
+        is_first = False
+        try:
+            if following is None:
+                await marked.acommit(driver)
+            else:
+                is_first = await marked.acommit_and_begin(driver, self._inbox.begin_marked(series.following_id))
+        except Exception as error:
+            if _is_before_commit(error) or not await marked.ahas_row(driver, self._inbox.find_mark(series.ids[0])):
+                with explaining(series), _explaining_end():
+                    raise
+            series.finish(following)
+            if following is not None:
+                raise
+            return
+        series.finish(following, is_first=is_first)
+
+
+def _is_before_commit(error: Exception) -> bool:
+    """Whether the transaction could not be committed; otherwise, this or the beginning of the next one may have failed.
+
+    Only the mark tells which: a connection is in the same state after either.
+    """
+    return is_aborted(error) or is_not_marked(error)
 
 
 def _require_open(*, is_open: bool) -> None:

@@ -55,9 +55,9 @@ class SequentialWorker:
         """How many messages are assigned and not done."""
         return len(self._waiting) + len(self._at_hand)
 
-    def assign(self, received: Received) -> None:
-        """Put a message behind the others."""
-        self._waiting.append(received)
+    def assign(self, received: Sequence[Received]) -> None:
+        """Put messages behind the others."""
+        self._waiting.extend(received)
         self._assigned.set()
 
     async def run(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,10 @@ class Marker:
         """Statements, to be sent together, that begin a transaction and mark a message; on PostgreSQL only."""
         raise NotImplementedError
 
+    def find_mark(self, consumer: str, message_id: str) -> str:
+        """A statement without parameters that finds a row if the mark exists; on PostgreSQL only."""
+        raise NotImplementedError
+
     def pass_barrier(self, consumer: str, call: Call) -> Steps[bool]:
         """Whether to run a saga's call: the first do that no undo has overtaken, the first undo of what was done.
 
@@ -70,6 +75,7 @@ COMMIT_MARKED = "SELECT pg_catalog.current_setting('postroom.marked')::int; COMM
 """Commits what `begin_marked` began; fails if that was rolled back meanwhile, even if another one is open."""
 _NOT_OPEN = {"22P02", "42704"}
 """What PostgreSQL says then: the setting is empty, or has never been made in this session."""
+_PLAIN = re.compile(r"[A-Za-z0-9 _.:/@%+-]*")
 
 
 def is_not_marked(error: BaseException) -> bool:
@@ -87,13 +93,18 @@ class PostgresMarker(Marker):
             "SELECT :consumer::text, given FROM unnest(:ids::text[]) AS given "
             "ON CONFLICT DO NOTHING RETURNING message_id"
         )
+        self._find = f"SELECT 1 FROM {names.table(TABLES['inbox'])} WHERE"
 
     def begin_marked(self, consumer: str, message_id: str) -> str:
         """Statements, to be sent together, that begin a transaction and mark a message: one row, or none if it was.
 
-        The ids are hexadecimal in them, because statements that are sent together take no parameters.
+        The ids are literals in them, because statements that are sent together take no parameters.
         """
         return f"BEGIN; {_OPEN}; {self._insert} ({_literal(consumer)}, {_literal(message_id)}) ON CONFLICT DO NOTHING"
+
+    def find_mark(self, consumer: str, message_id: str) -> str:
+        """A statement without parameters that finds a row if the mark exists."""
+        return f"{self._find} consumer = {_literal(consumer)} AND message_id = {_literal(message_id)}"
 
     def mark_many(self, consumer: str, message_ids: Collection[str]) -> Steps[set[str]]:
         if not message_ids:
@@ -132,8 +143,13 @@ class MySQLMarker(Marker):
 
 
 def _literal(value: str) -> str:
-    """A text as SQL, whatever it contains."""
-    return f"convert_from(decode('{value.encode().hex()}', 'hex'), 'UTF8')"
+    """A text as SQL, whatever it contains: what is not UTF-8, PostgreSQL refuses.
+
+    Most ids consist of characters that have no meaning in a literal, whatever the settings, and need no decoding.
+    """
+    if _PLAIN.fullmatch(value):
+        return f"'{value}'"
+    return f"convert_from(decode('{value.encode('utf-8', 'surrogatepass').hex()}', 'hex'), 'UTF8')"
 
 
 MARKERS: dict[str, type[Marker]] = {"postgresql": PostgresMarker, "sqlite": Marker, "mysql": MySQLMarker}

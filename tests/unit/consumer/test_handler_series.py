@@ -52,6 +52,6 @@ def test_it_ends_when_it_may_not_go_on_or_is_late_or_has_taken_long(monkeypatch:
     for _ in late.each():
         late.is_late = True
     assert len(late.finished) == 1
-    times = iter([100.0, 100.0 + SECONDS / 2, 100.0 + 2 * SECONDS])
+    times = iter([100.0, *[100.0 + SECONDS / 2] * 2, *[100.0 + 2 * SECONDS] * 2])
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
     assert [message.id for message in long.each()] == ["0", "1"]

@@ -11,6 +11,7 @@ from postroom.consumer.intake import Intake
 from postroom.consumer.outcomes import Fate
 from postroom.errors import BrokerUnavailable
 from postroom.incoming import Incoming
+from postroom.rules.receiving import Portions
 from postroom.sources.port import Received
 from postroom.store.connections.reconnecting import Outage
 from postroom.telemetry.events import Event, Reachability
@@ -33,8 +34,8 @@ class Worker:
     def load(self) -> int:
         return len(self.assigned)
 
-    def assign(self, received: Received) -> None:
-        self.assigned.append(received)
+    def assign(self, received: Sequence[Received]) -> None:
+        self.assigned.extend(received)
 
     def finish(self, fate: Fate) -> None:
         finished, self.assigned = self.assigned, []
@@ -59,7 +60,7 @@ class Surroundings:
             parts,
             lambda done: cast("SequentialWorker", Worker(done)),
             concurrency=2,
-            capacity=4,
+            portions=Portions(4, 4, together=1),
             parked=cast("ParkedMessages", parts),
             stopping=self.stopping,
             hook=self.events.append,

@@ -59,7 +59,7 @@ class Consumption:
 
     async def work(self, *messages: Incoming) -> list[tuple[str, Fate]]:
         for one in messages:
-            self.worker.assign(Received(one))
+            self.worker.assign([Received(one)])
         task = asyncio.create_task(self.worker.run())
         while self.worker.load:
             self.is_finished.clear()

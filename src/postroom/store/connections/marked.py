@@ -1,12 +1,13 @@
 """Transactions that begin with an inbox mark, on the connections of PostgreSQL's drivers.
 
-A round trip begins one and marks the message, and another checks that the mark is still there and commits. Otherwise
-each of these takes two.
+A round trip begins one and marks the message; the next checks that the mark is still there, commits, and begins the one
+behind it. Otherwise each of these takes a round trip or two.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 from postroom.store.inbox import COMMIT_MARKED
@@ -24,6 +25,19 @@ def commit(connection: Any) -> None:
     _executed(connection, _COMMIT)
 
 
+def commit_and_begin(connection: Any, statements: str) -> bool:
+    """`commit`, and `begin` the next one. If that raises, `has_row` can tell whether the first was committed."""
+    return begin(connection, f"{COMMIT_MARKED}; {statements}")
+
+
+def has_row(connection: Any, statement: str) -> bool:
+    """Roll back what is open, and whether the statement finds something; False if the connection is lost."""
+    with suppress(Exception):
+        connection.rollback()
+        return bool(_executed(connection, statement.encode()).ntuples)
+    return False
+
+
 def _executed(connection: Any, statements: bytes) -> Any:
     """Execute several statements, which psycopg's cursors would send after a BEGIN of their own."""
     psycopg = sys.modules["psycopg"]
@@ -35,22 +49,41 @@ def _executed(connection: Any, statements: bytes) -> Any:
     raise psycopg.errors.error_from_result(result)
 
 
+def nest(connection: Any) -> None:
+    """Have `connection.transaction()` of asyncpg make savepoints until `acommit` or `aroll_back`.
+
+    It refuses to, in a transaction that it did not begin.
+    """
+    connection._top_xact = connection.transaction()  # noqa: SLF001 - as above
+
+
 async def abegin(connection: Any, statements: str) -> bool:
     """`begin` on a connection of asyncpg."""
     status: str = await connection.execute(statements)
-    # So that `connection.transaction()` makes a savepoint: asyncpg refuses it in a transaction that it did not begin.
-    connection._top_xact = connection.transaction()  # noqa: SLF001 - as above
     return status != "INSERT 0 0"
 
 
 async def acommit(connection: Any) -> None:
     """`commit` on a connection of asyncpg."""
-    connection._top_xact = None  # noqa: SLF001 - as `abegin` has set it
+    connection._top_xact = None  # noqa: SLF001 - as `nest` has set it
     await connection.execute(COMMIT_MARKED)
+
+
+async def acommit_and_begin(connection: Any, statements: str) -> bool:
+    """`commit_and_begin` on a connection of asyncpg."""
+    return await abegin(connection, f"{COMMIT_MARKED}; {statements}")
 
 
 async def aroll_back(connection: Any) -> None:
     """Roll back on a connection of asyncpg what `abegin` began."""
-    connection._top_xact = None  # noqa: SLF001 - as `abegin` has set it
+    connection._top_xact = None  # noqa: SLF001 - as `nest` has set it
     if connection.is_in_transaction():
         await connection.execute("ROLLBACK")
+
+
+async def ahas_row(connection: Any, statement: str) -> bool:
+    """`has_row` on a connection of asyncpg."""
+    with suppress(Exception):
+        await aroll_back(connection)
+        return await connection.fetchrow(statement) is not None
+    return False
