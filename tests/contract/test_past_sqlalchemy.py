@@ -88,3 +88,16 @@ async def test_those_who_listen_to_a_connection_see_every_statement(url: URL, mo
         assert isinstance(await ledger.abegin(connection, "heard", "0" * 64), Run)
     assert (len(given), seen) == (1, given)
     await engine.dispose()
+
+
+def test_a_release_of_sqlalchemy_that_nobody_has_tried_executes_its_statements_itself(
+    url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = create_engine(with_driver(url, "psycopg"))
+    with engine.begin() as connection:
+        assert is_open_below(connection, BLOCKING)
+        monkeypatch.setattr("sqlalchemy.__version__", "2.2.0")
+        past_sqlalchemy.is_known.cache_clear()
+        assert not is_open_below(connection, BLOCKING)
+    past_sqlalchemy.is_known.cache_clear()
+    engine.dispose()

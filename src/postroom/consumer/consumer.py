@@ -111,9 +111,8 @@ class Consumer(Runnable[ConsumerRun]):
         if batch < 1:
             raise InvalidSetting(f"batch = {batch!r} is not valid: give 1 or more")
         self._broker = broker
-        self._transactions = Transactions(
-            transactions, self._settings.database, kept=max(5, self._settings.concurrency)
-        )
+        kept = max(KEPT, self._settings.concurrency)
+        self._transactions = Transactions(transactions, self._settings.database, kept=kept)
         self._batch = batch
         self._classifier = classifier or DEFAULT_CLASSIFIER
         self._user_hook = hook

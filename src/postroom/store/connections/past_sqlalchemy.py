@@ -6,11 +6,15 @@ anybody listens to the connection's statements, or logs them, they still go thro
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from typing import Any
 
 BLOCKING = frozenset({"psycopg", "psycopg2"})
 ASYNC = frozenset({"asyncpg"})
 """SQLAlchemy's names of the drivers that `execute` and `aexecute` know."""
+KNOWN = ("2.0.", "2.1.")
+"""Releases of SQLAlchemy whose private names are those used here. Later ones execute their statements themselves."""
 
 
 def is_open_below(connection: Any, drivers: frozenset[str]) -> bool:
@@ -19,7 +23,7 @@ def is_open_below(connection: Any, drivers: frozenset[str]) -> bool:
     Otherwise SQLAlchemy has to begin a transaction first, or to refuse the statement, or to tell of it.
     """
     dialect = connection.dialect
-    if dialect.driver not in drivers:
+    if dialect.driver not in drivers or not is_known():
         return False
     transaction = connection.get_nested_transaction() or connection.get_transaction()
     if transaction is None or not transaction.is_active:
@@ -30,6 +34,13 @@ def is_open_below(connection: Any, drivers: frozenset[str]) -> bool:
         or getattr(connection.engine, "_has_events", True)
         or getattr(dialect, "_has_events", True)
     )
+
+
+@cache
+def is_known() -> bool:
+    """Whether this SQLAlchemy is one of the `KNOWN`."""
+    version: str = sys.modules["sqlalchemy"].__version__
+    return version.startswith(KNOWN)
 
 
 def execute(connection: Any, text: str, params: tuple[Any, ...]) -> list[Any]:
