@@ -107,10 +107,6 @@ class Dialect:
         """A moment that every driver can read; NULL for one that Python cannot represent."""
         return moment
 
-    def quickly_readable(self, moment: str) -> str:
-        """The same, in the form that the driver reads fastest. `read_moment` understands both."""
-        return self.readable(moment)
-
     def bytes_of(self, message: str) -> str:
         """A message's payload and headers in bytes."""
         return f"coalesce(octet_length({message}.payload), 0) + coalesce(octet_length({message}.headers), 0)"
@@ -156,11 +152,6 @@ class PostgreSQL(Dialect):
     def readable(self, moment: str) -> str:
         return f"CASE WHEN {moment} >= '{EARLIEST}' AND {moment} < '{LATEST}' THEN {moment} END"
 
-    def quickly_readable(self, moment: str) -> str:
-        # asyncpg adds up an interval for each timestamp, which takes a quarter of the time to decode a message. Up to
-        # the year 2255, this number is exact.
-        return self.readable(moment).replace(f"THEN {moment}", f"THEN date_part('epoch', {moment})")
-
     def bytes_of(self, message: str) -> str:
         return super().bytes_of(message).replace(".headers", ".headers::text")
 
@@ -168,8 +159,6 @@ class PostgreSQL(Dialect):
         return value
 
     def read_moment(self, value: Any) -> datetime | None:
-        if type(value) is float:
-            return datetime.fromtimestamp(value, UTC)
         if not isinstance(value, datetime):
             return None
         return value if value.tzinfo is UTC else value.astimezone(UTC)

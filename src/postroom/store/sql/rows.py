@@ -45,7 +45,7 @@ def columns(alias: str, dialect: Dialect) -> str:
         "headers": f"{alias}.headers::text" if dialect.name == "postgresql" else f"{alias}.headers",
         # An expiry beyond what Python can represent never comes; whether one has passed, the database says.
         "expires_at": dialect.readable(f"{alias}.expires_at"),
-        "created_at": dialect.quickly_readable(f"{alias}.created_at"),
+        "created_at": dialect.readable(f"{alias}.created_at"),
     }
     return ", ".join(special.get(column, f"{alias}.{column}") for column in MESSAGE_COLUMNS)
 
