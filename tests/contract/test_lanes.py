@@ -374,15 +374,3 @@ def test_a_silent_worker_counts_only_as_long_as_it_holds_lanes(room: Room) -> No
     assert room.run(workers.beat("mine", 0, 0)) == 2
     room.advance(ALIVE_SECONDS)
     assert room.run(workers.beat("mine", 0, 0)) == 1
-
-
-def test_a_glance_tells_who_is_there_and_which_lanes_are_free(room: Room) -> None:
-    workers = Workers(room.names)
-    room.run(workers.beat("mine", 0, 0))
-    assert room.run(workers.glance()) == (1, LANES)
-    room.run(workers.beat("other", 0, 0))
-    lanes = room.run(room.deliveries.lanes.take("other", 3, 8))
-    assert room.run(workers.glance()) == (2, LANES - 8)
-    room.run(room.deliveries.lanes.release(lanes))
-    room.run(workers.leave("other"))
-    assert room.run(workers.glance()) == (1, LANES)

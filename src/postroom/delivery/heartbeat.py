@@ -18,9 +18,6 @@ LONGEST_BEAT = 20.0
 """Seconds, including the wait for the connection, which all queues share: each reports in time that it cannot beat."""
 HANDING_OVER = 0.2
 """Seconds between two looks at lanes that change hands: until the next beat, nobody would send what is in them."""
-GLANCE = 0.5
-"""Seconds between two looks at who is there: until one that comes has its share, or what one that leaves held is taken
-over, some lanes rest."""
 LOOKS = 50
 """How often in a second all queues together look at most: they share a connection, which beats must not wait for."""
 
@@ -48,20 +45,16 @@ class Heartbeat:
             keeper.report(alive)
             next_beat = time.monotonic() + self._interval
             if alive is not None:
-                await self._hand_over(keeper, beating, next_beat)
+                await self._hand_over(keeper, beating, next_beat - self._pause)
             await asyncio.sleep(max(0.0, next_beat - time.monotonic()))
 
     async def _hand_over(self, keeper: LeaseKeeper, beating: asyncio.Lock, until: float) -> None:
-        """Between two beats, release and take lanes that change hands, and look whether others should."""
+        """Release and take lanes that change hands, between two beats."""
         with suppress(Outage, TimeoutError):
-            while True:
-                change_hands = keeper.lanes_change_hands
-                pause = self._pause if change_hands else max(GLANCE, self._pause)
-                if time.monotonic() + pause > until:
-                    return
-                await asyncio.sleep(pause)
+            while time.monotonic() < until and keeper.lanes_change_hands:
+                await asyncio.sleep(self._pause)
                 async with beating, asyncio.timeout(LONGEST_BEAT):
-                    await (keeper.share_lanes() if change_hands else keeper.glance())
+                    await keeper.share_lanes()
 
     async def finish(self) -> None:
         """Return when the beats under way are done; no other begins. One that was broken off could have taken lanes."""

@@ -71,16 +71,6 @@ class LeaseKeeper:
         lanes = self.in_flight.lanes
         return len(lanes) < self._least or any(one.leaving for one in lanes)
 
-    async def glance(self) -> None:
-        """Share the lanes now, if a worker has come or gone since the last beat, or left lanes. Raises `Outage`."""
-        if not self.queue.keyed:
-            return
-        found = await self.connection.attempt(self.workers.glance(self.options.silent))
-        wanted = fair_share(found.alive) - len(self.in_flight.lanes)
-        if found.alive != self._alive or (found.free and wanted > 0):
-            self._alive = found.alive
-            await self.share_lanes()
-
     async def share_lanes(self) -> None:
         """Hold a fair share of the lanes, as far as that is possible now. Raises `Outage`."""
         resting = await self.connection.attempt(self.store.lanes.rest())

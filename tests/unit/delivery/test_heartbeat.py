@@ -17,7 +17,7 @@ from postroom.store.connections.reconnecting import Outage
 from postroom.store.connections.shared import ConnectionSet
 from postroom.store.outbox.leases import Claimed, Lane, Renewal
 from postroom.store.outbox.queue_store import QueueStore
-from postroom.store.outbox.workers import Glance, Workers
+from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names
 
 PATIENCE = 10
@@ -25,8 +25,6 @@ PATIENCE = 10
 
 class Keeper:
     """Keeps the leases of a queue, or hangs."""
-
-    lanes_change_hands = False
 
     def __init__(self, *, hangs: bool = False) -> None:
         self._hangs = hangs
@@ -79,7 +77,7 @@ class HandingOver(Keeper):
         self.done = asyncio.Event()
 
     @property
-    def lanes_change_hands(self) -> bool:  # type: ignore[override]  # it changes here
+    def lanes_change_hands(self) -> bool:
         return not self.done.is_set()
 
     async def share_lanes(self) -> None:
@@ -114,62 +112,7 @@ async def test_many_queues_do_not_crowd_the_connection_that_they_share(monkeypat
     await asyncio.wait({beating})
 
 
-async def test_between_two_beats_it_is_looked_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Looking(Keeper):
-        glances = 0
-
-        async def glance(self) -> None:
-            self.glances += 1
-            if self.glances == 3:
-                self.beat_often.set()
-
-    monkeypatch.setattr(heartbeats, "HANDING_OVER", 0.001)
-    monkeypatch.setattr(heartbeats, "GLANCE", 0.002)
-    keeper = Looking()
-    beating = asyncio.create_task(Heartbeat(cast("Any", [keeper]), interval=3600.0).run())
-    await asyncio.wait_for(keeper.beat_often.wait(), PATIENCE)
-    assert keeper.beats == 1
-    beating.cancel()
-    await asyncio.wait({beating})
-
-
 LANE = 5
-
-
-@pytest.mark.parametrize(
-    ("alive", "free", "taken"), [(1, 0, 0), (1, 3, 3), (2, 0, 0), (2, 8, 8)], ids=["same", "left", "came", "both"]
-)
-async def test_a_glance_shares_the_lanes_where_something_has_changed(alive: int, free: int, taken: int) -> None:
-    class Answers:
-        connections = 1
-
-        def __init__(self) -> None:
-            self.asked = 0
-
-        async def attempt(self, steps: Any, _on: int | None = None) -> Any:
-            """A glance, then whether lanes rest, then lanes."""
-            steps.close()
-            self.asked += 1
-            return (Glance(alive, free), False, [Lane(n, 7) for n in range(free)])[self.asked - 1]
-
-    connection: Any = Answers()
-    worker = queue_worker(connection)
-    await worker.lease_keeper.glance()
-    assert len(worker.in_flight.lanes) == taken
-    assert connection.asked == (1 if (alive, free) == (1, 0) else 3)
-
-
-def queue_worker(connection: Any) -> QueueWorker:
-    names = Names.of("sqlite", None, None)
-    return QueueWorker(
-        queue=Queue(name="default", destination=PublishToBroker(MemoryBroker())),
-        options=EngineOptions(worker="w", lease=0.0),
-        store=QueueStore(names),
-        workers=Workers(names),
-        connections=ConnectionSet(connection, connection, (connection, connection), (connection, connection)),
-        stopping=asyncio.Event(),
-        moved_to=lambda _: None,
-    )
 
 
 class Gone:
@@ -191,7 +134,16 @@ async def test_what_the_destination_may_have_settled_itself_is_not_reported_as_l
     settled, lost = (Claimed(n, NO_LANE, 7, 0, 1, Message.new("t", n)) for n in (1, 2))
     settled_in_lane, lost_in_lane = (Claimed(n, LANE, 8, 0, 1, Message.new("t", n, key="k")) for n in (3, 4))
     connection: Any = Gone([settled, lost], [lane])
-    worker = queue_worker(connection)
+    names = Names.of("sqlite", None, None)
+    worker = QueueWorker(
+        queue=Queue(name="default", destination=PublishToBroker(MemoryBroker())),
+        options=EngineOptions(worker="w", lease=0.0),
+        store=QueueStore(names),
+        workers=Workers(names),
+        connections=ConnectionSet(connection, connection, (connection, connection), (connection, connection)),
+        stopping=asyncio.Event(),
+        moved_to=lambda _: None,
+    )
     worker.in_flight.lanes.hold(lane, 1e9)
     worker.in_flight.take([settled, lost, settled_in_lane, lost_in_lane], 1e9)
     worker.in_flight.lend([settled, settled_in_lane])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import NamedTuple
 
 from postroom.rules.failures import cut
 from postroom.store.sql.operations import Operations
@@ -13,15 +12,6 @@ from postroom.store.sql.steps import Query, Steps
 ALIVE_SECONDS = 7.0
 """A relay that has been silent this long counts as gone: three of the longest heartbeats, and a little."""
 FORGOTTEN_SECONDS = 86_400.0
-
-
-class Glance(NamedTuple):
-    """What a worker needs to know to tell whether lanes should change hands."""
-
-    alive: int
-    """Workers, this one included."""
-    free: int
-    """Lanes that nobody holds."""
 
 
 class Workers(Operations):
@@ -37,13 +27,6 @@ class Workers(Operations):
         """
         silent = min(silent or ALIVE_SECONDS, ALIVE_SECONDS)
         return (yield from self.transaction(self._beat, worker, lanes, in_flight, cut(broker_down), silent))
-
-    def glance(self, silent: float | None = None) -> Steps[Glance]:
-        """How many workers are alive, as `beat` counts them, and how many lanes are free. Writes nothing."""
-        free = f"SELECT count(*) FROM {self.lane} WHERE queue = :queue AND leased_until <= {self.now}"
-        found = yield self._count_alive(min(silent or ALIVE_SECONDS, ALIVE_SECONDS), f", ({free})")
-        [[alive, lanes]] = found.rows
-        return Glance(int(alive), int(lanes))
 
     def leave(self, worker: str) -> Steps[None]:
         """Delete the worker's row, so that others take its share of the lanes."""
@@ -86,18 +69,14 @@ class Workers(Operations):
                 f"WHERE worker = :worker AND queue = :queue",
                 {**params, **process},
             )
-        alive = yield self._count_alive(silent)
-        return int(alive.rows[0][0])
-
-    def _count_alive(self, silent: float, also: str = "") -> Query:
         # Another relay's heartbeats may be further apart than ours: while it holds lanes, it has longer to beat.
         holding = (
             f"EXISTS (SELECT 1 FROM {self.lane} l WHERE l.queue = w.queue AND l.owner = w.worker "
             f"AND l.leased_until > {self.now})"
         )
-        return Query(
-            f"SELECT count(*){also} FROM {self.tables['worker']} w "
-            f"WHERE queue = :queue AND (seen_at > {self.dialect.later(':silent')} "
+        alive = yield Query(
+            f"SELECT count(*) FROM {table} w WHERE queue = :queue AND (seen_at > {self.dialect.later(':silent')} "
             f"OR seen_at > {self.dialect.later(':gone')} AND {holding})",
             {"queue": self.queue, "silent": -silent, "gone": -ALIVE_SECONDS},
         )
+        return int(alive.rows[0][0])
