@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
@@ -14,6 +14,9 @@ from postroom.store.connections.connector import Connector
 from postroom.store.connections.kept import MOST, AsyncKeptConnections, KeptConnections
 from postroom.store.connections.opening import Options, for_driver, options_of, to_the_end
 from postroom.store.connections.urls import DatabaseUrl, parse, shown, with_driver
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PATIENCE = 10
 URLS = [
@@ -32,6 +35,7 @@ URLS = [
     "mysql://db/shop?unix_socket=/run/my",
     "sqlite://",
     "sqlite:///app.db",
+    "sqlite:///current/../app.db",
     "sqlite:////srv/a%20b/app.db",
     "sqlite:///file:app.db?mode=ro&uri=true",
     "sqlite:///app.db?timeout=5",
@@ -49,6 +53,22 @@ def test_a_url_is_read_as_sqlalchemy_reads_it(url: str) -> None:
 def test_what_is_no_url_of_a_database_is_refused(url: str) -> None:
     with pytest.raises(UnsupportedDatabase):
         parse(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("mysql://u:hunter2@db/shop?connect_timeout=soon", "shop?connect_timeout=soon are not valid: invalid literal"),
+        ("postgresql://u:hunter2@/shop?host=one,two&port=1", "number of hosts and ports don't match"),
+        ("sqlite://u:hunter2@db/app.db", "sqlite+pysqlite://u:***@db/app.db are not valid: Invalid SQLite URL"),
+    ],
+)
+def test_options_that_cannot_be_read_are_refused_in_one_line(url: str, problem: str) -> None:
+    with pytest.raises(UnsupportedDatabase) as raised:
+        options_of(with_driver(url))
+    assert problem in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert "hunter2" not in str(raised.value)
 
 
 DRIVERS = {
@@ -179,6 +199,20 @@ def test_what_a_driver_raises_hides_the_urls_secrets(monkeypatch: pytest.MonkeyP
         Connector(url, None).connect()
     assert "unknown option nosuch" in str(raised.value)
     assert "postgresql+psycopg://u:***@db/shop?nosuch=***" in str(raised.value)
+
+
+def test_a_database_whose_settings_cannot_be_made_is_unreachable(tmp_path: Path) -> None:
+    (tmp_path / "app.db").write_text("no database")
+    url = with_driver(f"sqlite:///{tmp_path}/app.db")
+    with pytest.raises(DatabaseUnreachable, match=r"app\.db cannot be reached: file is not a database"):
+        Connector(url, None).connect()
+
+
+async def test_an_async_driver_reports_it_as_well(tmp_path: Path) -> None:
+    (tmp_path / "app.db").write_text("no database")
+    url = with_driver(f"sqlite:///{tmp_path}/app.db", asynchronous=True)
+    with pytest.raises(DatabaseUnreachable, match=r"app\.db cannot be reached: file is not a database"):
+        await Connector(url, None).aconnect()
 
 
 def is_open(connection: sqlite3.Connection) -> bool:

@@ -58,13 +58,9 @@ class Connector:
                 opening.close(connection)
                 self.pooled = True
                 connection = self._connected()
+            self._set_up(connection)
         except Exception as error:  # drivers raise anything, such as a TypeError for an unknown option in the URL
             raise self.unreachable(error) from error
-        try:
-            run(self._prepare(connection), driver_kind(connection).execute)
-        except BaseException:
-            opening.close(connection)
-            raise
         return connection
 
     async def aconnect(self) -> Any:
@@ -75,13 +71,9 @@ class Connector:
                 await opening.aclose(connection)
                 self.pooled = True
                 connection = await opening.aconnect(self.url.driver, self._options())
+            await self._aset_up(connection)
         except Exception as error:
             raise self.unreachable(error) from error
-        try:
-            await arun(self._prepare(connection), driver_kind(connection).execute)
-        except BaseException:
-            await opening.aclose(connection)
-            raise
         return connection
 
     def break_off(self) -> None:
@@ -132,14 +124,28 @@ class Connector:
             await opening.aclose(connection)
             raise
 
+    def _set_up(self, connection: Any) -> None:
+        try:
+            run(self._settings(connection), driver_kind(connection).execute)
+        except BaseException:
+            opening.close(connection)
+            raise
+
+    async def _aset_up(self, connection: Any) -> None:
+        try:
+            await arun(self._settings(connection), driver_kind(connection).execute)
+        except BaseException:
+            await opening.aclose(connection)
+            raise
+
     def _options(self) -> Options:
         driver = self.url.driver
         limited = self.limits.options(driver) if self.limits else {}
         unprepared = for_driver(UNPREPARED[driver]) if self.pooled else {}
         return self._given._replace(named={**limited, **self._given.named, **unprepared})
 
-    def _prepare(self, connection: Any) -> Steps[None]:
-        """Settings of the session: none behind a pooler."""
+    def _settings(self, connection: Any) -> Steps[None]:
+        """Those of the session: none behind a pooler."""
         if self.pooled:
             return
         statements = [*_SESSION[self.dialect], *([self.limits.session(self.dialect)] if self.limits else ())]
