@@ -201,6 +201,33 @@ def test_what_a_driver_raises_hides_the_urls_secrets(monkeypatch: pytest.MonkeyP
     assert "postgresql+psycopg://u:***@db/shop?nosuch=***" in str(raised.value)
 
 
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg", "pymysql"])
+def test_an_option_that_the_driver_does_not_have_is_named(driver: str) -> None:
+    dialect = "mysql" if driver == "pymysql" else "postgresql"
+    with pytest.raises(DatabaseUnreachable, match=r"option \W?nosuch") as raised:
+        Connector(with_driver(f"{dialect}+{driver}://u:hunter2@127.0.0.1:1/shop?nosuch=hunter3"), None).connect()
+    assert "hunter" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("driver", "remedy"),
+    [
+        ("asyncpg", ": for libpq's options, such as sslmode, write postgresql+psycopg://"),
+        ("asyncmy", ""),
+        ("aiomysql", ""),
+    ],
+)
+async def test_an_option_that_an_async_driver_does_not_have_is_named_with_the_remedy(driver: str, remedy: str) -> None:
+    dialect = "postgresql" if driver == "asyncpg" else "mysql"
+    url = with_driver(f"{dialect}+{driver}://u:hunter2@127.0.0.1:1/shop?nosuch=hunter3", asynchronous=True)
+    with pytest.raises(DatabaseUnreachable) as raised:
+        await Connector(url, None).aconnect()
+    assert str(raised.value) == (
+        f"the database {dialect}+{driver}://u:***@127.0.0.1:1/shop?nosuch=*** cannot be reached: "
+        f"the driver {driver} has no option 'nosuch'{remedy}"
+    )
+
+
 def test_a_database_whose_settings_cannot_be_made_is_unreachable(tmp_path: Path) -> None:
     (tmp_path / "app.db").write_text("no database")
     url = with_driver(f"sqlite:///{tmp_path}/app.db")

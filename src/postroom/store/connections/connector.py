@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from contextlib import contextmanager
@@ -34,6 +35,9 @@ _SESSION = {
 }
 _NAMELESS = {"asyncmy", "aiomysql"}
 """Drivers that leave it to the server which collation belongs to their character set."""
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
+_INSTEAD = {"asyncpg": ": for libpq's options, such as sslmode, write postgresql+psycopg://"}
+"""For each driver: which other one to use for options that it does not have."""
 
 
 class Connector:
@@ -93,7 +97,14 @@ class Connector:
 
     def unreachable(self, error: Exception) -> DatabaseUnreachable:
         """The error to raise instead."""
-        return DatabaseUnreachable(f"the database {shown(self.url)} cannot be reached: {reason(error)}")
+        return DatabaseUnreachable(f"the database {shown(self.url)} cannot be reached: {self._why(error)}")
+
+    def _why(self, error: Exception) -> str:
+        unknown = _UNKNOWN_OPTION.search(str(error)) if isinstance(error, TypeError) else None
+        if unknown is None:
+            return reason(error)
+        driver = self.url.driver
+        return f"the driver {driver} has no option {unknown[1]!r}{_INSTEAD.get(driver, '')}"
 
     def _connected(self) -> Any:
         connection = opening.connect(self.url.driver, self._options())
