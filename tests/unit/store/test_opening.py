@@ -98,6 +98,11 @@ def test_a_url_is_shown_without_what_may_be_secret() -> None:
     )
 
 
+def test_what_a_traceback_may_show_of_a_url_holds_no_secrets() -> None:
+    url = with_driver("mysql://u:hunter2@db/shop?ssl_key=hunter3")
+    assert "hunter" not in f"{url!r} {url} {options_of(url)!r} {options_of(url)}"
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 async def test_a_cancelled_task_waits_for_its_connection_to_close_unless_the_server_hangs(
     monkeypatch: pytest.MonkeyPatch, *, hangs: bool

@@ -41,6 +41,10 @@ class Options(NamedTuple):
     positional: Sequence[Any]
     named: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        """Without values, as it may come into a traceback, and one is the password."""
+        return f"Options({', '.join(self.named)})"
+
 
 def options_of(url: DatabaseUrl) -> Options:
     """The URL as its driver's arguments. Raises `UnsupportedDatabase`."""
