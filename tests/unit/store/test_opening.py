@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
@@ -14,6 +14,9 @@ from postroom.store.connections.connector import Connector
 from postroom.store.connections.kept import MOST, AsyncKeptConnections, KeptConnections
 from postroom.store.connections.opening import Options, for_driver, options_of, to_the_end
 from postroom.store.connections.urls import DatabaseUrl, parse, shown, with_driver
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PATIENCE = 10
 URLS = [
@@ -32,6 +35,7 @@ URLS = [
     "mysql://db/shop?unix_socket=/run/my",
     "sqlite://",
     "sqlite:///app.db",
+    "sqlite:///current/../app.db",
     "sqlite:////srv/a%20b/app.db",
     "sqlite:///file:app.db?mode=ro&uri=true",
     "sqlite:///app.db?timeout=5",
@@ -49,6 +53,22 @@ def test_a_url_is_read_as_sqlalchemy_reads_it(url: str) -> None:
 def test_what_is_no_url_of_a_database_is_refused(url: str) -> None:
     with pytest.raises(UnsupportedDatabase):
         parse(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("mysql://u:hunter2@db/shop?connect_timeout=soon", "shop?connect_timeout=soon are not valid: invalid literal"),
+        ("postgresql://u:hunter2@/shop?host=one,two&port=1", "number of hosts and ports don't match"),
+        ("sqlite://u:hunter2@db/app.db", "sqlite+pysqlite://u:***@db/app.db are not valid: Invalid SQLite URL"),
+    ],
+)
+def test_options_that_cannot_be_read_are_refused_in_one_line(url: str, problem: str) -> None:
+    with pytest.raises(UnsupportedDatabase) as raised:
+        options_of(with_driver(url))
+    assert problem in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert "hunter2" not in str(raised.value)
 
 
 DRIVERS = {
@@ -76,6 +96,11 @@ def test_a_url_is_shown_without_what_may_be_secret() -> None:
     assert shown("postgresql://db/shop?host=one:1&host=two:2&x=y") == (
         "postgresql://db/shop?host=one%3A1&host=two%3A2&x=***"
     )
+
+
+def test_what_a_traceback_may_show_of_a_url_holds_no_secrets() -> None:
+    url = with_driver("mysql://u:hunter2@db/shop?ssl_key=hunter3")
+    assert "hunter" not in f"{url!r} {url} {options_of(url)!r} {options_of(url)}"
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -179,6 +204,47 @@ def test_what_a_driver_raises_hides_the_urls_secrets(monkeypatch: pytest.MonkeyP
         Connector(url, None).connect()
     assert "unknown option nosuch" in str(raised.value)
     assert "postgresql+psycopg://u:***@db/shop?nosuch=***" in str(raised.value)
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "psycopg", "pymysql"])
+def test_an_option_that_the_driver_does_not_have_is_named(driver: str) -> None:
+    dialect = "mysql" if driver == "pymysql" else "postgresql"
+    with pytest.raises(DatabaseUnreachable, match=r"option \W?nosuch") as raised:
+        Connector(with_driver(f"{dialect}+{driver}://u:hunter2@127.0.0.1:1/shop?nosuch=hunter3"), None).connect()
+    assert "hunter" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("driver", "remedy"),
+    [
+        ("asyncpg", ": for libpq's options, such as sslmode, write postgresql+psycopg://"),
+        ("asyncmy", ""),
+        ("aiomysql", ""),
+    ],
+)
+async def test_an_option_that_an_async_driver_does_not_have_is_named_with_the_remedy(driver: str, remedy: str) -> None:
+    dialect = "postgresql" if driver == "asyncpg" else "mysql"
+    url = with_driver(f"{dialect}+{driver}://u:hunter2@127.0.0.1:1/shop?nosuch=hunter3", asynchronous=True)
+    with pytest.raises(DatabaseUnreachable) as raised:
+        await Connector(url, None).aconnect()
+    assert str(raised.value) == (
+        f"the database {dialect}+{driver}://u:***@127.0.0.1:1/shop?nosuch=*** cannot be reached: "
+        f"the driver {driver} has no option 'nosuch'{remedy}"
+    )
+
+
+def test_a_database_whose_settings_cannot_be_made_is_unreachable(tmp_path: Path) -> None:
+    (tmp_path / "app.db").write_text("no database")
+    url = with_driver(f"sqlite:///{tmp_path}/app.db")
+    with pytest.raises(DatabaseUnreachable, match=r"app\.db cannot be reached: file is not a database"):
+        Connector(url, None).connect()
+
+
+async def test_an_async_driver_reports_it_as_well(tmp_path: Path) -> None:
+    (tmp_path / "app.db").write_text("no database")
+    url = with_driver(f"sqlite:///{tmp_path}/app.db", asynchronous=True)
+    with pytest.raises(DatabaseUnreachable, match=r"app\.db cannot be reached: file is not a database"):
+        await Connector(url, None).aconnect()
 
 
 def is_open(connection: sqlite3.Connection) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from contextlib import contextmanager
@@ -34,6 +35,9 @@ _SESSION = {
 }
 _NAMELESS = {"asyncmy", "aiomysql"}
 """Drivers that leave it to the server which collation belongs to their character set."""
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
+_INSTEAD = {"asyncpg": ": for libpq's options, such as sslmode, write postgresql+psycopg://"}
+"""For each driver: which other one to use for options that it does not have."""
 
 
 class Connector:
@@ -58,13 +62,9 @@ class Connector:
                 opening.close(connection)
                 self.pooled = True
                 connection = self._connected()
+            self._set_up(connection)
         except Exception as error:  # drivers raise anything, such as a TypeError for an unknown option in the URL
             raise self.unreachable(error) from error
-        try:
-            run(self._prepare(connection), driver_kind(connection).execute)
-        except BaseException:
-            opening.close(connection)
-            raise
         return connection
 
     async def aconnect(self) -> Any:
@@ -75,13 +75,9 @@ class Connector:
                 await opening.aclose(connection)
                 self.pooled = True
                 connection = await opening.aconnect(self.url.driver, self._options())
+            await self._aset_up(connection)
         except Exception as error:
             raise self.unreachable(error) from error
-        try:
-            await arun(self._prepare(connection), driver_kind(connection).execute)
-        except BaseException:
-            await opening.aclose(connection)
-            raise
         return connection
 
     def break_off(self) -> None:
@@ -101,7 +97,14 @@ class Connector:
 
     def unreachable(self, error: Exception) -> DatabaseUnreachable:
         """The error to raise instead."""
-        return DatabaseUnreachable(f"the database {shown(self.url)} cannot be reached: {reason(error)}")
+        return DatabaseUnreachable(f"the database {shown(self.url)} cannot be reached: {self._why(error)}")
+
+    def _why(self, error: Exception) -> str:
+        unknown = _UNKNOWN_OPTION.search(str(error)) if isinstance(error, TypeError) else None
+        if unknown is None:
+            return reason(error)
+        driver = self.url.driver
+        return f"the driver {driver} has no option {unknown[1]!r}{_INSTEAD.get(driver, '')}"
 
     def _connected(self) -> Any:
         connection = opening.connect(self.url.driver, self._options())
@@ -132,14 +135,28 @@ class Connector:
             await opening.aclose(connection)
             raise
 
+    def _set_up(self, connection: Any) -> None:
+        try:
+            run(self._settings(connection), driver_kind(connection).execute)
+        except BaseException:
+            opening.close(connection)
+            raise
+
+    async def _aset_up(self, connection: Any) -> None:
+        try:
+            await arun(self._settings(connection), driver_kind(connection).execute)
+        except BaseException:
+            await opening.aclose(connection)
+            raise
+
     def _options(self) -> Options:
         driver = self.url.driver
         limited = self.limits.options(driver) if self.limits else {}
         unprepared = for_driver(UNPREPARED[driver]) if self.pooled else {}
         return self._given._replace(named={**limited, **self._given.named, **unprepared})
 
-    def _prepare(self, connection: Any) -> Steps[None]:
-        """Settings of the session: none behind a pooler."""
+    def _settings(self, connection: Any) -> Steps[None]:
+        """Those of the session: none behind a pooler."""
         if self.pooled:
             return
         statements = [*_SESSION[self.dialect], *([self.limits.session(self.dialect)] if self.limits else ())]

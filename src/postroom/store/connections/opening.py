@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from postroom.errors import UnsupportedDatabase
 from postroom.store.connections.limits import break_off
-from postroom.store.connections.urls import MODULES
+from postroom.store.connections.urls import MODULES, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -40,9 +41,13 @@ class Options(NamedTuple):
     positional: Sequence[Any]
     named: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        """Without values, as it may come into a traceback, and one is the password."""
+        return f"Options({', '.join(self.named)})"
+
 
 def options_of(url: DatabaseUrl) -> Options:
-    """The URL as its driver's arguments."""
+    """The URL as its driver's arguments. Raises `UnsupportedDatabase`."""
     positional, named = _plain(url) or _translated(url)
     return Options(positional, for_driver(named))
 
@@ -119,7 +124,8 @@ def _plain(url: DatabaseUrl) -> Options | None:
         case "mysql" if not url.query:
             return Options((), {**named, "client_flag": _FOUND_ROWS})
         case "sqlite" if not url.query and named.keys() == {"database"} and url.database not in {None, ":memory:"}:
-            return Options((str(Path(url.database or "").absolute()),), {"check_same_thread": False})
+            file = os.path.abspath(url.database or "")  # noqa: PTH100 - a/../b is b, as it is for SQLAlchemy
+            return Options((file,), {"check_same_thread": False})
         case _:
             return None
 
@@ -129,8 +135,17 @@ def _is_simple(query: Mapping[str, str | tuple[str, ...]]) -> bool:
 
 
 def _translated(url: DatabaseUrl) -> Options:
-    """The arguments as SQLAlchemy's dialects make them: several hosts, options that are numbers, files of keys."""
+    """The arguments as SQLAlchemy's dialects make them: several hosts, options that are numbers, files of keys.
+
+    Raises `UnsupportedDatabase`.
+    """
     from sqlalchemy import create_engine  # which takes long to load
+    from sqlalchemy.exc import ArgumentError
 
     given = url.for_sqlalchemy()
-    return Options(*create_engine(given).dialect.create_connect_args(given))
+    try:
+        return Options(*create_engine(given).dialect.create_connect_args(given))
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise UnsupportedDatabase(
+            f"the options of the database URL {shown(url)} are not valid: {' '.join(str(error).split())}"
+        ) from error
