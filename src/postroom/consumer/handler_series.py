@@ -101,12 +101,16 @@ class HandlerSeries(HandlerCall):
         return self._go_on()
 
     def following(self) -> Incoming | None:
-        """The message behind the one at hand; None if there is none, or the series ends there."""
+        """The message behind the one at hand; None if there is none, or the series ends there.
+
+        From now on, it is one of the subjects: its mark may be waited for even before the one at hand is finished.
+        """
         number = self._progress.begun
         if number == len(self._series):
             return None
         if number and (self.is_late or time.monotonic() > self._end or not self._may_go_on()):
             return None
+        self.subjects |= {self._ids[number]}
         return self._series[number]
 
     def finish(self, following: Incoming | None = None, *, is_first: bool = False) -> None:

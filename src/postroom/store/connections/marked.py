@@ -38,6 +38,11 @@ def has_row(connection: Any, statement: str) -> bool:
     return False
 
 
+def is_nested(connection: Any) -> bool:
+    """Whether a block of psycopg's `connection.transaction()` was entered and not left."""
+    return bool(getattr(connection, "_num_transactions", 0))
+
+
 def _executed(connection: Any, statements: bytes) -> Any:
     """Execute several statements, which psycopg's cursors would send after a BEGIN of their own."""
     psycopg = sys.modules["psycopg"]
