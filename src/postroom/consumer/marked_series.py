@@ -85,7 +85,7 @@ class MarkedSeries:
             try:
                 await self._arun_each(driver, series)
             except BaseException:
-                with suppress(Exception):  # a connection that cannot even roll back is closed
+                with suppress(Exception):
                     await marked.aroll_back(driver)
                 raise
 
