@@ -249,8 +249,9 @@ class Outbox:
     def _is_new(self, message: Message, fields: Fields) -> bool:
         """Whether the row alone adds it: `add` makes the id, so that it is in no outbox, and nothing else is asked."""
         return (
-            fields.get("id") is None
-            and message.idempotency_key is None  # which a subclass's `message` may set
+            type(self).message is Outbox.message  # a subclass may give messages ids and keys of its own
+            and fields.get("id") is None
+            and message.idempotency_key is None
             and message.ledger is None
             and not self._lock_keys
         )

@@ -250,6 +250,24 @@ async def test_wrong_ones_are_refused_at_the_start_with_the_remedy(service: Serv
 
 
 @on_postgresql
+async def test_I_1_a_handler_that_leaves_a_block_of_the_driver_open_stops_no_consumer(service: Service) -> None:
+    """Psycopg refuses to commit such a connection, long after the message was committed."""
+    consumer = await consumer_of(service, "driver", count=4)
+    left: list[Any] = []
+
+    @consumer.handler("orders", attempts=1)
+    def bill(connection: psycopg.Connection[Any], message: Incoming) -> None:
+        connection.execute("INSERT INTO bill VALUES (%s)", [number_of(message)])
+        if number_of(message) in {1, 3}:
+            left.append(connection.transaction())
+            left[-1].__enter__()
+
+    report = await consumer.run_once()
+    assert (report.handled, report.dead) == (4, 0)
+    assert sorted(service.rows("SELECT number FROM bill")) == [(0,), (1,), (2,), (3,)]
+
+
+@on_postgresql
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_I_1_a_handler_that_swallows_a_failed_statement_has_failed(service: Service, asynchronous: bool) -> None:  # noqa: FBT001 - a parameter
     """PostgreSQL answers the commit with a rollback: the message would be acknowledged and its effect lost."""

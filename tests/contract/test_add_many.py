@@ -141,6 +141,23 @@ def test_O_3_a_key_that_a_subclass_gives_is_a_key_too(caller: Caller) -> None:
     caller.rollback()
 
 
+class Numbered(Outbox):
+    """One that makes the ids itself."""
+
+    def message(self, topic: str | None, payload: object = None, **fields: Any) -> Message:
+        return super().message(topic, payload, **{**fields, "id": payload})
+
+
+@pytest.mark.parametrize("name", ["postgresql"])
+def test_O_3_an_id_that_a_subclass_gives_may_be_taken(caller: Caller) -> None:
+    outbox, identifier = Numbered(), str(uuid4())
+    caller.add(outbox, "orders", identifier)
+    with pytest.raises(DuplicateMessage, match=identifier):
+        caller.add(outbox, "orders", identifier)
+    caller.add(outbox, "orders", str(uuid4()))  # the transaction is still usable
+    caller.rollback()
+
+
 @each_database
 @pytest.mark.parametrize("where", [0, MANY - 1], ids=["first", "last"])
 def test_O_3_a_conflict_among_ten_thousand_leaves_none(where: int, caller: Caller, database: Database) -> None:

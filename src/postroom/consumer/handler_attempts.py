@@ -61,7 +61,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class NotCalled:
-    """An earlier call of the handler with one of the messages has not ended."""
+    """An earlier call of the handler with one of the messages has not ended, or nobody knows whether it failed."""
 
 
 Attempted = Committed | AttemptFailed | NotCalled
@@ -135,6 +135,8 @@ class HandlerAttempts:
                 finished = last_report()
                 if finished and series.is_between and isinstance(error, TimeoutError):
                     return None  # its time was up just when a message was finished: the next is not at fault
+                if series.is_reaching and isinstance(error, TimeoutError):
+                    return NotCalled()  # most likely it is the next one's mark that took so long, with this committed
                 if finished == len(messages):
                     raise
                 self._report_raised(handler, [messages[finished]], error)

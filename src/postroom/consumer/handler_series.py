@@ -56,6 +56,8 @@ class HandlerSeries(HandlerCall):
         """One for each message; `ids` has that of the message at hand."""
         self.is_first = False
         """Whether the message at hand had not been handled before."""
+        self.is_reaching = False
+        """Whether the message at hand may be committed, and the mark of the one behind it waited for."""
         self._may_go_on = may_go_on
         self._progress = progress or _Progress()
         self.begun = time.monotonic()
@@ -101,12 +103,17 @@ class HandlerSeries(HandlerCall):
         return self._go_on()
 
     def following(self) -> Incoming | None:
-        """The message behind the one at hand; None if there is none, or the series ends there."""
+        """The message behind the one at hand; None if there is none, or the series ends there.
+
+        From now on, it is one of the subjects: its mark may be waited for even before the one at hand is finished.
+        """
         number = self._progress.begun
         if number == len(self._series):
             return None
         if number and (self.is_late or time.monotonic() > self._end or not self._may_go_on()):
             return None
+        self.subjects |= {self._ids[number]}
+        self.is_reaching = True
         return self._series[number]
 
     def finish(self, following: Incoming | None = None, *, is_first: bool = False) -> None:
@@ -129,5 +136,5 @@ class HandlerSeries(HandlerCall):
         number = self._progress.begun
         self.messages, self.ids = (message,), [self._ids[number]]
         self.subjects = frozenset(self.ids)
-        self.is_in_function = self.has_returned = self.is_first = False
+        self.is_in_function = self.has_returned = self.is_first = self.is_reaching = False
         self._progress.begun = number + 1

@@ -41,7 +41,7 @@ class MarkedSeries:
     def run_each(self, series: HandlerSeries) -> None:
         """Call a sync handler."""
         # To SQLAlchemy, all is one transaction: those of PostgreSQL begin and end within it.
-        with self._transactions.kept() as (connection, given), connection.begin():
+        with self._transactions.kept() as (connection, given), connection.begin() as transaction:
             driver = connection.connection.driver_connection
             message = series.start()
             if message is not None:
@@ -54,8 +54,12 @@ class MarkedSeries:
                     _require_open(is_open=not connection.closed)
                     series.check_time()
                 # One that the handler leaves in a savepoint ends the series, and SQLAlchemy's transaction with it.
-                message = None if connection.in_nested_transaction() else series.following()
+                is_nested = connection.in_nested_transaction() or marked.is_nested(driver)
+                message = None if is_nested else series.following()
                 self._finish(driver, series, message)
+            if marked.is_nested(driver):  # all is committed, but psycopg lets nobody else end the connection's use
+                connection.invalidate()
+                transaction.rollback()
 
     def _finish(self, driver: Any, series: HandlerSeries, following: Incoming | None) -> None:
         """Commit, and begin the following transaction."""
@@ -81,7 +85,7 @@ class MarkedSeries:
             try:
                 await self._arun_each(driver, series)
             except BaseException:
-                with suppress(Exception):  # a connection that cannot even roll back is closed
+                with suppress(Exception):
                     await marked.aroll_back(driver)
                 raise
 

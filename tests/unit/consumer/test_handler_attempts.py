@@ -69,3 +69,24 @@ async def test_a_message_that_was_not_begun_has_not_failed() -> None:
         late = Late(finished, at_next=False)
         assert await late.attempted() is None
         assert (late.accused, late.committed) == ([], [True] * finished)
+
+
+class LateAtTheMark(Late):
+    """Has called the handler with the first message, and is late while the second one's mark is held elsewhere."""
+
+    async def run_each(self, series: HandlerSeries) -> None:
+        series.start()
+        with series.in_function():
+            pass
+        assert series.following() is not None
+        raise TimeoutError
+
+    def may_go_on(self) -> bool:
+        return True
+
+
+async def test_a_message_is_not_to_blame_if_the_mark_behind_it_is_waited_for() -> None:
+    """It may be committed: a handler with one attempt would have a dead letter that was handled."""
+    late = LateAtTheMark(0, at_next=True)
+    assert isinstance(await late.attempted(), NotCalled)
+    assert (late.accused, late.committed) == ([], [])

@@ -36,6 +36,17 @@ def test_at_any_time_it_is_the_call_with_one_message() -> None:
     assert call.timeout == HANDLER.timeout + SECONDS
 
 
+def test_a_message_whose_mark_is_waited_for_is_a_subject_too() -> None:
+    """If that does not end, another call with it would only wait, too, and occupy another thread."""
+    call = series()
+    first = call.start()
+    following = call.following()
+    assert (first, following) == (MESSAGES[0], MESSAGES[1])
+    assert call.subjects == {one.dedup_id for one in MESSAGES[:2]}
+    call.finish(following)
+    assert call.subjects == {MESSAGES[1].dedup_id}
+
+
 def test_one_that_is_repeated_begins_where_the_last_has_failed() -> None:
     call = series()
     for message in call.each():

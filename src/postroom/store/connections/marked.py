@@ -38,6 +38,11 @@ def has_row(connection: Any, statement: str) -> bool:
     return False
 
 
+def is_nested(connection: Any) -> bool:
+    """Whether a block of psycopg's `connection.transaction()` was entered and not left."""
+    return bool(getattr(connection, "_num_transactions", 0))
+
+
 def _executed(connection: Any, statements: bytes) -> Any:
     """Execute several statements, which psycopg's cursors would send after a BEGIN of their own."""
     psycopg = sys.modules["psycopg"]
@@ -75,10 +80,16 @@ async def acommit_and_begin(connection: Any, statements: str) -> bool:
 
 
 async def aroll_back(connection: Any) -> None:
-    """Roll back on a connection of asyncpg what `abegin` began."""
+    """Roll back on a connection of asyncpg what `abegin` began. One that cannot is closed.
+
+    Even if it does not seem to be in a transaction: after a cancellation, it has not heard yet that one was begun.
+    """
     connection._top_xact = None  # noqa: SLF001 - as `nest` has set it
-    if connection.is_in_transaction():
+    try:
         await connection.execute("ROLLBACK")
+    except BaseException:
+        connection.terminate()
+        raise
 
 
 async def ahas_row(connection: Any, statement: str) -> bool:
