@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import aiosqlite
-import pymysql
+from sqlalchemy import create_engine, event, text
 
 from postroom import Outbox
 from postroom.store.connections.stores import Store
@@ -41,24 +41,29 @@ def test_tasks_may_add_on_one_connection_at_once(fresh_database: FreshDatabase) 
         assert asyncio.run(add()) == [(f"t{n}", n + 1) for n in range(5)]
 
 
-def test_a_trigger_may_number_rows_of_its_own(fresh_database: FreshDatabase) -> None:
-    """MariaDB's last_insert_id() is the message's position again when the trigger has ended."""
+def test_triggers_and_listeners_may_number_rows_of_their_own(fresh_database: FreshDatabase) -> None:
+    """† MariaDB's last_insert_id() is the message's position again when a trigger has ended, but not for a listener."""
     url = fresh_database("mariadb")
-    parsed = resolve(url)
+    engine = create_engine(resolve(url))
     with closing(Store(url)) as store:
         store.call(lambda connection: upgrade(connection, store.names))
         outbox = store.names.mapping()["outbox"]
-        server: dict[str, Any] = {"host": parsed.host, "port": parsed.port, "user": parsed.username}
-        with pymysql.connect(**server, database=parsed.database) as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE TABLE log (n INTEGER AUTO_INCREMENT PRIMARY KEY, topic TEXT) AUTO_INCREMENT = 1000")
-            cursor.execute(
-                f"CREATE TRIGGER logging AFTER INSERT ON {outbox} FOR EACH ROW "
-                "INSERT INTO log (topic) VALUES (NEW.topic)"
-            )
-            for topic in ("a", "b"):
-                OUTBOX.add(connection, topic, b"12345")
-            cursor.execute("INSERT INTO log (topic) VALUES ('mine')")
+        with engine.begin() as connection:
+            for statement in (
+                "CREATE TABLE log (n INTEGER AUTO_INCREMENT PRIMARY KEY, topic TEXT)",
+                f"CREATE TRIGGER logging AFTER INSERT ON {outbox} FOR EACH ROW INSERT INTO log (topic) VALUES ('one')",
+            ):
+                connection.execute(text(statement))
+            OUTBOX.add(connection, "a", b"12345")
+
+            @event.listens_for(connection, "after_cursor_execute")
+            def log(_connection: object, cursor: Any, *_rest: object) -> None:
+                cursor.connection.cursor().execute("INSERT INTO log (topic) VALUES ('heard')")
+
+            OUTBOX.add(connection, "b", b"12345")
+            event.remove(connection, "after_cursor_execute", log)
+            connection.execute(text("INSERT INTO log (topic) VALUES ('mine')"))
             OUTBOX.add(connection, "c", b"12345")
-            connection.commit()
-            cursor.execute(pairs(store))
-            assert cursor.fetchall() == (("a", 5), ("b", 5), ("c", 5))
+            assert list(connection.execute(text(pairs(store)))) == [("a", 5), ("b", 5), ("c", 5)]
+            assert connection.scalar(text("SELECT count(*) FROM log WHERE topic = 'heard'"))
+    engine.dispose()

@@ -170,6 +170,22 @@ def test_connections_are_kept_up_to_a_number_and_one_that_is_dead_is_replaced(tm
     assert not is_open(some[MOST - 2])
 
 
+async def test_a_connection_on_which_a_transaction_was_left_open_is_not_kept(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/app.db"
+    kept = KeptConnections(Connector(with_driver(url), None))
+    left = kept.take()
+    left.execute("BEGIN")
+    kept.give_back(left)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        left.execute("SELECT 1")
+    async_kept = AsyncKeptConnections(Connector(with_driver(url, asynchronous=True), None))
+    left = await async_kept.take()
+    await left.execute("BEGIN")
+    await async_kept.give_back(left)
+    with pytest.raises(ValueError, match="no active connection"):
+        await left.execute("SELECT 1")
+
+
 async def test_a_kept_connection_of_an_async_driver_is_closed_if_the_task_that_takes_it_is_cancelled(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

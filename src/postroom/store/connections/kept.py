@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from postroom.store.connections import opening
@@ -52,9 +53,11 @@ class KeptConnections(_Kept):
         return self._connector.connect()
 
     def give_back(self, connection: Any) -> None:
-        """Keep a connection without an open transaction, or close it if there are enough."""
-        if not self._keep(connection):
-            opening.close(connection)
+        """Keep a connection; close it if there are enough, or if a transaction was left open on it."""
+        with suppress(Exception):  # it may be lost
+            if driver_kind(connection).autocommits() and self._keep(connection):
+                return
+        opening.close(connection)
 
     def close(self) -> None:
         """Close what is kept, and keep no more."""
@@ -81,8 +84,10 @@ class AsyncKeptConnections(_Kept):
 
     async def give_back(self, connection: Any) -> None:
         """As `KeptConnections`."""
-        if not self._keep(connection):
-            await opening.aclose(connection)
+        with suppress(Exception):
+            if await driver_kind(connection).autocommits() and self._keep(connection):
+                return
+        await opening.aclose(connection)
 
     async def close(self) -> None:
         """As `KeptConnections`."""

@@ -114,10 +114,11 @@ class MySQLWriter(TwoStatementWriter):
         return {}
 
     def _position(self, n: int, count: int) -> str:
-        # Several need not follow one another. Two tasks cannot take turns on a connection, as they can on SQLite's.
-        if count == 1:
-            return "last_insert_id()"
-        return f"(SELECT position FROM {self.tables['outbox']} WHERE id = :id_{n})"
+        by_id = f"(SELECT position FROM {self.tables['outbox']} WHERE id = :id_{n}{{}})"
+        if count > 1:  # they need not follow one another
+            return by_id.format("")
+        # Somebody else may have inserted on this connection since: a listener of SQLAlchemy's, another task.
+        return f"coalesce({by_id.format(' AND position = last_insert_id()')}, {by_id.format('')})"
 
     def _known(self, chunk: Sequence[Message]) -> Steps[set[UUID]]:
         """Those whose id or idempotency key is in the outbox. The read that also locks gaps comes last."""
