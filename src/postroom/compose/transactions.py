@@ -95,11 +95,11 @@ class Transactions:
     def kept(self) -> Iterator[tuple[Any, Any]]:
         """A connection of SQLAlchemy for one transaction after another, and what sync functions get of it."""
         engine = self._engine()
-        with engine.connect() as connection:
+        with self._closed_if_late(engine), engine.connect() as connection:
             try:
                 yield connection, _driver_of(connection) if self._of_driver else connection
             except BaseException:
-                if not connection.closed and (engine not in self._engines or _driver_of(connection).closed):
+                if not connection.closed and _driver_of(connection).closed:
                     connection.invalidate()
                 raise
 
@@ -143,31 +143,34 @@ class Transactions:
 
     async def close(self) -> None:
         """Close the engines that were made here."""
-        for engine in self._engines:
+        engines, self._engines = self._engines, []
+        for engine in engines:
             closing = engine.dispose()
             if inspect.isawaitable(closing):
                 await closing
-        self._engines.clear()
         self._sync = self._async = self._sync_engine = self._kept_async_engine = None
 
     def close_blocking(self) -> None:
         """`close` for sync code, if no async function has had a transaction."""
-        for engine in self._engines:
+        engines, self._engines = self._engines, []
+        for engine in engines:
             engine.dispose()
-        self._engines.clear()
         self._sync = self._sync_engine = None
 
     @contextmanager
     def _begin(self, engine: Any) -> Iterator[Any]:
-        with engine.begin() as connection:
-            try:
-                yield _driver_of(connection) if self._of_driver else connection
-            except BaseException:
-                if (
-                    engine not in self._engines
-                ):  # closed meanwhile: nobody else closes a connection that comes back late
-                    connection.invalidate()
-                raise
+        with self._closed_if_late(engine), engine.begin() as connection:
+            yield _driver_of(connection) if self._of_driver else connection
+
+    @contextmanager
+    def _closed_if_late(self, engine: Any) -> Iterator[None]:
+        """A connection that comes back after `close`, from a function that took too long, is closed by nobody else."""
+        pool = engine.pool
+        try:
+            yield
+        finally:
+            if engine not in self._engines:
+                pool.dispose()
 
     @asynccontextmanager
     async def _abegin_driver(self) -> AsyncIterator[Any]:

@@ -56,6 +56,8 @@ class KeptConnections(_Kept):
         """Keep a connection; close it if there are enough, or if a transaction was left open on it."""
         with suppress(Exception):  # it may be lost
             if driver_kind(connection).autocommits() and self._keep(connection):
+                if not self._most:  # another thread has closed the others just now
+                    self.close()
                 return
         opening.close(connection)
 
