@@ -13,6 +13,7 @@ import pytest
 
 from postroom import Message, Outbox, Relay
 from postroom.brokers.port import ACCEPTED, Capabilities, Outcome
+from postroom.telemetry.events import StreamRead
 from tests.acceptance.service import Service
 from tests.acceptance.waiting import wait_for
 from tests.crash.wire import Wire
@@ -152,14 +153,17 @@ async def test_R_7_nothing_is_sent_that_a_synchronous_standby_lacks(primary: Pos
     """Not even if the server is told to wait for it while a relay reads: the log shows a commit before it is one."""
     primary.create_database("shop")
     broker = Broker()
+    told: list[object] = []
+    waited_for = "SELECT sync_state FROM pg_stat_replication WHERE application_name ="
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE"
     with closing(Service(primary.url("shop"))) as service, closing(Standby(primary)) as standby:
-        async with Relay(primary.url("shop"), broker, cdc=True, lane_lease_sec=5):
+        async with Relay(primary.url("shop"), broker, cdc=True, lane_lease_sec=5, hook=told.append):
             await wait_for(lambda: streams(service))
             standby.start()
             await wait_for(standby.has_caught_up)
             set_up(primary, "ALTER SYSTEM SET synchronous_standby_names = 'walreceiver'")
-            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE "
-            await wait_for(lambda: asks_for_agreement(service, broker))
+            await wait_for(lambda: service.rows(f"{waited_for} 'walreceiver'") == [("sync",)])
+            await two_heartbeats(told)
             standby.follow_no_more()
             await wait_for(lambda: not standby.is_following())
             adding = asyncio.create_task(asyncio.to_thread(streamed, service, *messages(2000, 10)))
@@ -171,11 +175,10 @@ async def test_R_7_nothing_is_sent_that_a_synchronous_standby_lacks(primary: Pos
             await adding
 
 
-def asks_for_agreement(service: Service, broker: Broker) -> bool:
-    """Whether the reader, which learns of it with its next heartbeat, waits for the standby before it sends."""
-    streamed(service, *messages(broker.count(), 1))
-    asked = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%emit_message%' AND pid <> pg_backend_pid()"
-    return bool(service.rows(asked))
+async def two_heartbeats(told: Sequence[object]) -> None:
+    """Wait until the reader knows the server's settings: it asks with each heartbeat, and one may be under way."""
+    seen = len(told)
+    await wait_for(lambda: sum(isinstance(event, StreamRead) for event in told[seen:]) >= 2)
 
 
 def set_up(server: PostgreSQL, setting: LiteralString) -> None:
