@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -139,6 +140,33 @@ async def test_L_16_a_function_that_stops_at_failures_gets_a_keys_messages_toget
     await Relay(service.url, publish, backoff_sec=[0]).run_until_empty()
     assert arrived == list(range(200))
     assert calls < 20
+
+
+@every_database
+@pytest.mark.parametrize("stops", [True, False], ids=["stops at failures", "plain"])
+async def test_R_9_a_message_that_makes_a_list_fail_takes_no_other_with_it(service: Service, *, stops: bool) -> None:
+    """Before, the whole list went to the dead letters with it."""
+    service.commit(*[Message.new("t", n, key=f"key {n % 7}" if n < 70 else None) for n in range(100)])
+    poison = {66, 69, 80}
+    arrived: dict[str | None, list[int]] = defaultdict(list)
+    failed_alone: list[int] = []
+
+    async def publish(messages: list[Message]) -> None:
+        for message in messages:
+            if message.json() in poison:
+                failed_alone.extend([message.json()] * (len(messages) == 1))
+                raise KeyError("poison")
+            arrived[message.key].append(message.json())
+
+    relay = Relay(service.url, stops_at_failure(publish) if stops else publish, max_attempts=3, backoff_sec=[0])
+    report = await relay.run_until_empty()
+    assert (report.sent, report.retried, report.dead) == (97, 6, 3)
+    assert sorted(failed_alone) == sorted([*poison] * 3)
+    assert [letter.attempts for letter in service.dead()] == [3, 3, 3]
+    for n in range(7):
+        first_arrivals = list(dict.fromkeys(arrived[f"key {n}"]))
+        assert first_arrivals == [number for number in range(n, 70, 7) if number not in poison]
+    assert {*arrived[None]} == {*range(70, 100)} - poison
 
 
 @every_database

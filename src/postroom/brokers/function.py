@@ -55,7 +55,8 @@ class FunctionBroker:
 
     The function may return nothing or a receipt; ``{"status": "ok", …}`` or ``{"status": …, "reason_code": …}``; for a
     list, nothing or a list of these. Any exception is a failed attempt, except `ConnectionError` and
-    `BrokerUnavailable`: they mean that the other side cannot be reached, which does not count as an attempt. A sync
+    `BrokerUnavailable`: they mean that the other side cannot be reached, which does not count as an attempt. If a call
+    with a list fails as a whole, fewer are sent together until it is known which of them is at fault. A sync
     function runs in a thread; a timeout does not stop it, and leaves the thread busy. Messages whose turn does not
     come soon are not sent, because a thousand slow calls would take longer than the timeout.
     """
@@ -135,7 +136,7 @@ class FunctionBroker:
             return understand(result)
         except TimeoutError as error:
             self._tell(argument, error)
-            return Refused(Reason.TIMEOUT, f"no answer within {seconds:g} s")
+            return Refused(Reason.TIMEOUT, f"no answer within {seconds:g} s", whole_call=self._batches)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -149,8 +150,8 @@ class FunctionBroker:
             return Unreached(str(error) or type(error).__name__)
         self._tell(argument, error)
         if isinstance(error, Exception):
-            return Refused(reason_code(error, self._classifier), _error_text(error))
-        return Refused(Reason.INTERNAL_ERROR, _error_text(error))
+            return Refused(reason_code(error, self._classifier), _error_text(error), whole_call=self._batches)
+        return Refused(Reason.INTERNAL_ERROR, _error_text(error), whole_call=self._batches)
 
     def _tell(self, argument: Any, error: BaseException) -> None:
         if self.raised is not None:
@@ -172,7 +173,7 @@ def stops_at_failure(function: F) -> F:
 
     Then it is called with all messages of a key at once. Otherwise each is confirmed before the next one is sent,
     because the function might have sent the next one although this one failed. It returns what it has results for: up
-    to the first failure. An exception counts as a failed attempt of all of them. Raises `InvalidSetting` if the
+    to the first failure. Raises `InvalidSetting` if the
     function takes one message.
     """
     if not takes_a_batch(function):
@@ -219,8 +220,11 @@ def outcomes_of(result: Any, count: int, *, stops: bool = False) -> list[Outcome
         if len(outcomes) == count:
             return outcomes
         problem = f"the function returned {len(result)} results for {count} messages: return one for each, or nothing"
-        return [Refused(Reason.INTERNAL_ERROR, problem)] * count
-    return [outcome_of(result)] * count
+        return [Refused(Reason.INTERNAL_ERROR, problem, whole_call=True)] * count
+    outcome = outcome_of(result)
+    if isinstance(outcome, Refused):
+        outcome = msgspec.structs.replace(outcome, whole_call=True)
+    return [outcome] * count
 
 
 def _text(value: Any) -> str:

@@ -28,6 +28,9 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     failure: Failure | None = None
     retry_after: float | None = None
     """Seconds before the next attempt, if the broker asked for that."""
+    whole_call: bool = False
+    """Whether the call failed as a whole, so that any of its messages may be at fault. Then fewer are sent together,
+    until one fails alone: only that counts as an attempt."""
 
 
 class Unreached(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +85,7 @@ class Broker(Protocol):
     """Publishes messages, and returns one outcome for each.
 
     `publish` returns within the timeout; a message without an answer by then is refused with `TIMEOUT`. An exception
-    counts as a failed attempt of every message, except `BrokerUnavailable`: then none counts as tried.
+    means that all are refused, by a `whole_call`; `BrokerUnavailable` that none was tried.
     """
 
     name: str

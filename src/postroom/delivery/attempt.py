@@ -186,12 +186,12 @@ class Attempt:
         except BrokerUnavailable as error:
             return [Unreached(str(error))] * len(batch)
         except TimeoutError:
-            return [Refused(failures.Reason.TIMEOUT, f"no answer within {timeout:g} s")] * len(batch)
+            return _all_refused(batch, failures.Reason.TIMEOUT, f"no answer within {timeout:g} s")
         except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the engine
-            return [Refused(failures.reason_code(error, classifier), str(error) or type(error).__name__)] * len(batch)
+            return _all_refused(batch, failures.reason_code(error, classifier), str(error) or type(error).__name__)
         if len(outcomes) != len(batch):
             problem = f"{self.queue.destination.name} gave {len(outcomes)} outcomes for {len(batch)} messages"
-            return [Refused(failures.Reason.INTERNAL_ERROR, problem)] * len(batch)
+            return _all_refused(batch, failures.Reason.INTERNAL_ERROR, problem)
         return outcomes
 
     def land(self, one: Claimed, outcome: Outcome, seconds: float) -> None:
@@ -279,6 +279,10 @@ class Attempts:
         """Work until cancelled."""
         while True:
             await self._attempt.run(await self._batches.get())
+
+
+def _all_refused(batch: Sequence[Claimed], code: str, message: str) -> Sequence[Refused]:
+    return [Refused(code, message, whole_call=True)] * len(batch)
 
 
 def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:

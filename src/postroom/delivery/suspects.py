@@ -1,6 +1,6 @@
-"""Suspects: messages with which the destination could not be reached. Each time fewer of them are sent together.
+"""Suspects: messages with which a call of the destination failed. Each time fewer of them are sent together.
 
-This finds the one that always breaks the connection, while what was only sent beside it gets through.
+This finds the one that always breaks the connection, or the call, while what was only sent beside it gets through.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class Verdicts:
         self._update_circuit(call, at_fault)
         decided = [self._settlement(*fate, fault) for fate, fault in zip(call.fates, at_fault, strict=True)]
         if self._suspects:
-            undecided = NotSent | Unreached | TargetUnavailable | InHand
-            self._suspects.clear([one for one, outcome in call.fates if not isinstance(outcome, undecided)])
+            fates = zip(call.fates, decided, strict=True)
+            self._suspects.clear([one for (one, outcome), then in fates if _is_cleared(outcome, then)])
         settlements = self._spread([one for one in decided if one is not None], tried=True)
         return {one.claimed.lease: one for one in settlements}
 
@@ -112,6 +112,8 @@ class Verdicts:
                     beside=one.message.topic in call.taken,
                     target_worked=strike.target_worked,
                 )
+            case Refused(whole_call=True):
+                return faults.of_whole_call(alone=call.alone)
             case _:
                 return None
 
@@ -135,7 +137,7 @@ class Verdicts:
                 return Sent(one, outcome.answer, content_hash(one) if self._queue.dedup else None)
             case Refused():
                 self._targets.nothing_to_probe(one.message.topic)
-                return self._failed(one, outcome)
+                return self._refused(one, outcome, fault)
             case NotSent():
                 self._targets.nothing_to_probe(one.message.topic)
                 if outcome.delay:
@@ -154,6 +156,11 @@ class Verdicts:
                 return None
             case _:
                 assert_never(outcome)
+
+    def _refused(self, one: Claimed, outcome: Refused, fault: Fault | None) -> Settlement:
+        if outcome.whole_call:  # if it is at fault, it takes no others with it when it is retried
+            self._suspects.strike([one])
+        return GivenBack(one) if fault is Fault.UNDECIDED else self._failed(one, outcome)
 
     def _unreached(self, one: Claimed, outcome: Unreached, fault: Fault | None) -> Settlement:
         self._suspects.strike([one])
@@ -203,6 +210,15 @@ class Verdicts:
                 return Dead(one, refused.code, refused.message, transition=Transition.EXHAUST)
             case failures.GiveUp():
                 return Dead(one, refused.code, refused.message)
+
+
+def _is_cleared(outcome: Outcome, then: Settlement | None) -> bool:
+    """Whether the message takes no other with it any more: it got through, was refused by itself, or is dead."""
+    match outcome:
+        case NotSent() | Unreached() | TargetUnavailable() | InHand() | Refused(whole_call=True):
+            return isinstance(then, Dead)
+        case _:
+            return True
 
 
 def _postponed(one: Claimed, reason: str) -> Postponed:

@@ -42,3 +42,8 @@ def of_unavailable(*, by_message: bool, beside: bool, target_worked: bool) -> Fa
     if by_message and target_worked:
         return Fault.MESSAGE
     return Fault.UNDECIDED if beside else Fault.TARGET
+
+
+def of_whole_call(*, alone: bool) -> Fault:
+    """Find the fault for a message of a call that was answered, and failed as a whole; `alone`: as above."""
+    return Fault.MESSAGE if alone else Fault.UNDECIDED

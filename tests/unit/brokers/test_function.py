@@ -104,6 +104,34 @@ async def test_a_batch_answered_with_too_few_results_counts_as_failed() -> None:
     assert all(isinstance(outcome, Refused) and "4 results for 5" in outcome.message for outcome in outcomes)
 
 
+async def test_R_9_a_list_that_fails_says_that_any_of_its_messages_may_be_at_fault() -> None:
+    async def raises(messages: list[Message]) -> None:
+        raise KeyError(len(messages))
+
+    async def hangs(messages: list[Message]) -> None:
+        await asyncio.sleep(60 * len(messages))
+
+    async def fails(messages: list[Message]) -> dict[str, str]:
+        del messages
+        return {"status": "error", "reason_code": "BUSY"}
+
+    async def leaves_out(messages: list[Message]) -> list[None]:
+        return [None] * (len(messages) - 1)
+
+    async def says_which(messages: list[Message]) -> list[dict[str, str]]:
+        return [{"status": "error"} for _ in messages]
+
+    async def takes_one(message: Message) -> None:
+        raise KeyError(message.topic)
+
+    async def whole(function: Any) -> set[bool]:
+        outcomes = await FunctionBroker(function).publish(MESSAGES, 0.05)
+        return {isinstance(outcome, Refused) and outcome.whole_call for outcome in outcomes}
+
+    assert [await whole(function) for function in (raises, hangs, fails, leaves_out)] == [{True}] * 4
+    assert [await whole(function) for function in (says_which, takes_one)] == [{False}] * 2
+
+
 @pytest.mark.parametrize(
     ("results", "outcomes"),
     [

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
 
 from postroom.brokers.memory import MemoryBroker
@@ -16,7 +17,7 @@ from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
 from postroom.store.connections.reconnecting import Database
 from postroom.store.connections.shared import ConnectionSet
-from postroom.store.outbox.leases import Claimed, GivenBack, Lane, Retry, Sent
+from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Lane, Retry, Sent
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names
@@ -133,3 +134,34 @@ async def test_what_stands_behind_a_lost_lease_on_its_key_is_not_delivered(outco
     else:
         assert handlers.received == batch[:1]
         assert worker.pending.take_pending() == [GivenBack(batch[1])]
+
+
+async def test_R_9_what_makes_a_call_fail_is_found_and_goes_alone_from_then_on() -> None:
+    """Its neighbours lose no attempt; and when it is dead, nothing is remembered."""
+    calls: list[list[int]] = []
+
+    class Broken(Handlers):
+        async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+            calls.append([one.position for one in claimed])
+            if 2 in calls[-1]:
+                raise KeyError("poison")
+            return await super().deliver(claimed, timeout)
+
+    worker = worker_for(Broken([ACCEPTED] * 6), [])
+    batch = [claimed(position, NO_LANE, None) for position in range(1, 7)]
+
+    async def attempted(some: list[Claimed]) -> list[type]:
+        worker.in_flight.take(some, FUTURE)
+        await worker.attempt.run(Batch(NO_READ, some))
+        return [type(one) for one in worker.pending.take_pending()]
+
+    assert await attempted(batch) == [GivenBack] * 6
+    assert await attempted(batch) == [GivenBack] * 6
+    assert await attempted(batch) == [GivenBack] * 4 + [Sent] * 2
+    assert await attempted(batch[:4]) == [Sent, Retry, Sent, Sent]
+    assert await attempted([batch[1], *batch[4:]]) == [Retry, Sent, Sent]
+    last = msgspec.structs.replace(batch[1], attempts=worker.queue.policy_for(batch[1].message).max_attempts - 1)
+    assert await attempted([last, *batch[4:]]) == [Dead, Sent, Sent]
+    assert not worker.attempt.health.suspects
+    every = [*range(1, 7)]
+    assert calls == [every, every, [1, 2, 3, 4], [5, 6], [1], [2], [3], [4], [2], [5, 6], [2], [5, 6]]

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from postroom.rules.faults import Fault, of_unavailable, of_unreached
+from postroom.rules.faults import Fault, of_unavailable, of_unreached, of_whole_call
 
 BOTH = (False, True)
 
@@ -46,3 +46,8 @@ def test_R_9_who_is_at_fault_when_the_broker_has_no_place(
     *, by_message: bool, beside: bool, target_worked: bool, fault: Fault
 ) -> None:
     assert of_unavailable(by_message=by_message, beside=beside, target_worked=target_worked) is fault
+
+
+def test_R_9_only_what_failed_alone_is_known_to_be_at_fault_for_a_whole_call() -> None:
+    assert of_whole_call(alone=True) is Fault.MESSAGE
+    assert of_whole_call(alone=False) is Fault.UNDECIDED
