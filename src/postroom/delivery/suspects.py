@@ -41,6 +41,8 @@ class Suspects:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._strikes: dict[int, Strike] = {}
+        self._unreached: dict[int, Strike] = {}
+        """Those of messages with which it was not reached: what it took since says something of these alone."""
 
     def __bool__(self) -> bool:
         return bool(self._strikes)
@@ -49,18 +51,21 @@ class Suspects:
         """How often this message failed to get through."""
         return self._strikes.get(one.position, INNOCENT)
 
-    def strike(self, claimed: Iterable[Claimed]) -> None:
-        """These could not be handed over."""
+    def strike(self, claimed: Iterable[Claimed], *, answered: bool = False) -> None:
+        """These could not be handed over; `answered`: the destination was there, and failed."""
         now = self._clock()
         for one in claimed:
-            count = self._strikes.pop(one.position, INNOCENT).count + 1
-            self._strikes[one.position] = Strike(count, now, one.message.topic)
+            count = self.of(one).count + 1
+            self._forget(one.position)
+            self._strikes[one.position] = strike = Strike(count, now, one.message.topic)
+            if not answered:
+                self._unreached[one.position] = strike
         while len(self._strikes) > MOST:
-            del self._strikes[next(iter(self._strikes))]
+            self._forget(next(iter(self._strikes)))
 
     def worked(self, started: float, topics: Collection[str]) -> None:
         """A call that began then was answered, and brought messages of these topics through."""
-        for strike in self._strikes.values():
+        for strike in self._unreached.values():
             if strike.at < started:
                 strike.broker_worked = True
                 strike.target_worked = strike.target_worked or strike.topic in topics
@@ -68,7 +73,7 @@ class Suspects:
     def clear(self, claimed: Iterable[Claimed]) -> None:
         """These got through, or were refused."""
         for one in claimed:
-            self._strikes.pop(one.position, None)
+            self._forget(one.position)
 
     def first_part(self, wave: Sequence[Claimed]) -> Sequence[Claimed]:
         """The first of these that are sent together."""
@@ -80,3 +85,7 @@ class Suspects:
         while end < min(most, len(wave)) and self.of(wave[end]).count == count:
             end += 1
         return wave[:end]
+
+    def _forget(self, position: int) -> None:
+        self._strikes.pop(position, None)
+        self._unreached.pop(position, None)

@@ -159,7 +159,7 @@ class Verdicts:
 
     def _refused(self, one: Claimed, outcome: Refused, fault: Fault | None) -> Settlement:
         if outcome.whole_call:  # if it is at fault, it takes no others with it when it is retried
-            self._suspects.strike([one])
+            self._suspects.strike([one], answered=True)
         return GivenBack(one) if fault is Fault.UNDECIDED else self._failed(one, outcome)
 
     def _unreached(self, one: Claimed, outcome: Unreached, fault: Fault | None) -> Settlement:

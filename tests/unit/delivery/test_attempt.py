@@ -13,6 +13,7 @@ from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST, PublishTo
 from postroom.delivery.failed_keys import NO_READ
 from postroom.delivery.queue import EngineOptions, Queue
 from postroom.delivery.queue_worker import QueueWorker
+from postroom.errors import BrokerUnavailable
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
 from postroom.store.connections.reconnecting import Database
@@ -165,3 +166,21 @@ async def test_R_9_what_makes_a_call_fail_is_found_and_goes_alone_from_then_on()
     assert not worker.attempt.health.suspects
     every = [*range(1, 7)]
     assert calls == [every, every, [1, 2, 3, 4], [5, 6], [1], [2], [3], [4], [2], [5, 6], [2], [5, 6]]
+
+
+async def test_R_9_an_outage_costs_no_attempt_of_a_message_that_made_a_call_fail_before() -> None:
+    errors: list[Exception] = [KeyError("poison"), BrokerUnavailable("nobody there")]
+
+    class Failing(Handlers):
+        async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+            if claimed[0].position == 1:
+                raise errors.pop(0)
+            return await super().deliver(claimed, timeout)
+
+    worker = worker_for(Failing([ACCEPTED] * 2), [])
+    for position, fate in ((1, Retry), (2, Sent), (1, GivenBack)):
+        one = claimed(position, NO_LANE, None)
+        worker.in_flight.take([one], FUTURE)
+        await worker.attempt.run(Batch(NO_READ, [one]))
+        assert [type(settlement) for settlement in worker.pending.take_pending()] == [fate]
+    assert worker.health.circuit.down == "nobody there"

@@ -52,6 +52,16 @@ def test_what_the_broker_took_before_says_nothing_and_what_it_takes_later_does()
     assert (suspects.of(one).count, bool(suspects)) == (0, False)
 
 
+def test_R_9_what_failed_by_an_answer_is_not_at_fault_when_the_broker_goes_away_afterwards() -> None:
+    """It never failed to be reached with that message, so what it took since says nothing of an outage."""
+    clock = Clock()
+    suspects, [one] = Suspects(clock), claimed(1)
+    suspects.strike([one])
+    suspects.strike([one], answered=True)
+    suspects.worked(clock.now + 1, {"t"})
+    assert (suspects.of(one).broker_worked, suspects.of(one).target_worked, suspects.of(one).count) == (False, False, 2)
+
+
 def test_what_is_remembered_is_bounded() -> None:
     suspects, messages = Suspects(), claimed(MOST + 5)
     suspects.strike(messages)
