@@ -271,5 +271,5 @@ def _health(queue: Queue, options: EngineOptions) -> Health:
         Targets(
             lambda topic, down: queue.hook(TargetChanged(name, topic, down is None, down or "", queue.name)), patience
         ),
-        Suspects(),
+        Suspects(2 * queue.most_messages),  # from the table, and from the stream
     )

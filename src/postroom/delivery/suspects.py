@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from postroom.store.outbox.leases import Claimed
 
 MOST = 10_000
-"""Messages that are remembered: more than are in flight at a time. The oldest are forgotten."""
+"""Messages that are remembered, unless more may be in flight at a time. The oldest are forgotten."""
 TOGETHER = (32, 4)
 """How many are sent together that failed once, and twice. From the third time on each goes alone."""
 
@@ -36,10 +36,15 @@ INNOCENT = Strike(0, 0.0, "")
 
 
 class Suspects:
-    """Strikes of messages, by position."""
+    """Strikes of messages, by position.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    `in_flight`: how many messages may be at a time. If a part of them were forgotten before they come again, none
+    would ever be sent alone.
+    """
+
+    def __init__(self, in_flight: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._most = max(MOST, in_flight)
         self._strikes: dict[int, Strike] = {}
         self._unreached: dict[int, Strike] = {}
         """Those of messages with which it was not reached: what it took since says something of these alone."""
@@ -60,7 +65,7 @@ class Suspects:
             self._strikes[one.position] = strike = Strike(count, now, one.message.topic)
             if not answered:
                 self._unreached[one.position] = strike
-        while len(self._strikes) > MOST:
+        while len(self._strikes) > self._most:
             self._forget(next(iter(self._strikes)))
 
     def worked(self, started: float, topics: Collection[str]) -> None:

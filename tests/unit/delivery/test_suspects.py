@@ -37,7 +37,7 @@ def test_a_part_ends_where_the_next_message_has_more_or_less_against_it() -> Non
 
 def test_what_the_broker_took_before_says_nothing_and_what_it_takes_later_does() -> None:
     clock = Clock()
-    suspects, [one] = Suspects(clock), claimed(1)
+    suspects, [one] = Suspects(clock=clock), claimed(1)
     assert not suspects
     suspects.strike([one])
     suspects.worked(clock.now, {"t"})
@@ -55,7 +55,7 @@ def test_what_the_broker_took_before_says_nothing_and_what_it_takes_later_does()
 def test_R_9_what_failed_by_an_answer_is_not_at_fault_when_the_broker_goes_away_afterwards() -> None:
     """It never failed to be reached with that message, so what it took since says nothing of an outage."""
     clock = Clock()
-    suspects, [one] = Suspects(clock), claimed(1)
+    suspects, [one] = Suspects(clock=clock), claimed(1)
     suspects.strike([one])
     suspects.strike([one], answered=True)
     suspects.worked(clock.now + 1, {"t"})
@@ -67,3 +67,10 @@ def test_what_is_remembered_is_bounded() -> None:
     suspects.strike(messages)
     assert suspects.of(messages[0]).count == 0
     assert suspects.of(messages[-1]).count == 1
+
+
+def test_R_9_none_that_may_be_in_flight_is_forgotten() -> None:
+    """Otherwise a function that fails with all of them would get them together for ever, and no attempt would count."""
+    suspects, messages = Suspects(in_flight=2 * MOST), claimed(2 * MOST)
+    suspects.strike(messages)
+    assert suspects.of(messages[0]).count == 1
