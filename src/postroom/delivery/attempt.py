@@ -80,6 +80,8 @@ class Attempt:
             while left and (ready := self._deliverable(batch.read, left)):
                 together = self.health.suspects.first_part(ready)
                 left = [*await self._deliver_and_settle(together), *ready[len(together) :]]
+                if left:  # a call for each, and none of them may wait for anything
+                    await asyncio.sleep(0)
         self.failed_keys.finished(batch.read)
 
     async def _not_done_before(self, claimed: Sequence[Claimed]) -> Sequence[Claimed]:
@@ -150,7 +152,7 @@ class Attempt:
 
     async def _deliver_and_settle(self, batch: Sequence[Claimed]) -> Sequence[Claimed]:
         """Deliver, and settle by the outcomes; returns what had no turn, and may be delivered now."""
-        if not self.health.circuit.closed_or_probing() or (self.stopping.is_set() and self._is_long_running):
+        if not self.health.circuit.closed_or_probing() or (self.stopping.is_set() and self._may_last(batch)):
             self._give_back(batch)
             return ()
         started, outages = time.monotonic(), self.health.circuit.outages
@@ -164,6 +166,10 @@ class Attempt:
             self._settle_accepted(batch, answers)
             return ()
         return self._settle(Call(batch, outcomes, started, outages), seconds)
+
+    def _may_last(self, batch: Sequence[Claimed]) -> bool:
+        """Whether what follows may take many times the timeout: suspects take a call for each few of them."""
+        return self._is_long_running or self.health.suspects.of(batch[0]).count > 0
 
     async def _deliver(self, batch: Sequence[Claimed]) -> Sequence[Outcome]:
         """Call the destination, and return an outcome for each delivery whatever happens."""

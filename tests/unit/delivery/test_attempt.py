@@ -184,3 +184,23 @@ async def test_R_9_an_outage_costs_no_attempt_of_a_message_that_made_a_call_fail
         await worker.attempt.run(Batch(NO_READ, [one]))
         assert [type(settlement) for settlement in worker.pending.take_pending()] == [fate]
     assert worker.health.circuit.down == "nobody there"
+
+
+async def test_R_9_suspects_are_given_back_when_the_engine_stops() -> None:
+    """One call for each of them could take a thousand times as long as the one call that a stop waits for."""
+
+    class Broken(Handlers):
+        async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+            await super().deliver(claimed, timeout)
+            if len(self.received) == 99 + 32:
+                worker._stopping.set()
+            raise KeyError("poison")
+
+    destination = Broken([ACCEPTED] * 99)
+    worker = worker_for(destination, [])
+    batch = [claimed(position, NO_LANE, None) for position in range(1, 100)]
+    for calls in (1, 2):
+        worker.in_flight.take(batch, FUTURE)
+        await worker.attempt.run(Batch(NO_READ, batch))
+        assert worker.pending.take_pending() == [GivenBack(one) for one in batch]
+        assert len(destination.received) == 99 + 32 * (calls - 1)
