@@ -30,7 +30,8 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     """Seconds before the next attempt, if the broker asked for that."""
     whole_call: bool = False
     """Whether the call failed as a whole, so that any of its messages may be at fault. Then fewer are sent together,
-    until one fails alone: only that counts as an attempt."""
+    until one fails alone: only that counts as an attempt. With `retry_after` it is a failed attempt of all of them:
+    whoever says when to come again asks for fewer calls, not more."""
 
 
 class Unreached(msgspec.Struct, frozen=True, gc=False):

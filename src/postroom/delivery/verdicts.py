@@ -112,7 +112,7 @@ class Verdicts:
                     beside=one.message.topic in call.taken,
                     target_worked=strike.target_worked,
                 )
-            case Refused(whole_call=True):
+            case Refused(whole_call=True, retry_after=None):
                 return faults.of_whole_call(alone=call.alone)
             case _:
                 return None
@@ -158,7 +158,7 @@ class Verdicts:
                 assert_never(outcome)
 
     def _refused(self, one: Claimed, outcome: Refused, fault: Fault | None) -> Settlement:
-        if outcome.whole_call:  # if it is at fault, it takes no others with it when it is retried
+        if fault is not None:  # if it is at fault, it takes no others with it when it is retried
             self._suspects.strike([one], answered=True)
         return GivenBack(one) if fault is Fault.UNDECIDED else self._failed(one, outcome)
 

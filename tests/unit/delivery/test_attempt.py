@@ -204,3 +204,14 @@ async def test_R_9_suspects_are_given_back_when_the_engine_stops() -> None:
         await worker.attempt.run(Batch(NO_READ, batch))
         assert worker.pending.take_pending() == [GivenBack(one) for one in batch]
         assert len(destination.received) == 99 + 32 * (calls - 1)
+
+
+async def test_R_9_a_call_that_fails_with_a_request_to_come_later_is_not_repeated_before() -> None:
+    later = Refused("BUSY", retry_after=30, whole_call=True)
+    worker = worker_for(Handlers([later] * 3), [])
+    batch = [claimed(position, NO_LANE, None) for position in range(1, 4)]
+    worker.in_flight.take(batch, FUTURE)
+    await worker.attempt.run(Batch(NO_READ, batch))
+    settlements = worker.pending.take_pending()
+    assert [(type(one), cast("Retry", one).delay) for one in settlements] == [(Retry, 30)] * 3
+    assert not worker.health.suspects
