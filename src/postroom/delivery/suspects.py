@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST = 10_000
 """Messages that are remembered, unless more may be in flight at a time. The oldest are forgotten."""
+REMEMBERED = 3600.0
+"""Seconds for which they are at most: another relay may have sent them since, or an operator discarded them."""
 TOGETHER = (32, 4)
 """How many are sent together that failed once, and twice. From the third time on each goes alone."""
 
@@ -60,6 +62,8 @@ class Suspects:
         """These could not be handed over; `answered`: the destination was there, and failed."""
         now = self._clock()
         for one in claimed:
+            if one.position < 0:  # it was in the log alone, and comes again as a row, at another position
+                continue
             count = self.of(one).count + 1
             self._forget(one.position)
             self._strikes[one.position] = strike = Strike(count, now, one.message.topic)
@@ -82,6 +86,7 @@ class Suspects:
 
     def first_part(self, wave: Sequence[Claimed]) -> Sequence[Claimed]:
         """The first of these that are sent together."""
+        self._forget_old()
         if not self._strikes:
             return wave
         count = self.of(wave[0]).count
@@ -90,6 +95,13 @@ class Suspects:
         while end < min(most, len(wave)) and self.of(wave[end]).count == count:
             end += 1
         return wave[:end]
+
+    def _forget_old(self) -> None:
+        while self._strikes:
+            position, oldest = next(iter(self._strikes.items()))
+            if self._clock() < oldest.at + REMEMBERED:
+                break
+            self._forget(position)
 
     def _forget(self, position: int) -> None:
         self._strikes.pop(position, None)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import msgspec
+
 from postroom import Message
-from postroom.delivery.suspects import MOST, TOGETHER, Suspects
+from postroom.delivery.suspects import MOST, REMEMBERED, TOGETHER, Suspects
 from postroom.store.outbox.leases import Claimed
 from tests.unit.delivery.test_circuit import Clock
 
@@ -74,3 +76,17 @@ def test_R_9_none_that_may_be_in_flight_is_forgotten() -> None:
     suspects, messages = Suspects(in_flight=2 * MOST), claimed(2 * MOST)
     suspects.strike(messages)
     assert suspects.of(messages[0]).count == 1
+
+
+def test_nothing_is_remembered_of_messages_that_do_not_come_again() -> None:
+    """Another relay sent them; or they were in the log alone, and get a row with another position."""
+    clock = Clock()
+    suspects, [sent_elsewhere, later, of_log] = Suspects(clock=clock), claimed(3)
+    suspects.strike([msgspec.structs.replace(of_log, position=-3)])
+    assert not suspects
+    suspects.strike([sent_elsewhere])
+    clock.now += REMEMBERED / 2
+    suspects.strike([later])
+    clock.now += REMEMBERED / 2
+    suspects.first_part([of_log])
+    assert (suspects.of(sent_elsewhere).count, suspects.of(later).count) == (0, 1)
