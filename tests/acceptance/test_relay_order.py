@@ -169,6 +169,30 @@ async def test_R_9_a_message_that_makes_a_list_fail_takes_no_other_with_it(servi
     assert {*arrived[None]} == {*range(70, 100)} - poison
 
 
+@pytest.mark.parametrize("kind", ["sqlite"])
+async def test_R_9_suspects_that_take_a_call_each_hold_up_no_others(service: Service) -> None:
+    service.commit(*[Message.new("bad", n) for n in range(64)])
+    lists: list[int] = []
+    before: list[int] = []
+    arrived = asyncio.Event()
+
+    async def publish(messages: list[Message]) -> None:
+        if messages[0].topic == "good":
+            before.extend(lists)
+            arrived.set()
+            return
+        lists.append(len(messages))
+        if sum(lists) > 64:  # suspects by now
+            await arrived.wait()
+        raise KeyError("bad")
+
+    async with Relay(service.url, publish, batch=32, concurrency=2, poll_interval_sec=0.02, broker_timeout_ms=20_000):
+        await wait_for(lambda: sum(lists) >= 96)
+        service.commit(Message.new("good", 0))
+        await wait_for(arrived.is_set)
+    assert before == [32] * 3, "one call with suspects was under way"
+
+
 @every_database
 async def test_L_16_expired_messages_that_fill_a_read_do_not_let_others_overtake(service: Service) -> None:
     """A read that ends at its limit of bytes has not come to what lies behind, whatever became of what it found."""

@@ -87,6 +87,7 @@ class QueueWorker:
             connections.claims[1], HeldTargets(store.names, queue.name), self.health.targets, self.signals
         )
         self.unordered: Batches = asyncio.Queue()
+        self.suspected: Batches = asyncio.Queue()
         self.ordered: list[Batches] = [asyncio.Queue() for _ in range(queue.concurrency)] if queue.keyed else []
         """One for each share of the lanes; batches of one are attempted one after another."""
         self._admission = Admission(self.in_flight, self.health.circuit, queue.batch, stopping)
@@ -159,7 +160,9 @@ class QueueWorker:
             circuit=self.health.circuit,
             signals=self.signals,
             handover=handover,
+            suspects=self.health.suspects,
             batches=self.unordered,
+            suspected=self.suspected,
             helps=helps,
         )
 
@@ -194,8 +197,9 @@ class QueueWorker:
     def parts(self) -> Sequence[Part]:
         """What must be at work before anything is collected."""
         unordered = [Attempts(self.attempt, self.unordered) for _ in range(self.queue.concurrency)]
+        suspected = [Attempts(self.attempt, self.suspected) for _ in range(max(1, self.queue.concurrency // 2))]
         ordered = [Attempts(self.attempt, batches) for batches in self.ordered]
-        return [*unordered, *ordered, self.settler, self._freeing]
+        return [*unordered, *suspected, *ordered, self.settler, self._freeing]
 
     @property
     def patience(self) -> float:
@@ -248,7 +252,7 @@ class QueueWorker:
         """Give back what no attempt has begun with, and wait for the rest to be settled."""
         self._stopping.set()
         self.stop()
-        for batches in (self.unordered, *self.ordered):
+        for batches in (self.unordered, self.suspected, *self.ordered):
             while not batches.empty():
                 self.pending.give_back(batches.get_nowait().claimed)
         with suppress(TimeoutError):

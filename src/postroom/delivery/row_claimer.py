@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from postroom.delivery.circuit import Circuit
     from postroom.delivery.queue import EngineOptions, Queue
     from postroom.delivery.signals import Signals
+    from postroom.delivery.suspects import Suspects
     from postroom.delivery.work_source import Collected, Handover
     from postroom.store.connections.shared import Connection
     from postroom.store.outbox.leases import Claimed
@@ -39,7 +40,9 @@ class RowClaimer:
     circuit: Circuit
     signals: Signals
     handover: Handover
+    suspects: Suspects
     batches: Batches
+    suspected: Batches
     helps: bool = False
     _cursor: int = field(default=0, init=False)
     unresolved: list[int] = field(default_factory=list, init=False)
@@ -90,7 +93,11 @@ class RowClaimer:
         return collected
 
     def _dispatch(self, messages: list[Claimed]) -> None:
-        self.batches.put_nowait(Batch(NO_READ, messages))
+        """Suspects take a call for each few of them: the others do not wait in line behind them."""
+        innocent, suspected = self.suspects.divide(messages)
+        for line, some in ((self.batches, innocent), (self.suspected, suspected)):
+            if some:
+                line.put_nowait(Batch(NO_READ, some))
 
     async def _release_unresolved(self) -> None:
         for token in list(self.unresolved):

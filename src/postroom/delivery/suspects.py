@@ -84,6 +84,13 @@ class Suspects:
         for one in claimed:
             self._forget(one.position)
 
+    def divide(self, claimed: Sequence[Claimed]) -> tuple[Sequence[Claimed], Sequence[Claimed]]:
+        """Those that have nothing against them, and the others."""
+        if not self._strikes:
+            return claimed, ()
+        innocent = [one for one in claimed if one.position not in self._strikes]
+        return innocent, [one for one in claimed if one.position in self._strikes]
+
     def first_part(self, wave: Sequence[Claimed]) -> Sequence[Claimed]:
         """The first of these that are sent together."""
         self._forget_old()
