@@ -173,8 +173,7 @@ def stops_at_failure(function: F) -> F:
 
     Then it is called with all messages of a key at once. Otherwise each is confirmed before the next one is sent,
     because the function might have sent the next one although this one failed. It returns what it has results for: up
-    to the first failure. Raises `InvalidSetting` if the
-    function takes one message.
+    to the first failure. Raises `InvalidSetting` if the function takes one message.
     """
     if not takes_a_batch(function):
         name = getattr(function, "__qualname__", repr(function))

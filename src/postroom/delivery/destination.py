@@ -49,9 +49,9 @@ IN_HAND = InHand()
 class Destination(Protocol):
     """Takes claimed deliveries together with their leases, and returns one outcome for each.
 
-    `deliver` returns within the timeout, plus a grace period of a second. An exception counts as a failed attempt of
-    every delivery, except `BrokerUnavailable`: then none counts as attempted. Deliveries of one key come in order, and
-    only one at a time unless `capabilities.ordered_prefix` says that the destination keeps the order itself.
+    `deliver` returns within the timeout, plus a grace period of a second. An exception means that all are refused, by a
+    `whole_call`; `BrokerUnavailable` that none was attempted. Deliveries of one key come in order, and only one at a
+    time unless `capabilities.ordered_prefix` says that the destination keeps the order itself.
 
     To settle in your own transaction, see `SettlementWriter.in_transaction`; `postroom.consumer.settlement` does it.
     """
