@@ -45,7 +45,7 @@ class Provider:
         return not Path("booked").exists()
 
 
-bookings = TwoPhaseCommit(log="sqlite:///shop.db", participants={"files": Files()}, last=Provider(), timeout=0.5)
+bookings = TwoPhaseCommit(log="sqlite:///shop.db", participants={"files": Files()}, last=Provider(), timeout=3)
 if __name__ == "__main__":
     with bookings.begin():
         pass

@@ -77,7 +77,7 @@ def leave_behind(transfers: TwoPhaseCommit) -> str:
 
 async def test_T_2_last_resources_are_asked_all_at_once(url: str) -> None:
     payment = Payment(3)
-    payments = TwoPhaseCommit(log=url, participants={"files": Files()}, last=payment, timeout=0.2)
+    payments = TwoPhaseCommit(log=url, participants={"files": Files()}, last=payment, timeout=1.5)
     for _ in range(3):
         with pytest.raises(TransactionInDoubt), payments.begin():
             pass

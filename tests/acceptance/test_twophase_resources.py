@@ -290,7 +290,7 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 def test_T_2_ctrl_c_while_the_last_resource_works_rolls_nothing_back(shop: Shop, ctrl_c: Callable[[], None]) -> None:
     files, payment = Files(), AbortablePayment()
     payment.meanwhile = ctrl_c
-    with pytest.raises(KeyboardInterrupt), payments(shop, files, payment, timeout=0.5).begin():
+    with pytest.raises(KeyboardInterrupt), payments(shop, files, payment, timeout=2).begin():
         pass
     assert (files.states, shop.log()) == (["prepared"], [(2, False, "")])
     recovery = payments(shop, files, payment)
@@ -301,7 +301,7 @@ def test_T_2_ctrl_c_while_the_last_resource_works_rolls_nothing_back(shop: Shop,
 def in_doubt(shop: Shop, files: Files, payment: Payment) -> None:
     """Leave a transaction behind whose last resource has done its work, which its coordinator could not hear."""
     payment.meanwhile = refuse
-    with pytest.raises(TransactionInDoubt), payments(shop, files, payment, timeout=0.5).begin():
+    with pytest.raises(TransactionInDoubt), payments(shop, files, payment, timeout=2).begin():
         pass
 
 

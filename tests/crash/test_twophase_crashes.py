@@ -364,7 +364,7 @@ def test_T_2_a_branch_that_is_prepared_after_recovery_has_rolled_back_is_rolled_
     shop, bank = fresh_database("postgresql"), fresh_database("postgresql")
     with closing(Books(Bank(shop, {"shop": shop, "bank": bank}, tmp_path))) as these:
         these.open_accounts(2)
-        with closing(these.bank.two_phase_commit(timeout=0.5)) as short:
+        with closing(these.bank.two_phase_commit(timeout=3)) as short:
             transaction = short.begin()
             with suppress(RuntimeError), transaction:
                 transaction["bank"].execute(GIVE, {"id": 1})
