@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import FreshDatabase
 
-PATIENCE = 30
+PATIENCE = 60
 
 APPLICATION = """
 import time

@@ -23,7 +23,7 @@ from tests.services.databases import KINDS
 if TYPE_CHECKING:
     from tests.conftest import FreshDatabase
 
-PATIENCE = 30
+PATIENCE = 60
 POSTROOM = (sys.executable, "-m", "postroom")
 
 

@@ -34,7 +34,7 @@ OVER_THE_WIRE = 2000
 BY_HAND = 500
 OURS = {400, 409, 413, 422}
 MOST = 200
-PATIENCE = 30
+PATIENCE = 60
 LENGTHS = {b"content-length", b"transfer-encoding", b"connection", b"host", b"expect", b"upgrade"}
 """Headers that are about the connection: those of `written` count."""
 REFUSED_BY_THE_SERVER = b"Invalid HTTP request received."

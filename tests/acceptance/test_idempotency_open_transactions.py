@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EACH = pytest.mark.parametrize("kind", ["sqlite", "postgresql", "mariadb"])
 SERVERS = pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-PATIENCE = 20.0
+PATIENCE = 60.0
 AT_ONCE = 8
 
 

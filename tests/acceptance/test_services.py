@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.conftest import FreshDatabase
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30
+PATIENCE = 60
 
 # Stands for a test run: starts a server, says which processes and directory it has, waits to be killed.
 TEST_RUN = """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.services.pgbouncer import PgBouncer
 
 CHANNEL = channel(Names.of("postgresql"), "default")
-PATIENCE = 30.0
+PATIENCE = 60.0
 LISTENING = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
 
 each_driver = pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.contract.write_support import Database
 
 T = TypeVar("T")
-PATIENCE = 30.0  # seconds
+PATIENCE = 60.0  # seconds
 POLL = 0.12  # seconds: InnoDB shows what it last showed to who asks again within a tenth of a second
 
 WAITING = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from postroom.sources.port import Received, Source
     from tests.contract.sources.source_rigs import SourceRig
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 BATCH = 100
 GLANCE = 0.2
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from postroom.incoming import Incoming
     from tests.conftest import FreshDatabase
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def test_I_2_once_gets_what_is_there_and_leaves_the_group(topic: str, ready_database: FreshDatabase) -> None:

@@ -20,7 +20,7 @@ from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names
 
-PATIENCE = 10
+PATIENCE = 60
 
 
 class Keeper:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from postroom.store.sql.steps import Steps
 
 SOON = 0.05
-PATIENCE = 10
+PATIENCE = 60
 HANGS = "SELECT 'what waits for a lock'"
 
 
