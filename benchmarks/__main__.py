@@ -15,7 +15,7 @@ BENCHMARKS = (
 """Modules of this package; each has a `main` that measures and prints."""
 WITH_OPTIONS = (
     *("brokers", "consumer", "sagas", "twophase", "retention", "tuning", "dashboard", "cdc", "drain", "scale"),
-    *("other_databases", "compare", "soak"),
+    *("other_databases", "compare", "soak", "peers"),
 )
 """Their `main` takes the arguments after the name. `compare` runs another one twice; `soak` takes an hour."""
 

@@ -24,7 +24,7 @@ from postroom.telemetry.events import Lifecycle, Settled
 from tests.services.postgresql import PostgreSQL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from postroom.bench.scratch import Scratch
     from postroom.telemetry.events import Event
@@ -44,12 +44,16 @@ class Costs:
         for what, value in values.items():
             self._found[name][what].append(value)
 
-    def show(self) -> None:
-        """Print all."""
-        for name, values in self._found.items():
-            medians = {what.replace("_", " "): median(found) for what, found in values.items()}
+    def medians(self, name: str) -> dict[str, float]:
+        """What was measured under this name."""
+        return {what: median(found) for what, found in self._found[name].items()}
+
+    def show(self, title: str = "") -> None:
+        """Print all; figures are noted under the title."""
+        for name in self._found:
+            medians = {what.replace("_", " "): value for what, value in self.medians(name).items()}
             print(f"{name:<44} " + "   ".join(f"{what} {value:,.1f}" for what, value in medians.items()))
-            note({f"{name}, {what}": value for what, value in medians.items()})
+            note({f"{title + ', ' if title else ''}{name}, {what}": value for what, value in medians.items()})
 
 
 class Drained(NamedTuple):
@@ -126,10 +130,14 @@ class Ground:
             settings=settings,
             keeps_order=keeps_order,
         )
-        with ProcessPoolExecutor(relays, get_context("spawn")) as pool:
-            list(pool.map(abs, range(relays)))  # the processes are there before anything is measured
+        return self.measure(relay_share, share, relays)
+
+    def measure(self, work: Callable[[Share], Took], share: Share, processes: int = 1) -> Drained:
+        """Have this done in so many new processes at once."""
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            list(pool.map(abs, range(processes)))  # they are there before anything is measured
             before = spent(self.server, self.place.url)
-            took = list(pool.map(relay_share, [share] * relays))
+            took = list(pool.map(work, [share] * processes))
             cost = spent(self.server, self.place.url).since(before)
         return _each(took, cost)
 
