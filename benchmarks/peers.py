@@ -96,7 +96,7 @@ def _show(title: str, costs: Costs, setups: Sequence[Setup]) -> None:
     best = max((costs.medians(f"{setup}") for setup in setups), key=lambda one: one["per_second"])
     processor, best_processor = (one["python_us"] + one["server_us"] for one in (ours, best))
     ratios = {"rate": ours["per_second"] / best["per_second"], "processor time": processor / best_processor}
-    print(f"{'Postroom to the faster txoutbox':<44} " + "   ".join(f"{what} {of:.2f}" for what, of in ratios.items()))
+    print(f"{'Postroom to the fastest txoutbox':<44} " + "   ".join(f"{what} {of:.2f}" for what, of in ratios.items()))
     note({f"{title}, ratio, {what}": of for what, of in ratios.items()})
 
 
