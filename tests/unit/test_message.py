@@ -237,8 +237,10 @@ def test_the_digest_stays_what_it_was() -> None:
     assert message.digest == "642a070e2ef0eb77de2dabc7f252519060640ce95b4525f4145b535a1b9dd63f"
 
 
-@given(st.text(no_control, min_size=1, max_size=255).filter(lambda text: not text.endswith(" ")))
+@given(st.text(no_control, min_size=1, max_size=255))
 def test_every_printable_text_of_255_characters_is_accepted(text: str) -> None:
+    assume(not text.endswith(" "))
+    assume(not text.startswith(("postroom:", "postroom-")))  # reserved; Hypothesis tries our constants
     message = Message.new(text, text, key=text, type=text, headers={text: text}, idempotency_key=text)
     assert (message.topic, message.key, message.idempotency_key) == (text, text, text)
 
