@@ -21,6 +21,7 @@ from postroom.delivery import settler as settling
 from postroom.delivery.destination import PublishToBroker
 from postroom.delivery.queue import EngineOptions, Queue
 from postroom.delivery.queue_worker import QueueWorker
+from postroom.delivery.trials import Trials
 from postroom.message import Message
 from postroom.rules.backoff import RetryPolicy
 from postroom.rules.lifecycle import ClaimLimits
@@ -166,7 +167,7 @@ class Worker:
     async def carry(self) -> None:
         for batches in [self.parts.unordered] * self.queue.concurrency + self.parts.ordered:
             if not batches.empty():
-                await self.parts.attempt.run(batches.get_nowait())
+                await self.parts.attempt.run(batches.get_nowait(), Trials(self.parts.health.suspects))
 
     async def settle(self) -> None:
         await self.parts.settler.flush()

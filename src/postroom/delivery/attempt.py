@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from postroom.brokers.port import Accepted, NotSent, Refused, TargetUnavailable, Unreached
 from postroom.delivery.destination import AlreadySettled, Decided, InHand, LeaseLost, LongRunning
+from postroom.delivery.trials import Trials
 from postroom.delivery.verdicts import Call
 from postroom.errors import BrokerUnavailable
-from postroom.rules import failures
+from postroom.rules.failures import Reason, reason_code
 from postroom.rules.ordering import waves
 from postroom.rules.replay import Verdict
 from postroom.runtime.time_limits import TimeLimits
 from postroom.store.connections.reconnecting import Outage
 from postroom.store.ledger.message_outcomes import entry_of, is_ledgered
-from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Retry, Sent, Settlement
+from postroom.store.outbox.leases import Claimed, Dead, Duplicate, GivenBack, Postponed, Retry, Sent, Settlement
 from postroom.store.outbox.settlements import ledger_conflict
 from postroom.telemetry.events import NOT_TRIED, UNREACHED, Phase, Published
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 GRACE = 1.0
 """Seconds beyond its timeout that a destination may take to say what it knows of each delivery."""
 LOST = "LEASE_LOST"
+SUSPECTED = "a call with this message and others failed: it waits for a call of its own"
 
 
 class Batch(NamedTuple):
@@ -72,14 +74,15 @@ class Attempt:
     def __post_init__(self) -> None:
         self._is_long_running = isinstance(self.queue.destination, LongRunning)
 
-    async def run(self, batch: Batch) -> None:
+    async def run(self, batch: Batch, trials: Trials) -> None:
         """Attempt a batch; each delivery is handed over to be settled, or was lost."""
         claimed = await self._not_done_before(batch.claimed)
         for wave in self._in_waves(claimed):
             left = wave
-            while left and (ready := self._deliverable(batch.read, left)):
+            while left and (ready := self._deliverable(batch.read, left, trials)):
                 together = self.health.suspects.first_part(ready)
-                left = [*await self._deliver_and_settle(together), *ready[len(together) :]]
+                with trials.trial(together[0]):
+                    left = [*await self._deliver_and_settle(together), *ready[len(together) :]]
                 if left:  # a call for each, and none of them may wait for anything
                     await asyncio.sleep(0)
         self.failed_keys.finished(batch.read)
@@ -121,20 +124,28 @@ class Attempt:
             return [claimed]
         return waves(claimed, lambda one: one.message.key)
 
-    def _deliverable(self, read: int, wave: Sequence[Claimed]) -> Sequence[Claimed]:
-        """Those whose lease holds, whose key has no failure before them, and whose topic takes messages."""
+    def _deliverable(self, read: int, wave: Sequence[Claimed], trials: Trials) -> Sequence[Claimed]:
+        """Those whose lease holds, whose key has no failure before them, and whose topic takes messages.
+
+        Suspects whose trials are over wait, and come again one after another.
+        """
         held = self.in_flight.held(wave, time.monotonic())
         if len(held) < len(wave):
             holding = {one.lease for one in held}
             self._let_go(self.in_flight.remaining([one for one in wave if one.lease not in holding]))
-        if not self.failed_keys and not self.health.targets:
+        trials_are_over = trials.are_over()
+        if not self.failed_keys and not self.health.targets and not trials_are_over:
             return held
         ready: list[Claimed] = []
         dropped: list[Claimed] = []
         waiting: list[Claimed] = []
+        suspected: list[Claimed] = []
         for one in held:
             if self.failed_keys.must_drop(one.message.key, one.position, read):
                 dropped.append(one)
+            elif trials_are_over and self.health.suspects.of(one).count:
+                suspected.append(one)
+                self._keep_back([one])
             elif self.health.targets.admits(one.message.topic):
                 ready.append(one)
             else:
@@ -143,6 +154,10 @@ class Attempt:
         self._give_back(dropped)
         if waiting:
             self.pending.add(self.verdicts.postponed(self.in_flight.remaining(waiting)))
+        if suspected:
+            still = sorted(self.in_flight.remaining(suspected), key=lambda one: self.health.suspects.of(one).count)
+            turns = zip(still, trials.delays(len(still)), strict=True)
+            self.pending.add([Postponed(one, delay, Reason.INTERNAL_ERROR, SUSPECTED) for one, delay in turns])
         return ready
 
     def _let_go(self, unheld: Sequence[Claimed]) -> None:
@@ -192,12 +207,12 @@ class Attempt:
         except BrokerUnavailable as error:
             return [Unreached(str(error))] * len(batch)
         except TimeoutError:
-            return _all_refused(batch, failures.Reason.TIMEOUT, f"no answer within {timeout:g} s")
+            return _all_refused(batch, Reason.TIMEOUT, f"no answer within {timeout:g} s")
         except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the engine
-            return _all_refused(batch, failures.reason_code(error, classifier), str(error) or type(error).__name__)
+            return _all_refused(batch, reason_code(error, classifier), str(error) or type(error).__name__)
         if len(outcomes) != len(batch):
             problem = f"{self.queue.destination.name} gave {len(outcomes)} outcomes for {len(batch)} messages"
-            return _all_refused(batch, failures.Reason.INTERNAL_ERROR, problem)
+            return _all_refused(batch, Reason.INTERNAL_ERROR, problem)
         return outcomes
 
     def land(self, one: Claimed, outcome: Outcome, seconds: float) -> None:
@@ -280,11 +295,12 @@ class Attempts:
     def __init__(self, attempt: Attempt, batches: Batches) -> None:
         self._attempt = attempt
         self._batches = batches
+        self._trials = Trials(attempt.health.suspects)
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            await self._attempt.run(await self._batches.get())
+            await self._attempt.run(await self._batches.get(), self._trials)
 
 
 def _all_refused(batch: Sequence[Claimed], code: str, message: str) -> Sequence[Refused]:
@@ -303,7 +319,7 @@ def _reasons(outcomes: Sequence[Outcome]) -> dict[int, str]:
             case Unreached():
                 reasons[index] = UNREACHED
             case TargetUnavailable():
-                reasons[index] = failures.Reason.TARGET_UNAVAILABLE
+                reasons[index] = Reason.TARGET_UNAVAILABLE
             case NotSent():
                 reasons[index] = NOT_TRIED
             case LeaseLost():

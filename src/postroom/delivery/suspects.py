@@ -58,6 +58,10 @@ class Suspects:
         """How often this message failed to get through."""
         return self._strikes.get(one.position, INNOCENT)
 
+    def has_failed_again(self, one: Claimed, strikes: int) -> bool:
+        """Whether it has more strikes than these, the last for a call that was answered."""
+        return self.of(one).count > strikes and one.position not in self._unreached
+
     def strike(self, claimed: Iterable[Claimed], *, answered: bool = False) -> None:
         """These could not be handed over; `answered`: the destination was there, and failed."""
         now = self._clock()

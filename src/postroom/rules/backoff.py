@@ -9,6 +9,10 @@ DEFAULT_DELAYS = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 
 LONGEST_DELAY = 365 * 24 * 3600.0
 """Seconds. Much longer ones would overflow a timestamp, and are a mistake anyway."""
+SHARE_OF_SUSPECTS = 0.25
+"""Of the time in which batches are attempted: how much of it calls may take that are expected to fail."""
+SHORTEST_TURN = 1.0
+LONGEST_TURN = 60.0
 
 
 def no_sooner(delay: float, requested: float | None) -> float:
@@ -19,6 +23,15 @@ def no_sooner(delay: float, requested: float | None) -> float:
     if requested is None or not requested > delay:
         return delay
     return min(requested, LONGEST_DELAY)
+
+
+def in_turns(count: int, seconds: float) -> list[float]:
+    """In how many seconds each of `count` messages is due, if a call with one is expected to fail after `seconds`.
+
+    So they take no more than their share of the time. None waits for longer than a minute: by then the cause may be
+    gone.
+    """
+    return [min(SHORTEST_TURN + number * seconds / SHARE_OF_SUSPECTS, LONGEST_TURN) for number in range(count)]
 
 
 @dataclass(frozen=True, slots=True)

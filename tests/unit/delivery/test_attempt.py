@@ -8,17 +8,19 @@ import pytest
 
 from postroom.brokers.memory import MemoryBroker
 from postroom.brokers.port import ACCEPTED, Capabilities, Refused
+from postroom.delivery import trials
 from postroom.delivery.attempt import Batch
 from postroom.delivery.destination import ALREADY_SETTLED, LEASE_LOST, PublishToBroker
 from postroom.delivery.failed_keys import NO_READ
 from postroom.delivery.queue import EngineOptions, Queue
 from postroom.delivery.queue_worker import QueueWorker
+from postroom.delivery.trials import Trials
 from postroom.errors import BrokerUnavailable
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
 from postroom.store.connections.reconnecting import Database
 from postroom.store.connections.shared import ConnectionSet
-from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Lane, Retry, Sent
+from postroom.store.outbox.leases import Claimed, Dead, GivenBack, Lane, Postponed, Retry, Sent
 from postroom.store.outbox.queue_store import QueueStore
 from postroom.store.outbox.workers import Workers
 from postroom.store.sql.names import Names
@@ -58,12 +60,12 @@ async def test_L_16_what_is_not_sent_in_time_is_read_again_if_its_lane_is_still_
     first, second = claimed(1), claimed(2)
     read = worker._failed_keys.next_read()
     worker.in_flight.take([first], PAST)
-    await worker.attempt.run(Batch(read, [first]))
+    await worker.attempt.run(Batch(read, [first]), Trials(worker.health.suspects))
     assert worker.pending.take_pending() == [GivenBack(first)]
     assert not worker.pending.take_conflicts()
     worker.in_flight.take([second], FUTURE)
     worker.in_flight.lanes.extend([(3, 7)], FUTURE)
-    await worker.attempt.run(Batch(read, [second]))
+    await worker.attempt.run(Batch(read, [second]), Trials(worker.health.suspects))
     assert worker.pending.take_pending() == [GivenBack(second)], "it stands behind the first"
     assert not broker.messages
 
@@ -94,7 +96,7 @@ async def test_what_a_destination_settled_itself_lands_and_is_not_written() -> N
     worker = worker_for(handlers, events)
     batch = [claimed(position, NO_LANE, None) for position in range(1, 5)]
     worker.in_flight.take(batch, FUTURE)
-    await worker.attempt.run(Batch(NO_READ, batch))
+    await worker.attempt.run(Batch(NO_READ, batch), Trials(worker.health.suspects))
     assert handlers.received == batch, "with their leases"
     sent, retry = worker.pending.take_pending()
     assert sent == Sent(batch[1])
@@ -117,7 +119,7 @@ async def test_L_16_a_lane_is_read_again_from_a_delivery_on_whose_lease_was_lost
     held.begin_read()
     held.end_read(2, safe=2)
     worker.in_flight.take(batch, FUTURE)
-    await worker.attempt.run(Batch(read, batch))
+    await worker.attempt.run(Batch(read, batch), Trials(worker.health.suspects))
     assert held.cursor == 1
     assert worker.pending.take_conflicts() == [batch[1]]
 
@@ -129,7 +131,7 @@ async def test_what_stands_behind_a_lost_lease_on_its_key_is_not_delivered(outco
     worker.in_flight.lanes.hold(Lane(3, 7), FUTURE)
     batch = [claimed(1), claimed(2)]
     worker.in_flight.take(batch, FUTURE)
-    await worker.attempt.run(Batch(worker._failed_keys.next_read(), batch))
+    await worker.attempt.run(Batch(worker._failed_keys.next_read(), batch), Trials(worker.health.suspects))
     if outcome is ALREADY_SETTLED:
         assert handlers.received == batch
     else:
@@ -153,7 +155,7 @@ async def test_R_9_what_makes_a_call_fail_is_found_and_goes_alone_from_then_on()
 
     async def attempted(some: list[Claimed]) -> list[type]:
         worker.in_flight.take(some, FUTURE)
-        await worker.attempt.run(Batch(NO_READ, some))
+        await worker.attempt.run(Batch(NO_READ, some), Trials(worker.health.suspects))
         return [type(one) for one in worker.pending.take_pending()]
 
     assert await attempted(batch) == [GivenBack] * 6
@@ -181,7 +183,7 @@ async def test_R_9_an_outage_costs_no_attempt_of_a_message_that_made_a_call_fail
     for position, fate in ((1, Retry), (2, Sent), (1, GivenBack)):
         one = claimed(position, NO_LANE, None)
         worker.in_flight.take([one], FUTURE)
-        await worker.attempt.run(Batch(NO_READ, [one]))
+        await worker.attempt.run(Batch(NO_READ, [one]), Trials(worker.health.suspects))
         assert [type(settlement) for settlement in worker.pending.take_pending()] == [fate]
     assert worker.health.circuit.down == "nobody there"
 
@@ -201,7 +203,7 @@ async def test_R_9_suspects_are_given_back_when_the_engine_stops() -> None:
     batch = [claimed(position, NO_LANE, None) for position in range(1, 100)]
     for calls in (1, 2):
         worker.in_flight.take(batch, FUTURE)
-        await worker.attempt.run(Batch(NO_READ, batch))
+        await worker.attempt.run(Batch(NO_READ, batch), Trials(worker.health.suspects))
         assert worker.pending.take_pending() == [GivenBack(one) for one in batch]
         assert len(destination.received) == 99 + 32 * (calls - 1)
 
@@ -211,7 +213,35 @@ async def test_R_9_a_call_that_fails_with_a_request_to_come_later_is_not_repeate
     worker = worker_for(Handlers([later] * 3), [])
     batch = [claimed(position, NO_LANE, None) for position in range(1, 4)]
     worker.in_flight.take(batch, FUTURE)
-    await worker.attempt.run(Batch(NO_READ, batch))
+    await worker.attempt.run(Batch(NO_READ, batch), Trials(worker.health.suspects))
     settlements = worker.pending.take_pending()
     assert [(type(one), cast("Retry", one).delay) for one in settlements] == [(Retry, 30)] * 3
     assert not worker.health.suspects
+
+
+async def test_R_9_suspects_whose_calls_have_taken_long_do_not_hold_up_what_is_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trials, "AT_ONCE", 0.0)
+    calls: list[list[int]] = []
+
+    class Broken(Handlers):
+        async def deliver(self, claimed: Sequence[Claimed], timeout: float) -> Sequence[Outcome]:  # noqa: ASYNC109 - the port's
+            calls.append([one.position for one in claimed])
+            if min(calls[-1]) < 4:
+                raise KeyError("poison")
+            return await super().deliver(claimed, timeout)
+
+    worker = worker_for(Broken([ACCEPTED] * 6), [])
+    batch = [claimed(position, 3, f"key {position}") for position in range(1, 7)]
+    worker.health.suspects.strike([*batch[:3], *batch[:3], *batch[:3], batch[1]], answered=True)
+    worker.in_flight.lanes.hold(Lane(3, 7), FUTURE)
+    worker.in_flight.take(batch, FUTURE)
+    await worker.attempt.run(Batch(worker._failed_keys.next_read(), batch), Trials(worker.health.suspects))
+    assert calls == [[1], [4, 5, 6]]
+    settled = {one.claimed.position: one for one in worker.pending.take_pending()}
+    assert [type(settled[position]) for position in range(1, 7)] == [Retry, Postponed, Postponed, Sent, Sent, Sent]
+    second, third = settled[2], settled[3]
+    assert isinstance(second, Postponed)
+    assert isinstance(third, Postponed)
+    assert second.delay > third.delay == 1.0, "who has failed more often comes later"

@@ -14,6 +14,7 @@ from postroom.delivery.destination import ALREADY_SETTLED, IN_HAND, LEASE_LOST, 
 from postroom.delivery.failed_keys import NO_READ
 from postroom.delivery.queue import EngineOptions, Queue
 from postroom.delivery.queue_worker import QueueWorker
+from postroom.delivery.trials import Trials
 from postroom.message import Message
 from postroom.rules.ordering import NO_LANE
 from postroom.store.connections.reconnecting import Database
@@ -103,7 +104,7 @@ def worker_for(destination: Sagas, events: list[Event] | None = None, connection
 
 async def in_hand(worker: QueueWorker, *batch: Claimed) -> None:
     worker.in_flight.take(batch, FUTURE)
-    await worker.attempt.run(Batch(NO_READ, batch))
+    await worker.attempt.run(Batch(NO_READ, batch), Trials(worker.health.suspects))
 
 
 async def test_what_is_in_hand_stays_in_flight_until_it_lands_once() -> None:

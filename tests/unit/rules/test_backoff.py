@@ -11,6 +11,7 @@ from postroom.rules.backoff import (
     DelayTable,
     ExponentialDelay,
     RetryPolicy,
+    in_turns,
     no_sooner,
 )
 
@@ -237,3 +238,9 @@ def test_policies_are_compared_by_what_they_say() -> None:
     assert RetryPolicy() != RetryPolicy.tray()
     assert RetryPolicy() != RetryPolicy(max_attempts=7)
     assert RetryPolicy() != 6
+
+
+def test_R_9_what_is_expected_to_fail_comes_one_after_another_and_within_a_minute() -> None:
+    assert in_turns(3, 0.5) == [1.0, 3.0, 5.0]
+    assert in_turns(2, 1000.0) == [1.0, 60.0]
+    assert in_turns(0, 1.0) == []

@@ -97,7 +97,10 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """Not attempted, because its topic takes no messages; due after `delay` seconds, or when the topic is back."""
+    """Not attempted: its topic takes no messages, or others would wait behind it. Due after `delay` seconds.
+
+    What waits for its topic is due when that is back.
+    """
 
     transition: ClassVar[Transition] = Transition.POSTPONE
     claimed: Claimed
