@@ -76,7 +76,7 @@ class OrderNoted:
 
 def run(directory: Path, *arguments: str) -> tuple[int, str]:
     ended = subprocess.run(
-        [sys.executable, "-m", "postroom", "events", *arguments],
+        [sys.executable, "-B", "-m", "postroom", "events", *arguments],  # else bytecode of the same second is taken
         cwd=directory,
         capture_output=True,
         text=True,
